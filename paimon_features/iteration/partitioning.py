@@ -1,9 +1,11 @@
-"""Assignment of keys to subtasks."""
+"""Assignment of records to subtasks: by the hash of their key, or by a partitioner."""
 
 from __future__ import annotations
 
 import math
+import operator
 import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from paimon_features.errors import JobError
@@ -49,6 +51,36 @@ def stable_hash(key: Any) -> int:
     return stable_hash(_plain(key))
 
 
+def subtasks_of(
+    keys: Iterable[Any], partitioner: Callable[[Any, int], Any], count: int
+) -> list[int]:
+    """Return the subtask that a partitioner chooses for each key, out of ``count`` subtasks.
+
+    Raises
+    ------
+    JobError
+        The partitioner returned something else than an integer from 0 to ``count - 1``.
+
+    Examples
+    --------
+    >>> subtasks_of([1, 5, 6], lambda key, subtasks: key % subtasks, 2)
+    [1, 1, 0]
+    """
+    return [_subtask(partitioner(key, count), count) for key in keys]
+
+
+def positions_by_subtask(subtasks: Sequence[int]) -> Mapping[int, list[int]]:
+    """Return the positions of the records of each subtask that has any.
+
+    >>> positions_by_subtask([1, 1, 0])
+    {1: [0, 1], 0: [2]}
+    """
+    found: dict[int, list[int]] = {}
+    for position, subtask in enumerate(subtasks):
+        found.setdefault(subtask, []).append(position)
+    return found
+
+
 def canonical_key(key: Any) -> Any:
     """Return the plain Python key that represents all equal keys; equal keys have one ``repr``.
 
@@ -67,6 +99,18 @@ def canonical_key(key: Any) -> Any:
     if isinstance(key, str | bytes):
         return key[:]  # plain, also for a subclass
     return canonical_key(_plain(key))
+
+
+def _subtask(chosen: Any, count: int) -> int:
+    try:
+        subtask = operator.index(chosen)
+    except TypeError:
+        subtask = -1
+    if not 0 <= subtask < count:
+        raise JobError(
+            f"a partitioner returned subtask {chosen!r}; expected an integer from 0 to {count - 1}"
+        )
+    return subtask
 
 
 def _checked(key: float) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from inspect import signature
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -13,9 +13,15 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError, UnknownNameError
+from paimon_features.errors import MissingMethodError, TransformError, UnknownNameError
 from paimon_features.schema import DataType
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic, of_columns
+from paimon_features.transformers.estimator import (
+    Estimator,
+    available_if,
+    parameters_of,
+    with_output_form,
+)
 from paimon_features.transformers.frames import Frame, read_frame
 
 Params = dict[str, Any]
@@ -43,7 +49,7 @@ class FeatureTransformer(ABC):
         """Call ``fit``, then ``transform`` the same data."""
         return self.fit(X).transform(X)
 
-    def partial_fit(self, X: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Fit on ``X`` in addition to earlier data; returns itself."""
         raise TransformError(f"{type(self).__name__} cannot be fitted in parts")
 
@@ -100,24 +106,62 @@ def either_failed(left: Bools | None, right: Bools | None) -> Bools | None:
     return left | right
 
 
-class StoredTransformer(FeatureTransformer):
+class _Itself:
+    """An attribute that is the object itself until another value is set."""
+
+    def __get__(self, of: Any, kind: type) -> Any:
+        return self if of is None else of
+
+
+class StoredTransformer(Estimator, FeatureTransformer):
     """A transformer whose state is a few numbers and strings, so it can be stored and served.
 
     A subclass names its ``kind``, which identifies its parameters, and defines ``width`` (the
     columns that it was fitted on, 0 before), ``width_out``, ``names``, and ``apply``: columns to
     columns, by the same steps for a training set and for a single request.
+
+    It is an estimator of scikit-learn: the constructor stores its arguments as they are, ``fit``
+    checks them, and what a fit uses are its own, checked ones (``settings_``).
     """
 
     kind: ClassVar[str]
     needs_target: ClassVar[bool] = False
     """Whether ``fit`` also takes targets ``y``."""
-    names: tuple[str, ...] | None = None
-    """The names of the columns that it was fitted on, if they had names."""
+    optional_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings that are stored only if they are not the default."""
+    event_time: str | None = None
+    """The event time column of a transformer that encodes rows by earlier targets."""
+    _names: tuple[str, ...] | None = None
+    settings_: Any = _Itself()
+    """The settings of the fit; before one, the transformer and its arguments themselves."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         if "kind" in vars(cls):
             _KINDS[cls.kind] = cls
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the columns that it was fitted on, if they had names."""
+        return self._names
+
+    @names.setter
+    def names(self, names: tuple[str, ...] | None) -> None:
+        self._names = names
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on ``X`` alone, discarding an earlier fit; ``y`` is ignored."""
+
+    @with_output_form
+    def fit_transform(self, X: Any, y: Any = None) -> Any:
+        """Call ``fit``, then ``transform`` the same data."""
+        return self.fit(X, y).transform(X)
+
+    @available_if(lambda self: MissingMethodError(f"{type(self).__name__} has no inverse"))
+    def inverse_transform(self, X: Any) -> Any:
+        """Return data that ``transform`` maps to ``X``; missing where there is no inverse."""
+        raise AssertionError("a subclass with an inverse defines it")
 
     @property
     @abstractmethod
@@ -138,11 +182,6 @@ class StoredTransformer(FeatureTransformer):
     def supports_partial_fit(self) -> bool:
         """Whether ``partial_fit`` and ``merge`` are exact; otherwise they raise TransformError."""
         return True
-
-    @property
-    def event_time(self) -> str | None:
-        """The event time column of a transformer that encodes rows by earlier targets."""
-        return None
 
     @property
     def is_scalar(self) -> bool:
@@ -215,7 +254,7 @@ class StoredTransformer(FeatureTransformer):
     def merge(self, other: Self) -> Self:
         """Return a new transformer fitted on the data of both, the same in either order."""
         names = self._check_merge(other)
-        out = type(self)(**self._settings())
+        out = self._like_new()
         out.names = names
         for one in (self, other):
             if one.width:
@@ -227,13 +266,46 @@ class StoredTransformer(FeatureTransformer):
         raise TransformError(f"{type(self).__name__} cannot be merged")
 
     def _settings(self) -> Params:
-        """Return the arguments of the constructor."""
+        """Return the arguments of the constructor that determine the output, in JSON values.
+
+        Raises
+        ------
+        TransformError
+            For an argument that is not valid.
+        """
         return {}
+
+    def _bind(self) -> None:
+        """Check the arguments of the constructor, and keep them for the fit."""
+        self.settings_ = SimpleNamespace(**self._settings())
+
+    def _fit_settings(self) -> Params:
+        """Return the settings of the fit; before one, those of the arguments."""
+        return dict(vars(self.settings_)) if "settings_" in vars(self) else self._settings()
+
+    def _stored_settings(self) -> Params:
+        """Return the settings of the fit as they are stored: some of them only if they are set."""
+        defaults = {name: each.default for name, each in parameters_of(type(self)).items()}
+        return {
+            name: value
+            for name, value in self._fit_settings().items()
+            # None is the JSON value of a default that is none, such as NaN
+            if name not in self.optional_settings or value not in (None, defaults[name])
+        }
+
+    def _like_new(self) -> Self:
+        """Return an unfitted transformer, with the settings of this one's fit."""
+        out = type(self)(**{**self.get_params(deep=False), **self._fit_settings()})
+        out._bind()
+        return out
 
     @classmethod
     def _from_settings(cls, params: Mapping[str, Any]) -> Self:
         """Return an unfitted transformer with the settings among these parameters."""
-        return cls(**{name: params[name] for name in signature(cls).parameters})
+        names = [n for n in parameters_of(cls) if n in params or n not in cls.optional_settings]
+        out = cls(**{name: params[name] for name in names})
+        out._bind()
+        return out
 
     @classmethod
     @abstractmethod
@@ -256,7 +328,10 @@ class StoredTransformer(FeatureTransformer):
         """
         if not self.required_statistics:
             raise TransformError(f"this {type(self).__name__} can only be fitted on the rows")
-        self._fit_statistics(columns, of_columns(columns))
+        rows = of_columns(columns)
+        self._unfit()
+        self._bind()
+        self._fit_statistics(columns, rows)
         self.names = tuple(column.column for column in columns)
         return self
 
@@ -264,23 +339,21 @@ class StoredTransformer(FeatureTransformer):
         """Replace the fit by one on these, for a transformer with ``required_statistics``."""
         raise NotImplementedError
 
-    @property
-    def n_features_in_(self) -> int:
-        """Number of input columns, under scikit-learn's name."""
-        self._check_fitted()
-        return self.width
-
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
         assert isinstance(other, StoredTransformer)
+        if not (self.width and other.width):
+            same = [repr(one.get_params(deep=False)) for one in (self, other)]
+            return self.width == other.width and same[0] == same[1]
         return self.to_params() == other.to_params()
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> int:
+        # a fit may change while it is in a set, its class does not
+        return hash(type(self))
 
-    def _check_fitted(self) -> None:
-        if not self.width:
-            raise TransformError(f"this {type(self).__name__} is not fitted; call fit() first")
+    def _estimator_flags(self) -> Mapping[str, bool]:
+        return {"requires_y": self.needs_target}
 
     def _checked(self, X: Any) -> Frame:
         """Read data and check their columns against those of the fit."""
@@ -288,11 +361,14 @@ class StoredTransformer(FeatureTransformer):
         # a list without rows has no known width
         if frame.width != self.width and (frame.rows or frame.width):
             raise TransformError(
-                f"got {frame.width} columns; this {type(self).__name__} was fitted on {self.width}"
+                f"X has {frame.width} features, but {type(self).__name__} is expecting "
+                f"{self.width} features as input"
+                + (". Reshape your data: one dimension is one column" if frame.is_flat else "")
             )
         if frame.names and self.names and frame.names != self.names:
             raise TransformError(
-                f"got the columns {', '.join(frame.names)}; this {type(self).__name__} was fitted "
+                "The feature names should match those that were passed during fit: got the columns "
+                f"{', '.join(frame.names)}; this {type(self).__name__} was fitted "
                 f"on {', '.join(self.names)}, in this order"
             )
         return frame
@@ -302,12 +378,28 @@ class StoredTransformer(FeatureTransformer):
         if self.width:
             frame = self._checked(X)
         else:
+            self._bind()
             frame = read_frame(X)
             if not frame.width:
-                raise TransformError(f"got no column to fit a {type(self).__name__} on")
+                raise self._too_few("feature", frame)
         if self.names is None:
             self.names = frame.names
         return frame
+
+    def _fit_data(self, X: Any) -> Frame:
+        """Forget an earlier fit and read the data of a new one, at least one row."""
+        self._unfit()
+        frame = read_frame(X)
+        if not frame.rows and frame.width:
+            self._bind()
+            raise self._too_few("sample", frame)
+        return frame
+
+    def _too_few(self, what: str, frame: Frame) -> TransformError:
+        return TransformError(
+            f"Found array with 0 {what}(s) (shape=({frame.rows}, {frame.width})) while a minimum "
+            f"of 1 is required by {type(self).__name__}."
+        )
 
     def _check_merge(self, other: StoredTransformer) -> tuple[str, ...] | None:
         """Check that another transformer can be merged; return the column names of both."""
@@ -325,7 +417,7 @@ class StoredTransformer(FeatureTransformer):
                 f"a {type(self).__name__} of {', '.join(self.names)} cannot be merged with one of "
                 f"{', '.join(other.names)}"
             )
-        mine, theirs = self._settings(), other._settings()
+        mine, theirs = self._fit_settings(), other._fit_settings()
         for name, value in mine.items():
             if value != theirs[name]:
                 raise TransformError(
@@ -356,9 +448,11 @@ def new_transformer(kind: str, settings: Mapping[str, Any] | None = None) -> Sto
         raise UnknownNameError.of("transformer", kind, _KINDS)
     made = named[kind]
     try:
-        return made(**(settings or {}))
+        out = made(**(settings or {}))
+        out._settings()  # checks them
+        return out
     except TypeError as error:
-        known = ", ".join(signature(made).parameters) or "none"
+        known = ", ".join(parameters_of(made)) or "none"
         message = str(error).removeprefix(f"{made.__name__}.__init__() ")
         raise TransformError(
             f"the settings of a {made.__name__}: {message}; it has: {known}"

@@ -34,8 +34,13 @@ def check_grid(grid: Sequence[Any] | None, of: str) -> Grid | None:
     """
     if grid is None:
         return None
-    many = len(grid) > 0 and not isinstance(grid[0], int | float | np.number)
-    lists = [tuple(float(edge) for edge in edges) for edges in (grid if many else [grid])]
+    try:
+        many = len(grid) > 0 and not isinstance(grid[0], int | float | np.number)
+        lists = [tuple(float(edge) for edge in edges) for edges in (grid if many else [grid])]
+    except (TypeError, ValueError, KeyError) as error:
+        raise TransformError(
+            f"{of}: grid={grid!r}; expected the edges of bins, or a list of them per column"
+        ) from error
     for edges in lists:
         if (
             not edges

@@ -15,6 +15,7 @@ from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.frames import Frame, missing
+from paimon_features.transformers.setting_checks import is_none, wrong
 
 Category = bool | int | float | str | None
 
@@ -137,8 +138,8 @@ def counted(column: Column, label: str) -> dict[Category, int]:
             found = pa.array(values, pa.string()).value_counts()
             out = dict(zip(*(found.field(i).to_pylist() for i in (0, 1)), strict=True))
         else:
-            told = " and ".join(sorted({_GROUPS.get(kind, "decimals") for kind in kinds}))
-            raise TransformError(f"{label} contains {told}; cast it to floats, or to strings")
+            reported = " and ".join(sorted({_GROUPS.get(kind, "decimals") for kind in kinds}))
+            raise TransformError(f"{label} contains {reported}; cast it to floats, or to strings")
     else:
         known, counts = np.unique(values, return_counts=True)
         out = dict(zip(known.tolist(), counts.tolist(), strict=True))
@@ -226,9 +227,51 @@ def categories_of(params: Mapping[str, Any]) -> list[list[Category]]:
     found = [list(column) for column in params["categories"]]
     if not found:
         raise TransformError("there are no columns")
-    if [ascending(column, f"column {i}") for i, column in enumerate(found)] != found:
+    if (
+        not params.get("declared")
+        and [ascending(column, f"column {i}") for i, column in enumerate(found)] != found
+    ):
         raise TransformError("the categories are not distinct and ascending")
     return found
+
+
+def declared_categories(of: object, categories: Any) -> str | list[list[Category]]:
+    """Return the setting ``categories``: 'auto', or the categories of each column.
+
+    Strings may have any order, numbers and booleans are ascending; None (null, NaN) is last.
+
+    Raises
+    ------
+    TransformError
+        For anything else, and for categories that are repeated or of several groups.
+    """
+    if isinstance(categories, str) and categories == "auto":
+        return "auto"
+    if not isinstance(categories, list | tuple | np.ndarray) or not len(categories):
+        raise wrong(of, "categories", categories, "'auto', or a list of categories per column")
+    out = []
+    for index, given in enumerate(categories):
+        if not isinstance(given, list | tuple | np.ndarray):
+            raise wrong(of, "categories", categories, "'auto', or a list of categories per column")
+        values = given.tolist() if isinstance(given, np.ndarray) else list(given)
+        values = [v.item() if isinstance(v, np.generic) else v for v in values]
+        own = [None if is_none(value) else _whole(value) for value in values]
+        if not all(isinstance(value, bool | int | float | str | None) for value in own):
+            raise wrong(of, "categories", categories, "numbers, strings or booleans")
+        in_order = ascending(own, f"column {index}")
+        if len(set(own)) != len(own):
+            raise TransformError(
+                f"In column {index}, the predefined categories contain duplicate elements."
+            )
+        if None in own[:-1]:
+            raise TransformError(f"In column {index}, null should be the last of the categories.")
+        if own != in_order and not any(isinstance(value, str) for value in own):
+            raise TransformError(
+                "Unsorted categories are not supported for numerical categories: column "
+                f"{index} has {own}"
+            )
+        out.append(own)
+    return out
 
 
 def _whole(value: Category) -> Category:

@@ -65,6 +65,15 @@ class Moments:
             out = out.merge(Moments(count, mean, rest, squares))
         return out
 
+    @staticmethod
+    def of_weighted(matrix: Array, weights: Floats) -> Moments:
+        """Return the moments of rows with weights; ``count`` is the sum of the weights."""
+        out = Moments.none(matrix.shape[1])
+        for start in range(0, len(matrix), _ROWS):
+            block = matrix[start : start + _ROWS].astype(np.float64)
+            out = out.merge(_of_weighted_block(block, weights[start : start + _ROWS]))
+        return out
+
     def merge(self, other: Moments) -> Moments:
         """Return the moments of the rows of both; bit-identical in either order."""
         # the side with more values is the base; of equal ones that with the smaller mean
@@ -144,6 +153,23 @@ def _of_block_twice(block: Floats) -> Moments:
     # the remaining sum is the error of the shift (Chan's corrected two-pass algorithm)
     left = moved.sum(axis=0)
     squares = np.maximum(np.einsum("ij,ij->j", moved, moved) - left * left / n, 0.0)
+    mean, rest = _two_sum(first, shift + left / n)
+    return Moments(count, mean, rest, squares)
+
+
+def _of_weighted_block(block: Floats, weights: Floats) -> Moments:
+    """Two passes, as ``_of_block_twice``; a row of weight 0 is as one without a value."""
+    known = ~np.isnan(block) & (weights > 0)[:, None]
+    own = np.where(known, weights[:, None], 0.0)
+    count = own.sum(axis=0)
+    first = block[np.argmax(known, axis=0), np.arange(block.shape[1])]
+    first = np.where(count > 0, first, 0.0)
+    n = np.where(count > 0, count, 1.0)
+    moved = np.where(known, block - first, 0.0)
+    shift = (own * moved).sum(axis=0) / n
+    moved = np.where(known, moved - shift, 0.0)
+    left = (own * moved).sum(axis=0)
+    squares = np.maximum(np.einsum("ij,ij,ij->j", own, moved, moved) - left * left / n, 0.0)
     mean, rest = _two_sum(first, shift + left / n)
     return Moments(count, mean, rest, squares)
 

@@ -19,7 +19,7 @@ Statistic = Literal["moments", "range", "bins", "categories"]
 """A part of what can be known of a column: mean and deviation, least and greatest, counts."""
 
 MAX_CONDITION = 2.0**34
-"""Greatest condition number of a variance from float sums that is still told (6 digits left)."""
+"""Greatest condition number of a variance from float sums that is returned (6 digits left)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ class ColumnStatistics:
 
     ``rows`` counts all rows, ``count`` those with a value. ``bins`` has a number for each bin
     between ``edges``: below the first, ``edge <= value < next edge``, from the last edge on.
-    ``categories`` tells how often each one came, ``other`` how often one that is not among them.
+    ``categories`` has the count of each one, ``other`` that of all the rest.
     ``quantiles`` are exact ones, by their share, where the values were there.
     """
 
@@ -110,8 +110,8 @@ def of_columns(columns: Sequence[ColumnStatistics]) -> int:
     """
     rows = {column.rows for column in columns}
     if len(rows) != 1:
-        told = ", ".join(f"{c.column}: {c.rows:,}" for c in columns) or "no column"
-        raise TransformError(f"expected statistics of the same rows, got {told}")
+        reported = ", ".join(f"{c.column}: {c.rows:,}" for c in columns) or "no column"
+        raise TransformError(f"expected statistics of the same rows, got {reported}")
     return rows.pop()
 
 
@@ -128,7 +128,7 @@ def require_moments(column: ColumnStatistics) -> MomentSums:
     if column.moments.condition > MAX_CONDITION:
         raise TransformError(
             f"column {column.column!r} is ILL_CONDITIONED: the condition number of its deviation "
-            f"is {column.moments.condition:.3g}, the most that is told from float sums is "
+            f"is {column.moments.condition:.3g}, the most that float sums allow is "
             f"{MAX_CONDITION:.3g}; give the column scale=, or a center= near its mean"
         )
     return column.moments
@@ -140,7 +140,7 @@ def require_categories(column: ColumnStatistics) -> Mapping[Category, int]:
     Raises
     ------
     TransformError
-        Where that is not known, or some came that were not told apart.
+        Where that is not known, or some were not distinguished.
     """
     if column.categories is None:
         raise TransformError(f"column {column.column!r}: its categories are not known")

@@ -14,6 +14,7 @@ from paimon_features.duplicates import duplicates
 from paimon_features.errors import TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
+from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.fitted_version import FittedVersion
 from paimon_features.transformers.frames import Frame, inner_frame, read_frame
 from paimon_features.transformers.json_values import names_of
@@ -25,12 +26,16 @@ from paimon_features.transformers.pipeline_steps import (
     check_names,
     event_time_of,
     fit_step,
+    given_parts,
     in_step,
     merge_steps,
+    named_tuples,
+    not_in_parts,
     partial_fit_step,
     stored_transformer,
     unwritable,
 )
+from paimon_features.transformers.setting_checks import flag
 
 Chosen = int | str | Sequence[int] | Sequence[str]
 Given = tuple[str, StoredTransformer | FittedVersion | str, Chosen]
@@ -69,6 +74,9 @@ class ColumnTransformer(CompositeTransformer):
     """
 
     kind = "column_transformer"
+    _width: int = 0
+    _verbose: bool = True
+    _fitted: Sequence[tuple[str, StoredTransformer, list[int]]] = ()
 
     def __init__(
         self,
@@ -77,17 +85,45 @@ class ColumnTransformer(CompositeTransformer):
         remainder: StoredTransformer | FittedVersion | str = "drop",
         verbose_feature_names_out: bool = True,
     ) -> None:
-        check_names("ColumnTransformer", [*(name for name, _, _ in transformers), _REMAINDER])
-        self._branches = [
-            ColumnBranch(name, _transformer(name, given), _listed(name, chosen))
-            for name, given, chosen in transformers
-        ]
-        self._rest = _transformer(_REMAINDER, remainder)
-        self.verbose_feature_names_out = bool(verbose_feature_names_out)
+        self.transformers = transformers
+        self.remainder = remainder
+        self.verbose_feature_names_out = verbose_feature_names_out
+
+    def _bind(self) -> None:
+        self._bound = self._checked_branches()
         self._event_time = event_time_of(step for _, step in self._parts)
-        self._width = 0
-        self._rows = 0
-        self._fitted: list[tuple[str, StoredTransformer, list[int]]] = []
+        self._verbose = flag(self, "verbose_feature_names_out", self.verbose_feature_names_out)
+
+    def _checked_branches(self) -> tuple[list[ColumnBranch], StoredTransformer | None]:
+        """Return the branches and what the other columns go through."""
+        given = named_tuples("ColumnTransformer", "transformers", self.transformers, 3)
+        check_names("ColumnTransformer", [*(name for name, _, _ in given), _REMAINDER])
+        branches = [
+            ColumnBranch(name, _transformer(name, step), _listed(name, chosen))
+            for name, step, chosen in given
+        ]
+        rest = _transformer(_REMAINDER, self.remainder)
+        event_time_of(step for _, step in _named(branches, rest))
+        return branches, rest
+
+    @property
+    def _branches(self) -> list[ColumnBranch]:
+        branches: list[ColumnBranch] = (self._bound or self._checked_branches())[0]
+        return branches
+
+    @property
+    def _rest(self) -> StoredTransformer | None:
+        rest: StoredTransformer | None = (self._bound or self._checked_branches())[1]
+        return rest
+
+    @property
+    def _given_parts(self) -> Mapping[str, Any]:
+        return given_parts(self.transformers, 3)
+
+    def _replace(self, name: str, step: Any) -> None:
+        self.transformers = [
+            (key, step if key == name else each, chosen) for key, each, chosen in self.transformers
+        ]
 
     @property
     def branches_(self) -> list[tuple[str, StoredTransformer, list[int]]]:
@@ -129,7 +165,7 @@ class ColumnTransformer(CompositeTransformer):
         out = []
         for name, step, columns in self._fitted:
             own = step.names_out([names[i] for i in columns])
-            out += [f"{name}__{each}" for each in own] if self.verbose_feature_names_out else own
+            out += [f"{name}__{each}" for each in own] if self._verbose else own
         if double := duplicates(out):
             raise TransformError(
                 f"two output columns are called {double[0]!r}; use verbose_feature_names_out=True"
@@ -140,13 +176,11 @@ class ColumnTransformer(CompositeTransformer):
         for _, step, columns in self._fitted:
             step.check(frame.part(columns))
 
+    @available_if(not_in_parts)
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
         """Fit on ``X`` in addition to earlier data; returns itself.
 
-        Raises
-        ------
-        TransformError
-            If a branch cannot be fitted in parts.
+        If a branch cannot be fitted in parts there is no such method.
         """
         frame, times = self._split_event_time(X, event_time_ms)
         frame = self._read_fit_data(unwritable(frame))
@@ -237,11 +271,10 @@ class ColumnTransformer(CompositeTransformer):
 
     @property
     def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
-        branches = [*self._branches, ColumnBranch(_REMAINDER, self._rest, ())]
-        return [(b.name, b.transformer) for b in branches if b.transformer is not None]
+        return _named(*(self._bound or self._checked_branches()))
 
     def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
-        self.names, self._rows, self._width, self._fitted = None, 0, 0, []
+        self._bind()
         frame, times = self._split_event_time(given, event_time_ms)
         frame = self._read_fit_data(unwritable(frame))
         fitted = self._resolved(frame)
@@ -277,15 +310,16 @@ class ColumnTransformer(CompositeTransformer):
         out = type(self)(
             own,  # type: ignore[arg-type]
             remainder=made.get(_REMAINDER, self._rest or "drop"),
-            verbose_feature_names_out=self.verbose_feature_names_out,
+            verbose_feature_names_out=self._verbose,
         )
+        out._bind()
         out._fitted, out._width = fitted, self._width
         return out
 
     def _fitted_params(self) -> Params:
         return {
             "width": self._width,
-            "verbose_feature_names_out": self.verbose_feature_names_out,
+            "verbose_feature_names_out": self._verbose,
             "branches": [
                 {"name": name, "columns": columns, "transformer": step.to_params()}
                 for name, step, columns in self._fitted
@@ -314,9 +348,17 @@ class ColumnTransformer(CompositeTransformer):
             remainder=rest or "drop",
             verbose_feature_names_out=params["verbose_feature_names_out"],
         )
+        out._bind()
         out._fitted, out._width, out._rows = fitted, width, int(params["rows"])
         out.names = names_of(params, width)
         return out
+
+
+def _named(
+    branches: Sequence[ColumnBranch], rest: StoredTransformer | None
+) -> list[tuple[str, StoredTransformer]]:
+    every = [*branches, ColumnBranch(_REMAINDER, rest, ())]
+    return [(b.name, b.transformer) for b in every if b.transformer is not None]
 
 
 def _transformer(name: str, given: Any) -> StoredTransformer | None:
@@ -330,7 +372,9 @@ def _transformer(name: str, given: Any) -> StoredTransformer | None:
 
 
 def _listed(name: str, chosen: Any) -> list[int | str]:
-    out = [chosen] if isinstance(chosen, int | str) else list(chosen)
+    one = isinstance(chosen, int | str)
+    many = isinstance(chosen, list | tuple | np.ndarray)
+    out = [chosen] if one else np.asarray(chosen, object).tolist() if many else []
     if not out or not all(type(each) in (int, str) for each in out):
         raise TransformError(
             f"branch {name!r}: columns={chosen!r}; expected names or positions, one or a list"

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Array, Floats, Ints
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import DataTypeError, TransformError
 
 _FORMS = (
     "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series, torch "
@@ -147,7 +147,28 @@ def read_frame(data: Any) -> Frame:
         return _torch(data)
     if isinstance(data, list | tuple):
         return _lists(data)
+    if home == "scipy" and hasattr(data, "toarray"):
+        raise DataTypeError(
+            f"Sparse data was passed, a {type(data).__name__}, but dense data is required; use its "
+            "toarray()"
+        )
+    if hasattr(data, "__array__"):
+        return _numpy(np.asarray(data))
     raise TransformError(f"got {type(data).__name__}; expected {_FORMS}")
+
+
+def write_frame(form: str, frame: Frame, names: Sequence[str], index: Any = None) -> Any:
+    """The columns as a data frame of pandas (with this index) or Polars, under these names."""
+    columns = frame.columns
+    if form == "pandas":
+        pandas = importlib.import_module("pandas")
+        rows = pandas.RangeIndex(frame.rows) if index is None else index
+        out = pandas.DataFrame({j: _plain(c) for j, c in enumerate(columns)}, index=rows)
+        out.columns = list(names)
+        return out
+    polars = importlib.import_module("polars")
+    made = [polars.from_arrow(_array(column)) for column in columns]
+    return polars.DataFrame([s.alias(name) for s, name in zip(made, names, strict=True)])
 
 
 def numbers(column: Column, label: str) -> Floats:
@@ -268,8 +289,15 @@ def _of_values(values: Sequence[Any], label: str) -> Column:
     try:
         array = pa.array(values)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise TransformError(f"{label} contains values of several types: {error}") from error
+        raise _mixed(label, error) from error
     return _column(array, label)
+
+
+def _mixed(label: str, error: Exception) -> TransformError:
+    return DataTypeError(
+        f"{label} contains values of several types; the input argument must be uniformly strings, "
+        f"booleans or numbers: {error}"
+    )
 
 
 def _array(column: Column) -> pa.Array:
@@ -315,6 +343,8 @@ def _lists(data: Sequence[Any]) -> Frame:
 
     def write(columns: Sequence[Column], names: Sequence[str], flat: bool, rows: Any) -> Any:
         values = [_values(column) for column in columns]
+        if not values:
+            return [[] for _ in (data if rows is None else rows)]
         return values[0] if flat else [list(row) for row in zip(*values, strict=True)]
 
     def matrix() -> Array | None:
@@ -342,6 +372,8 @@ def _numpy(data: npt.NDArray[Any]) -> Frame:
         data = data.astype(np.float64)
     table = data[:, None] if data.ndim == 1 else data
     is_number = data.dtype.kind in "fiub"
+    if data.dtype.kind == "c":
+        raise DataTypeError(f"Complex data not supported: got an array of {data.dtype}")
     if not is_number and data.dtype.kind not in "OUT":
         raise TransformError(f"got an array of {data.dtype}; expected {_FORMS}")
 
@@ -352,6 +384,8 @@ def _numpy(data: npt.NDArray[Any]) -> Frame:
         return tuple(_of_values(c.tolist(), f"column {j}") for j, c in enumerate(columns))
 
     def write(columns: Sequence[Column], names: Sequence[str], flat: bool, rows: Any) -> Any:
+        if not columns:
+            return np.zeros((len(data) if rows is None else len(rows), 0))
         plain = [_plain(column) for column in columns]
         if not flat and any(values.dtype == np.object_ for values in plain):
             plain = [np.fromiter(_values(c), np.object_, len(c)) for c in columns]
@@ -426,9 +460,7 @@ def _pandas(data: Any) -> Frame:
             try:
                 array = pa.Array.from_pandas(series)
             except (pa.ArrowException, TypeError, ValueError) as error:
-                raise TransformError(
-                    f"{label} contains values of several types: {error}"
-                ) from error
+                raise _mixed(label, error) from error
             out.append(_column(array, label))
         return tuple(out)
 

@@ -14,6 +14,7 @@ from paimon_features.transformers.base import Applied, Params, either_failed
 from paimon_features.transformers.category_index import CategoryIndex, ascending, categories_of
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.one_hot import CategoryCountEncoder, Counts
+from paimon_features.transformers.setting_checks import one_of
 
 _OUTPUTS = ("share", "count")
 _UNKNOWN = ("zero", "null", "error")
@@ -33,18 +34,12 @@ class FrequencyEncoder(CategoryCountEncoder):
     """
 
     kind = "frequency_encoder"
+    _tables: Sequence[Floats] = ()
     _advice = "handle_unknown='zero' encodes unknown categories as 0.0"
 
     def __init__(self, *, output: str = "share", handle_unknown: str = "zero") -> None:
-        if output not in _OUTPUTS:
-            raise TransformError(f"output={output!r}; expected one of: {', '.join(_OUTPUTS)}")
-        if handle_unknown not in _UNKNOWN:
-            raise TransformError(
-                f"handle_unknown={handle_unknown!r}; expected one of: {', '.join(_UNKNOWN)}"
-            )
         self.output = output
         self.handle_unknown = handle_unknown
-        self._take([], 0)
 
     @property
     def width_out(self) -> int:
@@ -53,13 +48,17 @@ class FrequencyEncoder(CategoryCountEncoder):
     @property
     def frequencies_(self) -> list[Floats]:
         """The encodings of each column's categories, in their order."""
+        self._check_fitted()
         return [table[:-1] for table in self._tables]
 
     def names_out(self, names: Sequence[str]) -> list[str]:
         return list(names)
 
     def _settings(self) -> Params:
-        return {"output": self.output, "handle_unknown": self.handle_unknown}
+        return {
+            "output": one_of(self, "output", self.output, _OUTPUTS),
+            "handle_unknown": one_of(self, "handle_unknown", self.handle_unknown, _UNKNOWN),
+        }
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
@@ -67,9 +66,9 @@ class FrequencyEncoder(CategoryCountEncoder):
         for column, known, table in zip(columns, self._seen, self._tables, strict=True):
             codes = known.codes(column)
             valid = None
-            if self.handle_unknown != "zero":
+            if self.settings_.handle_unknown != "zero":
                 unknown = codes < 0
-                if unknown.any() and self.handle_unknown == "error":
+                if unknown.any() and self.settings_.handle_unknown == "error":
                     failed = either_failed(failed, unknown)
                 elif unknown.any():
                     valid = ~unknown
@@ -79,16 +78,16 @@ class FrequencyEncoder(CategoryCountEncoder):
     def block(self, values: Floats) -> Floats:
         for j, (known, table) in enumerate(zip(self._seen, self._tables, strict=True)):
             codes = known.codes_of(values[:, j])
-            if self.handle_unknown == "error" and (codes < 0).any():
+            if self.settings_.handle_unknown == "error" and (codes < 0).any():
                 raise TransformError("there is an unknown category")
             values[:, j] = table[codes]
-            if self.handle_unknown == "null":
+            if self.settings_.handle_unknown == "null":
                 values[codes < 0, j] = np.nan
         return values
 
     def _fitted_params(self) -> Params:
         return {
-            **self._settings(),
+            **self._stored_settings(),
             "categories": self.categories_,
             "counts": [list(each.values()) for each in self._counts],
         }
@@ -106,6 +105,6 @@ class FrequencyEncoder(CategoryCountEncoder):
         self._seen = [
             CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(counts)
         ]
-        scale = 1.0 if self.output == "count" else float(max(rows, 1))
+        scale = 1.0 if self.settings_.output == "count" else float(max(rows, 1))
         # the last entry is that of unknown categories
         self._tables = [np.array([*each.values(), 0], np.float64) / scale for each in counts]

@@ -15,6 +15,7 @@ from paimon_features.transformers.base import Applied, Params, StoredTransformer
 from paimon_features.transformers.frames import Frame, missing
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.murmur import hash_texts
+from paimon_features.transformers.setting_checks import flag, one_of, whole
 
 _OUTPUTS = ("vector", "index")
 
@@ -43,20 +44,16 @@ class HashingEncoder(StoredTransformer):
     """
 
     kind = "hashing_encoder"
+    _width: int = 0
+    _rows: int = 0
+    _lists: frozenset[int] = frozenset()
 
     def __init__(
         self, n_features: int, *, alternate_sign: bool = True, output: str = "vector"
     ) -> None:
-        if type(n_features) is not int or not 1 <= n_features < 2**31:
-            raise TransformError(f"n_features={n_features!r}; expected 1 to {2**31 - 1}")
-        if output not in _OUTPUTS:
-            raise TransformError(f"output={output!r}; expected one of: {', '.join(_OUTPUTS)}")
         self.n_features = n_features
-        self.alternate_sign = bool(alternate_sign)
+        self.alternate_sign = alternate_sign
         self.output = output
-        self._width = 0
-        self._rows = 0
-        self._lists: frozenset[int] = frozenset()
 
     @property
     def list_columns_(self) -> list[int]:
@@ -73,32 +70,31 @@ class HashingEncoder(StoredTransformer):
 
     @property
     def width_out(self) -> int:
-        return self._width * (self.n_features if self.output == "vector" else 1)
+        return self._width * (self.settings_.n_features if self.settings_.output == "vector" else 1)
 
     @property
     def is_scalar(self) -> bool:
-        return self._width == 1 and self.output == "index"
+        return self._width == 1 and self.settings_.output == "index"
 
     @property
     def rows_seen(self) -> int:
         return self._rows
 
     def accepts(self, index: int, kind: DataType) -> bool:
-        if isinstance(kind, ListType) and self.output == "vector":
+        if isinstance(kind, ListType) and self.settings_.output == "vector":
             kind = kind.item
         return kind.text in ("string", "bool") or kind.is_integer
 
     def names_out(self, names: Sequence[str]) -> list[str]:
-        if self.output == "index":
+        if self.settings_.output == "index":
             return [f"{name}_hash" for name in names]
-        return [f"{name}_{place}" for name in names for place in range(self.n_features)]
+        return [f"{name}_{place}" for name in names for place in range(self.settings_.n_features)]
 
-    def fit(self, X: Any) -> Self:
-        """Record the number and names of the columns; returns itself."""
-        self.names, self._width, self._rows, self._lists = None, 0, 0, frozenset()
-        return self.partial_fit(X)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Record the number and names of the columns; ``y`` is ignored; returns itself."""
+        return self.partial_fit(self._fit_data(X))
 
-    def partial_fit(self, X: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Record further rows; the columns must be those of the fit."""
         frame = self._read_fit_data(X)
         self.check(frame)
@@ -124,7 +120,7 @@ class HashingEncoder(StoredTransformer):
             if np.isinf(values).any() if values.dtype.kind == "f" else False:
                 raise TransformError(f"{frame.label(index)} contains an infinite value")
             if values.dtype == np.object_:
-                if _holds_lists(column) and self.output == "index":
+                if _holds_lists(column) and self.settings_.output == "index":
                     raise TransformError(
                         f"{frame.label(index)} contains lists, which have no single index; use "
                         "output='vector'"
@@ -152,28 +148,27 @@ class HashingEncoder(StoredTransformer):
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out: list[Column] = []
+        size = self.settings_.n_features
         failed: npt.NDArray[np.bool_] | None = None
         for column in columns:
             hashes, rows, bad = _hashed(column)
-            places = np.abs(hashes) % self.n_features
+            places = np.abs(hashes) % size
             if bad is not None:
                 failed = either_failed(failed, bad)
-            if self.output == "index":
+            if self.settings_.output == "index":
                 values, valid = np.zeros(len(column)), np.zeros(len(column), np.bool_)
                 values[rows], valid[rows] = places, True
                 out.append(Column(values, None if valid.all() else valid))
                 continue
-            weights = np.where(hashes < 0, -1.0, 1.0) if self.alternate_sign else None
-            flat = np.bincount(
-                rows * self.n_features + places, weights, len(column) * self.n_features
-            )
-            table = flat.astype(np.float64, copy=False).reshape(len(column), self.n_features)
-            out += [Column(table[:, j]) for j in range(self.n_features)]
+            weights = np.where(hashes < 0, -1.0, 1.0) if self.settings_.alternate_sign else None
+            flat = np.bincount(rows * size + places, weights, len(column) * size)
+            table = flat.astype(np.float64, copy=False).reshape(len(column), size)
+            out += [Column(table[:, j]) for j in range(size)]
         return Applied(out, failed)
 
     def _fitted_params(self) -> Params:
         lists = {"lists": self.list_columns_} if self._lists else {}
-        return {"width": self._width, **self._settings(), **lists}
+        return {"width": self._width, **self._stored_settings(), **lists}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -187,10 +182,13 @@ class HashingEncoder(StoredTransformer):
 
     def _settings(self) -> Params:
         return {
-            "n_features": self.n_features,
-            "alternate_sign": self.alternate_sign,
-            "output": self.output,
+            "n_features": whole(self, "n_features", self.n_features, 1, 2**31 - 1),
+            "alternate_sign": flag(self, "alternate_sign", self.alternate_sign),
+            "output": one_of(self, "output", self.output, _OUTPUTS),
         }
+
+    def _estimator_flags(self) -> Mapping[str, bool]:
+        return {"categorical": True}
 
 
 def _hashed(

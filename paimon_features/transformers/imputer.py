@@ -1,8 +1,7 @@
-"""Something in place of what is missing, learnt from what is there."""
+"""Replacement of missing values, fitted from the present ones."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
@@ -10,14 +9,23 @@ import numpy as np
 
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import MissingMethodError, TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.bin_grid import Grid, check_grid, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
-from paimon_features.transformers.frames import Frame, as_float, missing, numbers, read_frame
+from paimon_features.transformers.estimator import available_if
+from paimon_features.transformers.frames import (
+    Frame,
+    as_float,
+    inner_frame,
+    missing,
+    numbers,
+    read_frame,
+)
 from paimon_features.transformers.from_statistics import counts_from, grid_from, moments_from
 from paimon_features.transformers.imputer_statistics import (
+    NO_GRID,
     Constants,
     Fill,
     Means,
@@ -28,6 +36,7 @@ from paimon_features.transformers.imputer_statistics import (
 from paimon_features.transformers.imputer_statistics import Statistic as Filling
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.numeric_base import NumericTransformer
+from paimon_features.transformers.setting_checks import flag, is_none, number, one_of
 
 STRATEGIES = ("mean", "median", "most_frequent", "constant")
 _LEARNS_FROM: Mapping[str, frozenset[Statistic]] = {
@@ -41,7 +50,8 @@ _LEARNS_FROM: Mapping[str, frozenset[Statistic]] = {
 class Imputer(NumericTransformer):
     """Puts the mean, the median, the most frequent value or a constant where null or NaN is.
 
-    Of values as frequent the least counts. ``constant`` is ``fill_value``, by default 0, and
+    ``missing_values`` is a number or a text that is missing, too. Of values as frequent the least
+    counts. ``constant`` is ``fill_value``, by default 0, and
     ``missing_value`` among strings; strings are taken by it and by ``most_frequent``. A column in
     which nothing was seen is left out, unless ``keep_empty_features``: then it is filled with 0,
     or the constant. ``add_indicator`` adds, at the end, a column of 0 and 1 for each column in
@@ -58,30 +68,39 @@ class Imputer(NumericTransformer):
     """
 
     kind = "imputer"
+    optional_settings = frozenset({"copy", "missing_values"})
+    _grid: Grid | None = None
+    _marker: float | str | None = None
+    """The value that is missing next to null and NaN; None if there is none."""
+    _statistic: Any = None
+    _gaps: Sequence[int] = ()
+    _kept: Sequence[int] = ()
+    _shown: Sequence[int] = ()
+    _fills: Sequence[Fill] = ()
 
     def __init__(
         self,
         strategy: str = "mean",
         *,
+        missing_values: float | str | None = np.nan,
         fill_value: float | str | None = None,
+        copy: bool = True,
         add_indicator: bool = False,
         keep_empty_features: bool = False,
         grid: Sequence[Any] | None = None,
     ) -> None:
-        if strategy not in STRATEGIES:
-            raise TransformError(f"strategy={strategy!r}; expected one of: {', '.join(STRATEGIES)}")
-        if fill_value is not None and strategy != "constant":
-            raise TransformError(f"fill_value={fill_value!r} is for 'constant', not {strategy!r}")
-        if grid is not None and strategy != "median":
-            raise TransformError(f"grid= is for 'median', not {strategy!r}")
-        if isinstance(fill_value, float) and not math.isfinite(fill_value):
-            raise TransformError(f"fill_value={fill_value!r}; expected a finite number or a text")
         self.strategy = strategy
-        self.fill_value = fill_value if isinstance(fill_value, str | None) else float(fill_value)
-        self.add_indicator = bool(add_indicator)
-        self.keep_empty_features = bool(keep_empty_features)
-        self.grid: Grid | None = check_grid(grid, "Imputer")
-        self._reset()
+        self.missing_values = missing_values
+        self.copy = copy
+        self.fill_value = fill_value
+        self.add_indicator = add_indicator
+        self.keep_empty_features = keep_empty_features
+        self.grid = grid
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._grid = check_grid(self.settings_.grid, "Imputer")
+        self._marker = self.settings_.missing_values
 
     @property
     def width(self) -> int:
@@ -101,12 +120,21 @@ class Imputer(NumericTransformer):
 
     @property
     def is_stateful(self) -> bool:
-        declared = self.strategy == "constant" and self.fill_value is not None
-        return not declared or self.add_indicator or not self.keep_empty_features
+        settings = self.settings_
+        declared = settings.strategy == "constant" and settings.fill_value is not None
+        return bool(not declared or settings.add_indicator or not settings.keep_empty_features)
 
     @property
     def supports_partial_fit(self) -> bool:
-        return self.strategy != "median" or self.grid is not None
+        return self.settings_.strategy != "median" or self.settings_.grid is not None
+
+    @available_if(lambda self: None if self.supports_partial_fit else MissingMethodError(NO_GRID))
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on ``X`` in addition to earlier data; ``y`` is ignored; returns itself.
+
+        For medians without a ``grid`` there is no such method: they need all data at once.
+        """
+        return self._fit_more(X)
 
     def accepts(self, index: int, kind: DataType) -> bool:
         if isinstance(self._fills[index], str):
@@ -138,7 +166,7 @@ class Imputer(NumericTransformer):
 
     @property
     def indicated_(self) -> list[int]:
-        """The columns whose gaps are told in a column of 0 and 1."""
+        """The columns whose gaps are marked in a column of 0 and 1."""
         return list(self._shown)
 
     def names_out(self, names: Sequence[str]) -> list[str]:
@@ -151,6 +179,8 @@ class Imputer(NumericTransformer):
 
     def block(self, values: Floats) -> Floats:
         gaps = np.isnan(values)
+        if isinstance(self._marker, float):
+            gaps |= values == self._marker
         np.copyto(values, self._numbers, where=gaps)
         if len(self._kept) == self.width and not self._shown:
             return values
@@ -158,6 +188,7 @@ class Imputer(NumericTransformer):
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         out = []
+        columns = self._without_marker(columns)
         gaps = [missing(column) for column in columns]
         for j in self._kept:
             fill = self._fills[j]
@@ -187,17 +218,16 @@ class Imputer(NumericTransformer):
             )
         return super().transform(X)
 
+    @available_if(lambda self: None if self.settings_.add_indicator else _no_inverse())
     def inverse_transform(self, X: Any) -> Any:
         """``X`` with its gaps, where indicators tell of them.
 
         Raises
         ------
         TransformError
-            Without ``add_indicator``, or for another number of columns.
+            For another number of columns. Without ``add_indicator`` the method is missing.
         """
         self._check_fitted()
-        if not self.add_indicator:
-            raise TransformError("an Imputer without add_indicator=True has no inverse")
         frame = read_frame(X)
         if frame.rows and frame.width != self.width_out:
             raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
@@ -215,39 +245,60 @@ class Imputer(NumericTransformer):
                 values, there = column.values, there & column.mask
             else:
                 values, there = np.full(frame.rows, np.nan), np.zeros(frame.rows, np.bool_)
+            if self._marker is not None and not there.all():
+                values, there = np.where(there, values, self._marker), np.ones(len(there), np.bool_)
             out.append(Column(values, None if there.all() else there))
         names = self.names or tuple(f"x{index}" for index in range(self.width))
         return frame.like(out, names=names, flat=False)
 
+    def _without_marker(self, columns: Sequence[Column]) -> Sequence[Column]:
+        """Return columns in which ``missing_values`` is null."""
+        marker = self._marker
+        if marker is None:
+            return columns
+        out = []
+        for column in columns:
+            marked = np.array(column.values == marker, np.bool_)
+            if is_text(column) == isinstance(marker, str) and marked.any():
+                column = Column(column.values, column.mask & ~marked)
+            out.append(column)
+        return out
+
     def _partial_fit(self, frame: Frame) -> None:
-        if self.strategy in ("most_frequent", "constant"):
+        if self._marker is not None:
+            columns = self._without_marker(frame.columns)
+            frame = inner_frame(columns, rows=frame.rows, names=frame.names)
+        strategy = self.settings_.strategy
+        if strategy in ("most_frequent", "constant"):
             self.check(frame)  # the others take numbers only
         labels = [frame.label(j) for j in range(frame.width)]
         found: Filling
-        if self.strategy == "mean":
+        if strategy == "mean":
             found = Means.of(frame.columns, labels)
-        elif self.strategy == "median":
-            found = Medians.of(frame.columns, labels, self.grid)
-        elif self.strategy == "most_frequent":
+        elif strategy == "median":
+            found = Medians.of(frame.columns, labels, self._grid)
+        elif strategy == "most_frequent":
             found = Modes.of(frame.columns, labels)
         else:
-            found = Constants.of(frame.columns, labels, self.fill_value)
+            found = Constants.of(frame.columns, labels, self.settings_.fill_value)
         self._include(found, [int(missing(column).sum()) for column in frame.columns])
 
     @property
     def required_statistics(self) -> frozenset[Statistic]:
-        return _LEARNS_FROM.get(self.strategy, frozenset())
+        if not is_none(self.missing_values):
+            return frozenset()
+        return _LEARNS_FROM.get(self.settings_.strategy, frozenset())
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         found: Filling
-        if self.strategy == "mean":
+        if self.settings_.strategy == "mean":
             found = Means(moments_from(columns))
-        elif self.strategy == "median":
-            self.grid, counts = grid_from(columns, self.grid, "Imputer")
+        elif self.settings_.strategy == "median":
+            self._grid, counts = grid_from(columns, self._grid, "Imputer")
+            self.settings_.grid = grid_params(self._grid)
             found = Medians(None, counts)
         else:
             found = Modes.of_counts(counts_from(columns))
-        self._reset()
         self._take(found, [column.nulls or 0 for column in columns])
         self._rows = rows
 
@@ -257,51 +308,66 @@ class Imputer(NumericTransformer):
             gaps = [a + b for a, b in zip(self._gaps, gaps, strict=True)]
         self._take(found, gaps)
 
-    def _reset(self) -> None:
-        self._take(None, [])
-
     def _take(self, statistic: Any, gaps: Sequence[int]) -> None:
-        self._statistic: Any = statistic
+        self._statistic = statistic
+        settings = self.settings_
         self._gaps = list(gaps)
         fills: list[Fill] = [] if statistic is None else statistic.fills
         self._kept = [
-            j for j, fill in enumerate(fills) if fill is not None or self.keep_empty_features
+            j for j, fill in enumerate(fills) if fill is not None or settings.keep_empty_features
         ]
-        self._shown = [j for j, n in enumerate(gaps) if n and self.add_indicator]
-        empty = 0.0 if self.fill_value is None else self.fill_value
+        self._shown = [j for j, n in enumerate(gaps) if n and settings.add_indicator]
+        empty = 0.0 if settings.fill_value is None else settings.fill_value
         kept = set(self._kept)
-        self._fills: list[Fill] = [
+        self._fills = [
             empty if fill is None and j in kept else fill for j, fill in enumerate(fills)
         ]
         self._numbers = np.array([f if isinstance(f, float) else np.nan for f in self._fills])
 
     def _settings(self) -> Params:
+        strategy = one_of(self, "strategy", self.strategy, STRATEGIES)
+        fill = self.fill_value
+        if fill is not None and strategy != "constant":
+            raise TransformError(f"fill_value={fill!r} is for 'constant', not {strategy!r}")
+        if self.grid is not None and strategy != "median":
+            raise TransformError(f"grid= is for 'median', not {strategy!r}")
+        marker = None if is_none(self.missing_values) else self.missing_values
+        if not isinstance(marker, str | None):
+            marker = number(self, "missing_values", marker, "a finite number, a text, or NaN")
+        if not isinstance(fill, str | None):
+            fill = number(self, "fill_value", fill, "a finite number or a text")
         return {
-            "strategy": self.strategy,
-            "fill_value": self.fill_value,
-            "add_indicator": self.add_indicator,
-            "keep_empty_features": self.keep_empty_features,
-            "grid": grid_params(self.grid),
+            "strategy": strategy,
+            "missing_values": marker,
+            "fill_value": fill,
+            "add_indicator": flag(self, "add_indicator", self.add_indicator),
+            "keep_empty_features": flag(self, "keep_empty_features", self.keep_empty_features),
+            "grid": grid_params(check_grid(self.grid, "Imputer")),
         }
 
     def _fitted_params(self) -> Params:
-        return {**self._settings(), "missing": self._gaps, **self._statistic.to_params()}
+        return {**self._stored_settings(), "missing": self._gaps, **self._statistic.to_params()}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
         out = cls._from_settings(params)
         statistic: Filling
-        if out.strategy == "mean":
+        strategy = out.settings_.strategy
+        if strategy == "mean":
             statistic = Means.from_params(params)
-        elif out.strategy == "median":
-            statistic = Medians.from_params(params, out.grid)
-        elif out.strategy == "most_frequent":
+        elif strategy == "median":
+            statistic = Medians.from_params(params, out._grid)
+        elif strategy == "most_frequent":
             statistic = Modes.from_params(params)
         else:
-            statistic = Constants.from_params(params, out.fill_value)
+            statistic = Constants.from_params(params, out.settings_.fill_value)
         gaps = [int(n) for n in params["missing"]]
         if not gaps or len(gaps) != len(statistic.fills):
             raise TransformError(f"{len(gaps)} counts of missing values of {len(statistic.fills)}")
         out._take(statistic, gaps)
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
+
+
+def _no_inverse() -> MissingMethodError:
+    return MissingMethodError("an Imputer without add_indicator=True has no inverse")

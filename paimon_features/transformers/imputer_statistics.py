@@ -51,6 +51,12 @@ def is_text(column: Column) -> bool:
     )
 
 
+NO_GRID = (
+    "an Imputer of medians without a grid cannot be merged or fitted in parts: exact medians need "
+    "all data at once; declare grid=[edges of bins]"
+)
+
+
 @dataclass(frozen=True)
 class Means:
     """The mean of each column, from its moments."""
@@ -125,10 +131,7 @@ class Medians:
 
     def merge(self, other: Self) -> Self:
         if self.counts is None or other.counts is None:
-            raise TransformError(
-                "an Imputer of medians without a grid cannot be merged or fitted in parts: exact "
-                "medians need all data at once; declare grid=[edges of bins]"
-            )
+            raise TransformError(NO_GRID)
         return type(self)(None, self.counts.merge(other.counts))
 
     def to_params(self) -> Params:

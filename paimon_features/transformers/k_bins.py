@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import MissingMethodError, TransformError
 from paimon_features.transformers.base import Applied, Params
-from paimon_features.transformers.bin_grid import METHODS, grid_params
+from paimon_features.transformers.bin_grid import METHODS, check_grid, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
-from paimon_features.transformers.frames import as_float, read_frame
+from paimon_features.transformers.frames import Frame, as_float, read_frame
 from paimon_features.transformers.from_statistics import extremes_from
 from paimon_features.transformers.kmeans_1d import centres_of
 from paimon_features.transformers.numeric_base import finite_columns
-from paimon_features.transformers.quantile_fitting import QuantileLearner, check_subsample, sampled
+from paimon_features.transformers.quantile_fitting import (
+    WEIGHTED_METHODS,
+    QuantileLearner,
+    check_subsample,
+    sampled,
+    weighted_quantiles,
+)
+from paimon_features.transformers.setting_checks import dtype_name, is_whole, one_of, wrong
 
 ENCODINGS = ("onehot", "onehot-dense", "ordinal")
 STRATEGIES = ("uniform", "quantile", "kmeans")
@@ -60,6 +67,8 @@ class KBinsDiscretizer(QuantileLearner):
     """
 
     kind = "k_bins_discretizer"
+    optional_settings = frozenset({"dtype"})
+    requestable: ClassVar[Mapping[str, tuple[str, ...]]] = {"fit": ("sample_weight",)}
 
     def __init__(
         self,
@@ -68,54 +77,85 @@ class KBinsDiscretizer(QuantileLearner):
         encode: str = "onehot",
         strategy: str = "quantile",
         quantile_method: str = "averaged_inverted_cdf",
+        dtype: Any = None,
         subsample: int | None = 200_000,
         random_state: int | None = None,
         grid: Sequence[Any] | None = None,
     ) -> None:
-        for name, value, among in (
-            ("encode", encode, ENCODINGS),
-            ("strategy", strategy, STRATEGIES),
-            ("quantile_method", quantile_method, QUANTILE_METHODS if grid is None else METHODS),
-        ):
-            if value not in among:
-                over = "" if grid is None else " over a grid"
-                raise TransformError(
-                    f"KBinsDiscretizer: {name}={value!r}; expected one of{over}: {', '.join(among)}"
-                )
-        numbers = [n_bins] if isinstance(n_bins, int | np.integer) else list(n_bins)
-        if not numbers or any(isinstance(n, bool) or n != int(n) or n < 2 for n in numbers):
-            raise TransformError(
-                f"KBinsDiscretizer: n_bins={n_bins!r}; expected 2 or more, or a list of such "
-                "numbers, one per column"
-            )
-        if grid is not None and strategy != "quantile":
-            raise TransformError(
-                "KBinsDiscretizer: bins of equal width need no grid"
-                if strategy == "uniform"
-                else "KBinsDiscretizer: k-means cannot be fitted on counts: a value that moves "
-                "within its bin can move every centre; use strategy='quantile' over a grid"
-            )
-        check_subsample("KBinsDiscretizer", subsample, random_state)
-        self.n_bins = int(n_bins) if isinstance(n_bins, int | np.integer) else [*map(int, n_bins)]
+        self.n_bins = n_bins
         self.encode, self.strategy = encode, strategy
-        self.quantile_method = self._method = quantile_method
+        self.quantile_method = quantile_method
+        self.dtype = dtype
         self.subsample, self.random_state = subsample, random_state
-        super().__init__(grid)
+        self.grid = grid
+
+    def _bind(self) -> None:
+        super()._bind()
+        self._method = self.settings_.quantile_method
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected.
+
+        ``y`` is ignored. ``sample_weight`` is one weight per row, or None for 1; k-means and grids
+        take none.
+        """
+        if sample_weight is None:
+            return super().fit(X)
+        return self._fit_more(self._fit_data(X), sample_weight)
+
+    def _fit_weighted(self, frame: Frame, weights: Floats) -> None:
+        settings = self.settings_
+        if settings.strategy == "kmeans" or settings.grid is not None:
+            raise TransformError(
+                "KBinsDiscretizer: sample_weight is for quantiles without a grid and bins of equal "
+                "width"
+            )
+        if settings.strategy == "quantile" and settings.quantile_method not in WEIGHTED_METHODS:
+            raise wrong(self, "quantile_method", settings.quantile_method,
+                        f"one of with sample_weight: {', '.join(WEIGHTED_METHODS)}")  # fmt: skip
+        if settings.subsample is not None and frame.rows > settings.subsample:
+            raise TransformError(
+                f"KBinsDiscretizer: {frame.rows} rows with weights exceed subsample="
+                f"{settings.subsample}; subsample=None uses all rows"
+            )
+        kept = np.flatnonzero(weights > 0)
+        columns = [column.values[kept] for column in finite_columns(frame)]
+        percents = self._percents(frame.rows)
+        if settings.strategy == "uniform":
+            self._take_exact(self._exact(columns, percents))
+        else:
+            self._take_exact(
+                weighted_quantiles(columns, weights[kept], percents, settings.quantile_method)
+            )
+
+    def transform(self, X: Any) -> Any:
+        """Return the bins of ``X``, as ``dtype`` if it is set; null and NaN are kept."""
+        if self.settings_.dtype in (None, "float64") or isinstance(X, Frame):
+            return super().transform(X)
+        self._check_fitted()
+        frame = self._checked(X)
+        self.check(frame)
+        columns = [
+            Column(c.values.astype(self.settings_.dtype), c.valid)
+            for c in self.apply(frame.columns).columns
+        ]
+        names = self.names_out(frame.names) if frame.names else None
+        return frame.like(columns, names=names, flat=frame.is_flat and self.width_out == 1)
 
     @property
     def supports_partial_fit(self) -> bool:
-        return self.strategy == "uniform" or super().supports_partial_fit
+        return self.settings_.strategy == "uniform" or super().supports_partial_fit
 
     @property
     def width_out(self) -> int:
-        return self.width if self.encode == "ordinal" else int(self.n_bins_.sum())
+        return self.width if self.settings_.encode == "ordinal" else int(self.n_bins_.sum())
 
     @property
     def is_scalar(self) -> bool:
-        return self.encode == "ordinal" and self.width == 1
+        return self.settings_.encode == "ordinal" and self.width == 1
 
     def names_out(self, names: Sequence[str]) -> list[str]:
-        if self.encode == "ordinal":
+        if self.settings_.encode == "ordinal":
             return list(names)
         bins = self.n_bins_.tolist()
         return [
@@ -123,10 +163,14 @@ class KBinsDiscretizer(QuantileLearner):
         ]
 
     def block(self, values: Floats) -> Floats:
-        out = values if self.encode == "ordinal" else np.empty((len(values), self.width_out))
+        out = (
+            values
+            if self.settings_.encode == "ordinal"
+            else np.empty((len(values), self.width_out))
+        )
         at = 0
         for index in range(self.width):
-            count = 1 if self.encode == "ordinal" else int(self.n_bins_[index])
+            count = 1 if self.settings_.encode == "ordinal" else int(self.n_bins_[index])
             self._encode(values[:, index], index, out[:, at : at + count])
             at += count
         return out
@@ -134,7 +178,7 @@ class KBinsDiscretizer(QuantileLearner):
     def apply(self, columns: Sequence[Column]) -> Applied:
         out = []
         for index, column in enumerate(columns):
-            count = 1 if self.encode == "ordinal" else int(self.n_bins_[index])
+            count = 1 if self.settings_.encode == "ordinal" else int(self.n_bins_[index])
             made = np.empty((len(column), count), order="F")
             self._encode(as_float(column), index, made)
             out += [Column(made[:, j], column.valid) for j in range(count)]
@@ -157,7 +201,7 @@ class KBinsDiscretizer(QuantileLearner):
             return frame.like([])
         out, at = [], 0
         for index in range(self.width):
-            count = 1 if self.encode == "ordinal" else int(self.n_bins_[index])
+            count = 1 if self.settings_.encode == "ordinal" else int(self.n_bins_[index])
             part = columns[at : at + count]
             # index: (rows, bins)
             codes = np.column_stack([column.values for column in part])
@@ -175,7 +219,7 @@ class KBinsDiscretizer(QuantileLearner):
 
     def _decoded(self, codes: Floats, index: int) -> npt.NDArray[np.int64]:
         bins: npt.NDArray[np.int64]
-        if self.encode != "ordinal":
+        if self.settings_.encode != "ordinal":
             empty = ~(codes > 0).any(axis=1)
             if empty.any():
                 row = int(np.flatnonzero(empty)[0])
@@ -185,9 +229,9 @@ class KBinsDiscretizer(QuantileLearner):
         bins = codes[:, 0].astype(np.int64)
         count = int(self.n_bins_[index])
         # nulls were replaced by bin 1, even in a column with a single bin
-        wrong = (bins < 0) | (bins >= max(count, 2))
-        if wrong.any():
-            row = int(np.flatnonzero(wrong)[0])
+        beyond = (bins < 0) | (bins >= max(count, 2))
+        if beyond.any():
+            row = int(np.flatnonzero(beyond)[0])
             raise TransformError(f"row {row} has the bin {bins[row]} of {count} bins")
         return bins
 
@@ -199,7 +243,7 @@ class KBinsDiscretizer(QuantileLearner):
             return
         unknown = np.isnan(values)
         codes = np.searchsorted(edges[1:-1], values, side="right")
-        if self.encode == "ordinal":
+        if self.settings_.encode == "ordinal":
             out[:, 0] = codes
         else:
             np.equal(codes[:, None], np.arange(out.shape[1]), out=out, casting="unsafe")
@@ -207,23 +251,28 @@ class KBinsDiscretizer(QuantileLearner):
             out[unknown] = np.nan
 
     def _bins_of(self, width: int) -> list[int]:
-        if isinstance(self.n_bins, int):
-            return [self.n_bins] * width
-        if width and len(self.n_bins) != width:
+        bins: int | list[int] = self.settings_.n_bins
+        if isinstance(bins, int):
+            return [bins] * width
+        if width and len(bins) != width:
             raise TransformError(
-                f"KBinsDiscretizer: n_bins={self.n_bins} for {width} columns; expected one each"
+                f"KBinsDiscretizer: n_bins={bins} for {width} columns; expected one each"
             )
-        return self.n_bins
+        return bins
 
     def _percents(self, rows: int) -> Floats:
-        if self.strategy == "uniform":
+        if self.settings_.strategy == "uniform":
             return np.array([0.0, 100.0])
-        each = sorted({self.n_bins} if isinstance(self.n_bins, int) else set(self.n_bins))
+        each = sorted(
+            {self.settings_.n_bins}
+            if isinstance(self.settings_.n_bins, int)
+            else set(self.settings_.n_bins)
+        )
         return np.concatenate([np.linspace(0, 100, count + 1) for count in each])
 
     def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
         bins = self._bins_of(len(columns))
-        if self.strategy != "kmeans":
+        if self.settings_.strategy != "kmeans":
             return super()._exact(columns, percents)
         out = np.full((len(percents), len(columns)), np.nan)
         for index, (values, count) in enumerate(zip(columns, bins, strict=True)):
@@ -237,28 +286,24 @@ class KBinsDiscretizer(QuantileLearner):
         # partial_fit uses all rows: samples of the parts are not a sample of all rows
         if not self._at_once:
             return columns
-        return sampled(columns, self.subsample, True, self.random_state)
+        return sampled(columns, self.settings_.subsample, True, self.settings_.random_state)
 
     def _combined(self, mine: Floats, theirs: Floats) -> Floats | None:
-        if self.strategy != "uniform":
+        if self.settings_.strategy != "uniform":
             return None
         low, high = np.fmin(mine[0], theirs[0]), np.fmax(mine[1], theirs[1])
         return np.array([low, high])
 
     @property
     def required_statistics(self) -> frozenset[Statistic]:
-        if self.strategy == "quantile":
+        if self.settings_.strategy == "quantile":
             return super().required_statistics
-        return frozenset({"range"} if self.strategy == "uniform" else ())
+        return frozenset({"range"} if self.settings_.strategy == "uniform" else ())
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._bins_of(len(columns))
-        if self.strategy != "uniform":
-            if self.quantile_method not in METHODS:
-                raise TransformError(
-                    f"KBinsDiscretizer: quantile_method={self.quantile_method!r}; expected one of "
-                    f"over bins: {', '.join(METHODS)}"
-                )
+        if self.settings_.strategy != "uniform":
+            one_of(self, "quantile_method", self._method, METHODS, " over bins")
             super()._fit_statistics(columns, rows)
             return
         self._rows = rows
@@ -283,7 +328,7 @@ class KBinsDiscretizer(QuantileLearner):
         """Return the edges of a column: none without values, infinite ones for a single bin."""
         found = self._quantiles[:, column]
         one = np.array([-np.inf, np.inf])
-        if self.strategy == "uniform":
+        if self.settings_.strategy == "uniform":
             if np.isnan(found).any():
                 return np.zeros(0)
             return one if found[0] == found[1] else np.linspace(found[0], found[1], count + 1)
@@ -296,23 +341,53 @@ class KBinsDiscretizer(QuantileLearner):
         return edges if len(edges) > 1 else one
 
     def _no_grid(self, what: str) -> TransformError:
-        if self.strategy != "kmeans":
+        if self.settings_.strategy != "kmeans":
             return super()._no_grid(what)
-        return TransformError(
+        return MissingMethodError(
             f"a KBinsDiscretizer of k-means cannot be {what}: the centres depend on all values "
             "at once; fit() on all of them, or use strategy='quantile' over a grid"
         )
 
     def _settings(self) -> Params:
+        methods, over = (QUANTILE_METHODS, "") if self.grid is None else (METHODS, " over a grid")
+        strategy = one_of(self, "strategy", self.strategy, STRATEGIES)
+        if self.grid is not None and strategy != "quantile":
+            raise TransformError(
+                "KBinsDiscretizer: bins of equal width need no grid"
+                if strategy == "uniform"
+                else "KBinsDiscretizer: k-means cannot be fitted on counts: a value that moves "
+                "within its bin can move every centre; use strategy='quantile' over a grid"
+            )
         return {
-            "n_bins": self.n_bins,
-            "encode": self.encode,
-            "strategy": self.strategy,
-            "quantile_method": self.quantile_method,
-            "subsample": self.subsample,
-            "random_state": self.random_state,
-            "grid": grid_params(self.grid),
+            "n_bins": self._checked_bins(),
+            "encode": one_of(self, "encode", self.encode, ENCODINGS),
+            "strategy": strategy,
+            "quantile_method": one_of(self, "quantile_method", self.quantile_method, methods, over),
+            "dtype": self._checked_dtype(),
+            **check_subsample(self, self.subsample, self.random_state),
+            "grid": grid_params(check_grid(self.grid, "KBinsDiscretizer")),
         }
+
+    def _estimator_flags(self) -> Mapping[str, bool]:
+        return {**super()._estimator_flags(), "fixed_dtype": self.dtype is not None}
+
+    def _checked_dtype(self) -> str | None:
+        if self.dtype is None:
+            return None
+        name = dtype_name(self, self.dtype)
+        if name not in ("float32", "float64"):
+            raise wrong(self, "dtype", self.dtype, "float32, float64 or None")
+        return name
+
+    def _checked_bins(self) -> int | list[int]:
+        given: Any = self.n_bins
+        many = isinstance(given, list | tuple | np.ndarray)
+        numbers = list(given) if many else [given]
+        if not numbers or any(not is_whole(n) or n < 2 for n in numbers):
+            raise wrong(
+                self, "n_bins", self.n_bins, "2 or more, or a list of such numbers, one per column"
+            )
+        return [int(n) for n in numbers] if many else int(numbers[0])
 
 
 def _around_centres(values: Floats, count: int, column: int) -> Floats:

@@ -28,9 +28,15 @@ NARROW = 16
 
 
 def run_blocks(
-    frame: Frame, steps: Sequence[Step], width_out: int, names: Sequence[str] | None = None
+    frame: Frame,
+    steps: Sequence[Step],
+    width_out: int,
+    names: Sequence[str] | None = None,
+    target: Floats | None = None,
 ) -> Any:
     """Run a frame's matrix through steps; the output has the frame's form and these names.
+
+    It is written into ``target``, which may be the matrix itself, if there is one.
 
     Raises
     ------
@@ -46,8 +52,11 @@ def run_blocks(
         refuse_infinite(block, frame)
         for step in steps:
             block = step(block)
+        if target is not None:
+            target[...] = block
+            block = target
         return frame.like_matrix(block, names=names)
-    out = np.empty((rows, width_out))
+    out = np.empty((rows, width_out)) if target is None else target
     # narrow blocks are stored by column, so that inner loops run over rows; with several steps
     # this is worth transposing them twice
     turned = width < NARROW and len(steps) > 1

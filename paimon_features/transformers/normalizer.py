@@ -17,7 +17,7 @@ METHODS = ("iqr", "zscore", "winsorize")
 
 
 class FeatureNormalizer:
-    """Missing values and outliers, column by column; nothing is learnt or kept.
+    """Missing values and outliers, column by column; nothing is fitted or stored.
 
     Null and NaN are missing. What goes in comes out, as with a ``FeatureTransformer``.
 

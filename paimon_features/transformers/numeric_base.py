@@ -15,6 +15,8 @@ from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, StoredTransformer
 from paimon_features.transformers.frames import Frame, as_float, floats, numbers
 from paimon_features.transformers.matrix_blocks import run_blocks
+from paimon_features.transformers.sample_weights import checked_weights
+from paimon_features.transformers.setting_checks import flag
 
 EPS = float(np.finfo(np.float64).eps)
 ALL = slice(None)
@@ -24,11 +26,29 @@ Columns = int | slice
 class NumericTransformer(StoredTransformer):
     """Transforms numbers to numbers: a matrix in blocks, or columns where there are nulls.
 
-    A subclass defines ``block`` and ``apply``, which return the same numbers bit for bit,
-    ``_partial_fit`` and ``_reset``.
+    A subclass defines ``block`` and ``apply``, which return the same numbers bit for bit, and
+    ``_partial_fit``.
     """
 
     _rows: int = 0
+    copy: bool = True
+    """Whether ``transform`` leaves an array of float64 as it is, instead of overwriting it."""
+
+    def _bind(self) -> None:
+        flag(self, "copy", self.copy)
+        super()._bind()
+
+    def _target(self, X: Any, width_out: int) -> Floats | None:
+        """Return the array that may be overwritten with the output; None: there is none."""
+        in_place = (
+            not self.copy
+            and isinstance(X, np.ndarray)
+            and X.dtype == np.float64
+            and X.ndim == 2
+            and X.shape[1] == width_out
+            and X.flags.writeable
+        )
+        return X if in_place else None
 
     @property
     def rows_seen(self) -> int:
@@ -44,16 +64,22 @@ class NumericTransformer(StoredTransformer):
     def check(self, frame: Frame) -> None:
         finite_columns(frame)
 
-    def fit(self, X: Any) -> Self:
-        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected."""
-        self.names, self._rows = None, 0
-        self._reset()
-        return self.partial_fit(X)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected.
 
-    def partial_fit(self, X: Any) -> Self:
-        """Fit on ``X`` in addition to earlier data; returns itself."""
+        ``y`` is ignored.
+        """
+        return self._fit_more(self._fit_data(X))
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on ``X`` in addition to earlier data; ``y`` is ignored; returns itself."""
+        return self._fit_more(X)
+
+    def _fit_more(self, X: Any, sample_weight: Any = None) -> Self:
         frame = self._read_fit_data(X)
-        if frame.width:
+        if sample_weight is not None:
+            self._fit_weighted(frame, checked_weights(sample_weight, frame.rows))
+        elif frame.width:
             self._partial_fit(frame)
         self._rows += frame.rows
         return self
@@ -64,16 +90,17 @@ class NumericTransformer(StoredTransformer):
         frame = self._checked(X)
         names = self.names_out(frame.names) if frame.names else None
         if self.supports_matrix and frame.matrix is not None and frame.rows:
-            return run_blocks(frame, [self.block], self.width_out, names)
+            own = self._target(X, self.width_out)
+            return run_blocks(frame, [self.block], self.width_out, names, own)
         if not frame.width:
             return frame.like([])
         self.check(frame)
         flat = frame.is_flat and self.width_out == 1
         return frame.like(self.apply(frame.columns).columns, names=names, flat=flat)
 
-    @abstractmethod
-    def _reset(self) -> None:
-        """Return to the unfitted state."""
+    def _fit_weighted(self, frame: Frame, weights: Floats) -> None:
+        """Fit on a frame with weights, for a transformer whose ``fit`` takes ``sample_weight``."""
+        raise NotImplementedError
 
     @abstractmethod
     def _partial_fit(self, frame: Frame) -> None:
@@ -102,7 +129,8 @@ class ColumnwiseTransformer(NumericTransformer):
         self._check_fitted()
         frame = self._checked(X)
         if frame.matrix is not None and frame.rows:
-            return run_blocks(frame, [self._block_back], self.width, frame.names)
+            own = self._target(X, self.width)
+            return run_blocks(frame, [self._block_back], self.width, frame.names, own)
         return frame.like(_mapped(finite_columns(frame), self._backward))
 
     def _block_back(self, values: Floats) -> Floats:

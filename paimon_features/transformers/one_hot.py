@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Self
@@ -11,7 +12,7 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import MissingExtraError, TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.category_index import (
@@ -22,6 +23,7 @@ from paimon_features.transformers.category_index import (
     check_groups,
     chosen,
     counted,
+    declared_categories,
     first_unknown,
     together,
 )
@@ -30,10 +32,18 @@ from paimon_features.transformers.frames import Frame, read_frame
 from paimon_features.transformers.from_statistics import counts_from
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.matrix_blocks import run_blocks
+from paimon_features.transformers.setting_checks import (
+    dtype_name,
+    flag,
+    is_whole,
+    one_of,
+    whole,
+    wrong,
+)
 
 _UNKNOWN = ("error", "ignore", "infrequent_if_exist")
 _DROP = (None, "first", "if_binary")
-Counts = list[dict[Category, int]]
+Counts = Sequence[dict[Category, int]]
 
 
 class Encoder(StoredTransformer):
@@ -42,9 +52,13 @@ class Encoder(StoredTransformer):
     _rows: int = 0
     _seen: Sequence[CategoryIndex] = ()
 
+    def _estimator_flags(self) -> Mapping[str, bool]:
+        return {**super()._estimator_flags(), "categorical": True}
+
     @property
     def categories_(self) -> list[list[Category]]:
         """The categories of each column, ascending, None (null and NaN) last."""
+        self._check_fitted()
         return [each.categories for each in self._seen]
 
     @property
@@ -83,10 +97,6 @@ class Encoder(StoredTransformer):
             For an unknown category, if these are errors.
         """
         self._check_fitted()
-        if not self.width_out:
-            raise TransformError(
-                "no output column: each column has one category, which drop= removes; use drop=None"
-            )
         given = read_frame(X)
         frame = self._checked(given)
         self.check(frame)
@@ -114,25 +124,26 @@ class Encoder(StoredTransformer):
 class CategoryCountEncoder(Encoder):
     """An encoder that is fitted on the counts of the categories."""
 
-    _counts: Counts
+    _counts: Counts = ()
 
     @property
     def required_statistics(self) -> frozenset[Statistic]:
         return frozenset({"categories"})
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        self._take(counts_from(columns), rows)
+        counts = counts_from(columns)
+        self._check_found(counts, [f"column {column.column!r}" for column in columns])
+        self._take(counts, rows)
 
-    def fit(self, X: Any) -> Self:
-        """Fit on the categories of ``X`` alone."""
-        self.names = None
-        self._take([], 0)
-        return self.partial_fit(X)
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on the categories of ``X`` alone; ``y`` is ignored."""
+        return self.partial_fit(self._fit_data(X))
 
-    def partial_fit(self, X: Any) -> Self:
-        """Fit on the categories of ``X`` in addition to earlier ones; returns itself."""
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on the categories of ``X`` in addition to earlier ones; ``y`` is ignored."""
         frame = self._read_fit_data(X)
         found = [counted(c, frame.label(i)) for i, c in enumerate(frame.columns)]
+        self._check_found(found, list(map(frame.label, range(frame.width))))
         before = self._counts or [{} for _ in found]
         if found:
             pairs = zip(before, found, strict=True)
@@ -146,6 +157,10 @@ class CategoryCountEncoder(Encoder):
             pairs = zip(self._counts, other._counts, strict=True)
             counts = [together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]
         self._take(counts, self._rows + other._rows)
+
+    def _check_found(self, found: Counts, labels: Sequence[str]) -> None:
+        """Check the categories of a part of the data; ``labels`` call its columns."""
+        return
 
     @abstractmethod
     def _take(self, counts: Counts, rows: int) -> None:
@@ -165,6 +180,10 @@ class OneHotEncoder(CategoryCountEncoder):
     smaller are infrequent. ``handle_unknown='infrequent_if_exist'`` encodes unknown ones there.
     ``drop='first'`` omits the first column of each, ``'if_binary'`` only where there are two.
 
+    ``categories`` declares those of each column, in the order of the output; others in the data of
+    the fit are an error, or ignored as unknown ones are. ``dtype`` is the NumPy type of the output,
+    and ``sparse_output`` returns a sparse matrix of SciPy; services and our pipelines are dense.
+
     >>> encoder = OneHotEncoder(handle_unknown="ignore").fit([["a", 1], ["b", 1]])
     >>> encoder.transform([["b", 1], ["c", 1]])
     [[0.0, 1.0, 1.0], [0.0, 0.0, 1.0]]
@@ -178,6 +197,13 @@ class OneHotEncoder(CategoryCountEncoder):
     """
 
     kind = "one_hot_encoder"
+    optional_settings = frozenset(
+        {"drop", "min_frequency", "max_categories", "categories", "sparse_output", "dtype"}
+    )
+    _rare: Sequence[Any] = ()
+    _slots: Sequence[Any] = ()
+    _widths: Sequence[int] = ()
+    _dropped: Sequence[bool] = ()
 
     def __init__(
         self,
@@ -186,28 +212,17 @@ class OneHotEncoder(CategoryCountEncoder):
         min_frequency: int | float | None = None,
         max_categories: int | None = None,
         drop: str | None = None,
+        categories: Any = "auto",
+        sparse_output: bool = False,
+        dtype: Any = np.float64,
     ) -> None:
-        if handle_unknown not in _UNKNOWN:
-            raise TransformError(
-                f"handle_unknown={handle_unknown!r}; expected one of: {', '.join(_UNKNOWN)}"
-            )
-        if drop not in _DROP:
-            raise TransformError(f"drop={drop!r}; expected None, 'first' or 'if_binary'")
-        whole, share = type(min_frequency) is int, type(min_frequency) is float
-        if min_frequency is not None and not (
-            (whole and min_frequency >= 1) or (share and 0 < min_frequency < 1)
-        ):
-            raise TransformError(
-                f"min_frequency={min_frequency!r}; expected a number of rows from 1, or a share "
-                "between 0.0 and 1.0"
-            )
-        if max_categories is not None and (type(max_categories) is not int or max_categories < 1):
-            raise TransformError(f"max_categories={max_categories!r}; expected 1 or more")
+        self.categories = categories
+        self.sparse_output = sparse_output
+        self.dtype = dtype
         self.handle_unknown = handle_unknown
         self.min_frequency = min_frequency
         self.max_categories = max_categories
         self.drop = drop
-        self._take([], 0)
 
     @property
     def width_out(self) -> int:
@@ -257,7 +272,7 @@ class OneHotEncoder(CategoryCountEncoder):
             For all zeros if unknown categories are errors, or another number of columns.
         """
         self._check_fitted()
-        frame = read_frame(X)
+        frame = read_frame(X.toarray() if hasattr(X, "toarray") else X)
         if frame.rows and frame.width != self.width_out:
             raise TransformError(f"got {frame.width} columns; expected {self.width_out}")
         out, at = [], 0
@@ -274,7 +289,7 @@ class OneHotEncoder(CategoryCountEncoder):
                 if not is_rare:
                     values[slot] = value
             none = ~(part > 0).any(axis=1)
-            if none.any() and self.handle_unknown == "error" and not dropped:
+            if none.any() and self.settings_.handle_unknown == "error" and not dropped:
                 row = int(np.flatnonzero(none)[0])
                 raise TransformError(f"row {row} has no category; expected a 1 among its columns")
             best = part.argmax(axis=1) if width else np.zeros(frame.rows, np.int64)
@@ -291,7 +306,7 @@ class OneHotEncoder(CategoryCountEncoder):
             codes = known.codes(column)
             places = slots[codes]
             out += [Column((places == j).astype(np.float64)) for j in range(width)]
-            if self.handle_unknown == "error" and (codes < 0).any():
+            if self.settings_.handle_unknown == "error" and (codes < 0).any():
                 failed = either_failed(failed, codes < 0)
         return Applied(out, failed)
 
@@ -302,7 +317,7 @@ class OneHotEncoder(CategoryCountEncoder):
             zip(self._seen, self._slots, self._widths, strict=True)
         ):
             codes = known.codes_of(values[:, j])
-            if self.handle_unknown == "error" and (codes < 0).any():
+            if self.settings_.handle_unknown == "error" and (codes < 0).any():
                 raise TransformError("there is an unknown category")
             places = slots[codes]
             hot = np.flatnonzero(places >= 0)
@@ -311,24 +326,27 @@ class OneHotEncoder(CategoryCountEncoder):
         return out
 
     def _fitted_params(self) -> Params:
-        out: Params = {"handle_unknown": self.handle_unknown, "categories": self.categories_}
-        if self.drop is not None:
-            out["drop"] = self.drop
+        settings = self.settings_
+        out: Params = {"handle_unknown": settings.handle_unknown, "categories": self.categories_}
+        if settings.categories != "auto":
+            out["declared"] = True
+        if settings.sparse_output:
+            out["sparse_output"] = True
+        if settings.dtype != "float64":
+            out["dtype"] = settings.dtype
+        if settings.drop is not None:
+            out["drop"] = settings.drop
         if self._counts_matter:
-            out["min_frequency"] = self.min_frequency
-            out["max_categories"] = self.max_categories
+            out["min_frequency"] = settings.min_frequency
+            out["max_categories"] = settings.max_categories
             out["counts"] = [list(each.values()) for each in self._counts]
         return out
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(
-            params["handle_unknown"],
-            min_frequency=params.get("min_frequency"),
-            max_categories=params.get("max_categories"),
-            drop=params.get("drop"),
-        )
         found = categories_of(params)
+        declared: Any = found if params.get("declared") else "auto"
+        out = cls._from_settings({**params, "categories": declared})
         counts = params["counts"] if out._counts_matter else [[0] * len(c) for c in found]
         pairs = zip(found, counts, strict=True)
         out._take([dict(zip(c, map(int, n), strict=True)) for c, n in pairs], int(params["rows"]))
@@ -338,46 +356,133 @@ class OneHotEncoder(CategoryCountEncoder):
     @property
     def _counts_matter(self) -> bool:
         """Whether what it makes depends on how often each category was there."""
-        return self.min_frequency is not None or self.max_categories is not None
+        return self.settings_.min_frequency is not None or self.settings_.max_categories is not None
 
     def _settings(self) -> Params:
+        least: Any = self.min_frequency
+        drop: Any = self.drop
+        most = self.max_categories
+        by_rows = is_whole(least) and least >= 1
+        by_share = isinstance(least, float) and 0 < least < 1
+        if least is not None and not (by_rows or by_share):
+            expected = "a number of rows from 1, or a share between 0.0 and 1.0"
+            raise wrong(self, "min_frequency", least, expected)
+        if drop is not None and not (isinstance(drop, str) and drop in _DROP):
+            raise wrong(self, "drop", drop, "None, 'first' or 'if_binary'")
         return {
-            "handle_unknown": self.handle_unknown,
-            "min_frequency": self.min_frequency,
-            "max_categories": self.max_categories,
-            "drop": self.drop,
+            "handle_unknown": one_of(self, "handle_unknown", self.handle_unknown, _UNKNOWN),
+            "min_frequency": int(least) if by_rows else float(least) if by_share else None,
+            "max_categories": None if most is None else whole(self, "max_categories", most, 1),
+            "drop": drop,
+            "categories": declared_categories(self, self.categories),
+            "sparse_output": flag(self, "sparse_output", self.sparse_output),
+            "dtype": dtype_name(self, self.dtype),
         }
 
-    def _take(self, counts: Counts, rows: int) -> None:
-        self._counts, self._rows = counts, rows
-        self._seen = [
-            CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(counts)
+    def _estimator_flags(self) -> Mapping[str, bool]:
+        return {**super()._estimator_flags(), "fixed_dtype": True}
+
+    def _check_found(self, found: Counts, labels: Sequence[str]) -> None:
+        declared = self.settings_.categories
+        if declared == "auto":
+            return
+        if len(declared) != len(found):
+            raise TransformError(
+                f"OneHotEncoder: categories of {len(declared)} columns; the data have {len(found)}"
+            )
+        for known, seen, label in zip(declared, found, labels, strict=True):
+            among = set(known)
+            unknown = [value for value in seen if value not in among]
+            if unknown and self.settings_.handle_unknown == "error":
+                raise TransformError(
+                    f"Found unknown categories {unknown[:20]} in {label} during fit; {self._advice}"
+                )
+
+    def transform(self, X: Any) -> Any:
+        """Return ``X`` encoded, as ``dtype``; with ``sparse_output`` a sparse matrix of SciPy.
+
+        Raises
+        ------
+        TransformError
+            For an unknown category, if these are errors.
+        MissingExtraError
+            Where ``sparse_output`` needs SciPy, and it is not installed.
+        """
+        settings = self.settings_
+        plain = settings is self or (not settings.sparse_output and settings.dtype == "float64")
+        if plain or isinstance(X, Frame):
+            return super().transform(X)
+        self._check_fitted()
+        frame = self._checked(X)
+        self.check(frame)
+        if settings.handle_unknown == "error" and (found := first_unknown(frame, self._seen)):
+            raise TransformError(f"{found}; {self._advice}")
+        if settings.sparse_output:
+            return self._sparse(frame)
+        names = frame.names or [f"x{index}" for index in range(self.width)]
+        columns = [
+            Column(c.values.astype(settings.dtype)) for c in self.apply(frame.columns).columns
         ]
+        return frame.like(columns, names=self.names_out(names), flat=False)
+
+    def _sparse(self, frame: Frame) -> Any:
+        """Return a frame encoded, as a matrix of rows in SciPy's CSR form."""
+        try:
+            sparse = importlib.import_module("scipy.sparse")
+        except ImportError as error:
+            raise MissingExtraError("sparse_output=True needs the package scipy") from error
+        # index: (rows, columns); the output position of each value, -1 for none
+        places = np.full((frame.rows, self.width), -1, np.int64)
+        start = 0
+        for j, (column, known) in enumerate(zip(frame.columns, self._seen, strict=True)):
+            own = self._slots[j][known.codes(column)]
+            places[:, j] = np.where(own >= 0, own + start, -1)
+            start += self._widths[j]
+        hot = places >= 0
+        ends = np.concatenate([[0], np.cumsum(hot.sum(axis=1))])
+        ones = np.ones(int(ends[-1]), self.settings_.dtype)
+        return sparse.csr_matrix((ones, places[hot], ends), shape=(frame.rows, start))
+
+    def _take(self, counts: Counts, rows: int) -> None:
+        declared = self.settings_.categories
+        if declared != "auto":
+            counts = [
+                {value: each.get(value, 0) for value in known}
+                for known, each in zip(declared, counts, strict=True)
+            ]
+            self._seen = list(map(CategoryIndex, declared))
+        else:
+            self._seen = [
+                CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(counts)
+            ]
+        self._counts, self._rows = counts, rows
         self._rare = [
             self._infrequent(np.array([each[v] for v in known.categories], np.int64))
             for each, known in zip(counts, self._seen, strict=True)
         ]
-        self._slots, self._widths, self._dropped = [], [], []
+        found: list[tuple[Any, int, bool]] = []
+        drop = self.settings_.drop
         for rare in self._rare:
             width = int((~rare).sum()) + bool(rare.any())
             # the output position of each category; the last one is that of unknown ones
             slots = np.where(rare, width - 1, np.cumsum(~rare) - 1)
-            to_rare = self.handle_unknown == "infrequent_if_exist" and rare.any()
+            to_rare = self.settings_.handle_unknown == "infrequent_if_exist" and rare.any()
             slots = np.append(slots, width - 1 if to_rare else -1)
-            dropped = self.drop == "first" or (self.drop == "if_binary" and width == 2)
-            self._slots.append(np.where(slots >= 0, slots - dropped, slots))
-            self._widths.append(width - dropped)
-            self._dropped.append(dropped)
+            dropped = drop == "first" or (drop == "if_binary" and width == 2)
+            found.append((np.where(slots >= 0, slots - dropped, slots), width - dropped, dropped))
+        self._slots = [slots for slots, _, _ in found]
+        self._widths = [width for _, width, _ in found]
+        self._dropped = [dropped for _, _, dropped in found]
 
     def _infrequent(self, counts: Any) -> Any:
         """Return which categories are infrequent, by the rules of scikit-learn."""
         rare = np.zeros(len(counts), np.bool_)
-        if self.min_frequency is not None:
-            share = type(self.min_frequency) is float
-            rare |= counts < self.min_frequency * (self._rows if share else 1)
+        least, most = self.settings_.min_frequency, self.settings_.max_categories
+        if least is not None:
+            rare |= counts < least * (self._rows if isinstance(least, float) else 1)
         columns = len(counts) - int(rare.sum()) + 1
-        if self.max_categories is not None and self.max_categories < columns:
-            kept = self.max_categories - 1
+        if most is not None and most < columns:
+            kept = most - 1
             order = np.argsort(counts, kind="stable")
             rare[order[: len(order) - kept]] = True
         return rare

@@ -94,12 +94,16 @@ def to_onnx(
     made = convert(graph, transformer, parts)
     out = transformer.names_out(names)
     model = graph.model(_output(graph, made, out), len(out), OUTPUT)
-    told = {"columns": json.dumps(out), _NULL: null_text, "kind": transformer.kind}
+    reported = {"columns": json.dumps(out), _NULL: null_text, "kind": transformer.kind}
     for key, found in ((_AS_NULL, graph.as_null), (_AS_TEXT, graph.as_text)):
-        told[key] = json.dumps([name for name in names if name in found])
+        reported[key] = json.dumps([name for name in names if name in found])
     if version is not None:
-        told |= {"name": version.name, "version": str(version.version), "digest": version.digest}
-    for key, value in told.items():
+        reported |= {
+            "name": version.name,
+            "version": str(version.version),
+            "digest": version.digest,
+        }
+    for key, value in reported.items():
         model.metadata_props.add(key=key, value=value)
     graph.onnx.checker.check_model(model)
     return model
@@ -115,7 +119,7 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
         single values, and where the model could not tell null from its ``null_text``.
     """
     frame = read_frame(X)
-    told = {each.key: each.value for each in model.metadata_props}
+    reported = {each.key: each.value for each in model.metadata_props}
     inputs = list(model.graph.input)
     kinds = _onnx().TensorProto
     types = [each.type.tensor_type for each in inputs]
@@ -130,15 +134,15 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
     for index, (each, kind, column) in enumerate(zip(inputs, types, columns, strict=True)):
         label, is_text = frame.label(index), kind.elem_type == kinds.STRING
         if not kind.shape.dim[1].dim_value:
-            out[each.name] = _of_lists(column, told[_NULL], label, is_text, dtype)
+            out[each.name] = _of_lists(column, reported[_NULL], label, is_text, dtype)
         elif is_text:
-            out[each.name] = _of_texts(column, told[_NULL], label)[:, None]
+            out[each.name] = _of_texts(column, reported[_NULL], label)[:, None]
         else:
             is_double = kind.elem_type == kinds.DOUBLE
             values = numbers(column, label)
             out[each.name] = values.astype(np.float64 if is_double else np.float32)[:, None]
         if is_text:
-            _check_nulls(column, label, each.name, told)
+            _check_nulls(column, label, each.name, reported)
     return out
 
 
@@ -174,18 +178,18 @@ def _of_lists(column: Column, null: str, label: str, is_text: bool, dtype: Any) 
     return out
 
 
-def _check_nulls(column: Column, label: str, name: str, told: dict[str, str]) -> None:
+def _check_nulls(column: Column, label: str, name: str, reported: dict[str, str]) -> None:
     """Refuse a text that the model would take for null, and a null that it would take for one."""
-    null = told[_NULL]
+    null = reported[_NULL]
     gaps = missing(column)
-    if name in json.loads(told.get(_AS_NULL, "[]")):
+    if name in json.loads(reported.get(_AS_NULL, "[]")):
         items = [v if isinstance(v, list) else [v] for v in column.values[~gaps]]
         if any(null in each for each in items):
             raise TransformError(
                 f"{label} contains {null!r}, which stands for null in this model; make it with "
                 "another null_text="
             )
-    if name in json.loads(told.get(_AS_TEXT, "[]")) and gaps.any():
+    if name in json.loads(reported.get(_AS_TEXT, "[]")) and gaps.any():
         raise TransformError(
             f"{label} is null in row {int(np.flatnonzero(gaps)[0])}, and this model takes {null!r} "
             "for the text; make it with another null_text="
@@ -230,7 +234,7 @@ def _entries(transformer: StoredTransformer, index: int) -> Iterator[tuple[Store
     if isinstance(transformer, Frozen):
         yield from _entries(transformer.transformer, index)
     elif isinstance(transformer, Pipeline):
-        yield from _entries(transformer.steps[0][1], index)
+        yield from _entries(transformer.steps_[0][1], index)
     elif isinstance(transformer, ColumnTransformer):
         for _, step, columns in transformer.branches_:
             if index in columns:

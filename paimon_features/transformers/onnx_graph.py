@@ -109,7 +109,7 @@ class OnnxGraph:
         return self.node("Cast", name, to=self._types.STRING)
 
     def rounded(self, name: str) -> str:
-        """A tensor in the type of what comes out."""
+        """A tensor in the type of the output."""
         return name if self.dtype == "float64" else self.node("Cast", name, to=self._types.FLOAT)
 
     def column(self, parts: Sequence[OnnxTensor], index: int) -> OnnxTensor:

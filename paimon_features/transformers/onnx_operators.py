@@ -51,7 +51,7 @@ def convert(graph: OnnxGraph, transformer: StoredTransformer, parts: Parts) -> l
 
 
 def _pipeline(graph: OnnxGraph, of: Pipeline, parts: Parts) -> list[OnnxTensor]:
-    for name, step in of.steps:
+    for name, step in of.steps_:
         parts = _step(graph, name, step, parts)
     return list(parts)
 
@@ -74,7 +74,7 @@ def _step(graph: OnnxGraph, name: str, step: StoredTransformer, parts: Parts) ->
 def _standard(graph: OnnxGraph, of: StandardScaler, parts: Parts) -> list[OnnxTensor]:
     x = graph.joined(parts)
     name = x.name
-    if of.with_mean:
+    if of.settings_.with_mean:
         name = graph.node("Sub", name, graph.constant(of.mean_))
     if of.scale_ is not None:
         name = graph.node("Div", name, graph.constant(of.scale_))
@@ -85,15 +85,15 @@ def _min_max(graph: OnnxGraph, of: MinMaxScaler, parts: Parts) -> list[OnnxTenso
     x = graph.joined(parts)
     scaled = graph.node("Mul", x.name, graph.constant(of.scale_))
     name = graph.node("Add", scaled, graph.constant(of.min_))
-    if of.clip:
-        name = _between(graph, name, *of.feature_range)
+    if of.settings_.clip:
+        name = _between(graph, name, *of.settings_.feature_range)
     return [OnnxTensor(name, x.width)]
 
 
 def _max_abs(graph: OnnxGraph, of: MaxAbsScaler, parts: Parts) -> list[OnnxTensor]:
     x = graph.joined(parts)
     name = graph.node("Div", x.name, graph.constant(of.scale_))
-    return [OnnxTensor(_between(graph, name, -1.0, 1.0) if of.clip else name, x.width)]
+    return [OnnxTensor(_between(graph, name, -1.0, 1.0) if of.settings_.clip else name, x.width)]
 
 
 def _between(graph: OnnxGraph, name: str, low: float, high: float) -> str:
@@ -115,25 +115,25 @@ def _robust(graph: OnnxGraph, of: RobustScaler, parts: Parts) -> list[OnnxTensor
 def _clip(graph: OnnxGraph, of: Clip, parts: Parts) -> list[OnnxTensor]:
     x = graph.joined(parts)
     name = x.name
-    if of.low is not None:
-        name = graph.node("Max", name, graph.constant(np.array(of.low)))
-    if of.high is not None:
-        name = graph.node("Min", name, graph.constant(np.array(of.high)))
+    if of.settings_.low is not None:
+        name = graph.node("Max", name, graph.constant(np.array(of.settings_.low)))
+    if of.settings_.high is not None:
+        name = graph.node("Min", name, graph.constant(np.array(of.settings_.high)))
     # comparisons of onnxruntime may lose what is not there
     return [OnnxTensor(_keep_nan(graph, x.name, name), x.width)]
 
 
 def _log(graph: OnnxGraph, of: LogTransform, parts: Parts) -> list[OnnxTensor]:
     x = graph.joined(parts)
-    offset = graph.constant(np.array(of.offset))
-    if of.signed:
+    offset = graph.constant(np.array(of.settings_.offset))
+    if of.settings_.signed:
         size = _log1p(graph, graph.node("Div", graph.node("Abs", x.name), offset))
         return [OnnxTensor(graph.node("Mul", size, graph.node("Sign", x.name)), x.width)]
-    if of.offset == 1.0:
+    if of.settings_.offset == 1.0:
         made = _log1p(graph, x.name)
     else:
         made = graph.node("Log", graph.node("Add", x.name, offset))
-    refused = graph.node("LessOrEqual", x.name, graph.constant(np.array(-of.offset)))
+    refused = graph.node("LessOrEqual", x.name, graph.constant(np.array(-of.settings_.offset)))
     return [OnnxTensor(graph.node("Where", refused, graph.constant(_NAN), made), x.width)]
 
 
@@ -149,7 +149,7 @@ def _log1p(graph: OnnxGraph, name: str) -> str:
 
 def _interaction(graph: OnnxGraph, of: Interaction, parts: Parts) -> list[OnnxTensor]:
     graph.joined(parts)  # raises for strings
-    out = list(parts) if of.keep else []
+    out = list(parts) if of.settings_.keep else []
     for left, right, operation in of.pairs_:
         a, b = graph.column(parts, left).name, graph.column(parts, right).name
         if operation in ("difference", "abs_difference"):
@@ -158,7 +158,9 @@ def _interaction(graph: OnnxGraph, of: Interaction, parts: Parts) -> list[OnnxTe
         elif operation == "ratio":
             name = graph.node("Div", a, b)
             by_zero = graph.node("Equal", b, graph.constant(np.array(0.0)))
-            zero = graph.constant(_NAN if of.zero is None else np.array(of.zero))
+            zero = graph.constant(
+                _NAN if of.settings_.zero is None else np.array(of.settings_.zero)
+            )
             name = _keep_nan(graph, a, graph.node("Where", by_zero, zero, name))
         else:
             name = graph.node(
@@ -174,6 +176,12 @@ def _imputer(graph: OnnxGraph, of: Imputer, parts: Parts) -> list[OnnxTensor]:
     width = len(of.statistics_)
     columns = [graph.column(parts, index) for index in range(width)]
     gaps = [_is_missing(graph, column) for column in columns]
+    marker = of.settings_.missing_values
+    for index, column in enumerate(columns):
+        if marker is not None and isinstance(marker, str) == column.is_text:
+            value = np.array([marker], object) if column.is_text else graph.like(column, [marker])
+            equal = graph.node("Equal", column.name, graph.constant(value))
+            gaps[index] = graph.node("Or", gaps[index], equal)
     out = []
     for column, gap, fill in zip(columns, gaps, of.statistics_, strict=True):
         if fill is None:
@@ -192,14 +200,14 @@ def _bins(graph: OnnxGraph, of: KBinsDiscretizer, parts: Parts) -> list[OnnxTens
         x = graph.column(parts, index)
         if x.is_text:
             raise TransformError("it takes numbers, and one of its columns is strings")
-        width = 1 if of.encode == "ordinal" else int(of.n_bins_[index])
+        width = 1 if of.settings_.encode == "ordinal" else int(of.n_bins_[index])
         nothing = graph.constant(np.full((1, width), np.nan))
         if not len(edges):
             zeros = graph.node("Mul", x.name, graph.constant(np.zeros((1, width))))
             out.append(OnnxTensor(graph.node("Add", zeros, nothing), width))
             continue
         bins = _count_from(graph, x, edges[1:-1])
-        if of.encode == "ordinal":
+        if of.settings_.encode == "ordinal":
             made = graph.float64(bins)
         else:
             made = graph.float64(graph.node("Equal", bins, graph.constant(np.arange(width)[None])))
@@ -218,7 +226,7 @@ def _count_from(graph: OnnxGraph, x: OnnxTensor, edges: Any) -> str:
 
 
 def _quantile(graph: OnnxGraph, of: QuantileTransformer, parts: Parts) -> list[OnnxTensor]:
-    is_normal = of.output_distribution == "normal"
+    is_normal = of.settings_.output_distribution == "normal"
     out = []
     for index in range(of.width):
         x = graph.column(parts, index)
@@ -263,7 +271,7 @@ def _normal(graph: OnnxGraph, share: str) -> str:
         return graph.node("Div", *sides)
 
     least = EDGE - np.spacing(1)
-    # both ends become finite, so that what is made of them in the other branches is, too
+    # both ends become finite, so that the other branches, which compute from them, are finite, too
     share = graph.node("Max", graph.node("Min", share, constant(1 - least)), constant(least))
     apart = graph.node("Sub", share, constant(0.5))
     square = graph.node("Sub", constant(0.180625), graph.node("Mul", apart, apart))
@@ -353,7 +361,7 @@ def _one_hot(graph: OnnxGraph, of: OneHotEncoder, parts: Parts) -> list[OnnxTens
             continue
         place = graph.node("Gather", graph.constant(slots), codes)
         hot = graph.float64(graph.node("Equal", place, graph.constant(np.arange(width)[None])))
-        if of.handle_unknown == "error":
+        if of.settings_.handle_unknown == "error":
             unknown = graph.node("Equal", codes, graph.constant(np.array([[len(known)]])))
             hot = graph.node("Where", unknown, graph.constant(_NAN), hot)
         out.append(OnnxTensor(hot, width))
@@ -363,7 +371,7 @@ def _one_hot(graph: OnnxGraph, of: OneHotEncoder, parts: Parts) -> list[OnnxTens
 def _frequency(graph: OnnxGraph, of: FrequencyEncoder, parts: Parts) -> list[OnnxTensor]:
     out = []
     for index, known in enumerate(of.vocabularies_):
-        last = 0.0 if of.handle_unknown == "zero" else np.nan
+        last = 0.0 if of.settings_.handle_unknown == "zero" else np.nan
         table = np.append(of.frequencies_[index], last)[:, None]
         codes = _codes(graph, known, graph.column(parts, index))
         out.append(OnnxTensor(_looked_up(graph, table, codes), 1))
@@ -382,9 +390,10 @@ def _target(graph: OnnxGraph, of: TargetEncoder, parts: Parts) -> list[OnnxTenso
 
 
 def _hashing(graph: OnnxGraph, of: HashingEncoder, parts: Parts) -> list[OnnxTensor]:
-    if of.output == "index" and graph.dtype == "float32" and of.n_features > 2**24:
+    places_out = of.settings_.n_features
+    if of.settings_.output == "index" and graph.dtype == "float32" and places_out > 2**24:
         raise TransformError(
-            f"float32 does not tell n_features={of.n_features:,} places apart; use dtype='float64'"
+            f"float32 does not tell n_features={places_out:,} places apart; use dtype='float64'"
         )
     out = []
     for index in range(of.width):
@@ -396,23 +405,25 @@ def _hashing(graph: OnnxGraph, of: HashingEncoder, parts: Parts) -> list[OnnxTen
             text = graph.text(graph.int64(there))
         # axes: (rows, 1), of lists (rows, items)
         hashes = graph.int64(graph.microsoft("MurmurHash3", text, seed=0, positive=0))
-        size = graph.constant(np.array(of.n_features, np.int64))
+        size = graph.constant(np.array(places_out, np.int64))
         place = graph.node("Mod", graph.node("Abs", hashes), size)
-        if of.output == "index":
+        if of.settings_.output == "index":
             made = graph.node("Where", gap, graph.constant(_NAN), graph.float64(place))
             out.append(OnnxTensor(made, 1))
             continue
         weight = graph.node("Where", gap, *map(graph.constant, (np.array(0.0), np.array(1.0))))
-        if of.alternate_sign:
+        if of.settings_.alternate_sign:
             below = graph.node("Less", hashes, graph.constant(np.array(0, np.int64)))
             sign = (graph.constant(np.array(sign)) for sign in (-1.0, 1.0))
             weight = graph.node("Mul", weight, graph.node("Where", below, *sign))
         # axes: (rows, items, places), added up over the items
         last, items = (graph.constant(np.array([axis], np.int64)) for axis in (2, 1))
-        places = graph.constant(np.arange(of.n_features)[None, None])
+        places = graph.constant(np.arange(of.settings_.n_features)[None, None])
         hot = graph.float64(graph.node("Equal", graph.node("Unsqueeze", place, last), places))
         made = graph.node("Mul", hot, graph.node("Unsqueeze", weight, last))
-        out.append(OnnxTensor(graph.node("ReduceSum", made, items, keepdims=0), of.n_features))
+        out.append(
+            OnnxTensor(graph.node("ReduceSum", made, items, keepdims=0), of.settings_.n_features)
+        )
     return out
 
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import MissingMethodError, TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
+from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.fitted_version import FittedVersion
 from paimon_features.transformers.frames import Frame
 from paimon_features.transformers.json_values import names_of
@@ -22,8 +23,11 @@ from paimon_features.transformers.pipeline_steps import (
     check_names,
     event_time_of,
     fit_step,
+    given_parts,
     in_step,
     merge_steps,
+    named_tuples,
+    not_in_parts,
     partial_fit_step,
     stored_transformer,
     transform_frame,
@@ -54,21 +58,47 @@ class Pipeline(CompositeTransformer):
     """
 
     kind = "pipeline"
+    _is_fitted: bool = False
+    _bound_steps: Sequence[StoredTransformer] | None = None
 
     def __init__(self, steps: Sequence[tuple[str, StoredTransformer | FittedVersion]]) -> None:
-        if not steps:
-            raise TransformError("a Pipeline needs at least one step")
-        check_names("Pipeline", [name for name, _ in steps])
-        self.steps = [(name, as_step("Pipeline", name, step)) for name, step in steps]
-        self._steps = [step for _, step in self.steps]
-        self._event_time = event_time_of(self._steps)
-        self._rows = 0
-        self._is_fitted = False
-        self._program: Sequence[Callable[[Floats], Floats]] | None = None
+        self.steps = steps
 
     @property
     def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
-        return self.steps
+        found: Sequence[tuple[str, StoredTransformer]] | None = self._bound
+        return self._checked_steps() if found is None else found
+
+    @property
+    def _steps(self) -> Sequence[StoredTransformer]:
+        found = self._bound_steps
+        return [step for _, step in self._parts] if found is None else found
+
+    @property
+    def steps_(self) -> list[tuple[str, StoredTransformer]]:
+        """The steps of the fit: a version, or a step of scikit-learn, as what it is applied by."""
+        return list(self._parts)
+
+    def _bind(self) -> None:
+        self._bound = self._checked_steps()
+        self._bound_steps = [step for _, step in self._bound]
+        self._event_time = event_time_of(self._bound_steps)
+
+    def _checked_steps(self) -> list[tuple[str, StoredTransformer]]:
+        pairs = named_tuples("Pipeline", "steps", self.steps, 2)
+        if not pairs:
+            raise TransformError("a Pipeline needs at least one step")
+        check_names("Pipeline", [name for name, _ in pairs])
+        found = [(name, as_step("Pipeline", name, step)) for name, step in pairs]
+        event_time_of(step for _, step in found)
+        return found
+
+    @property
+    def _given_parts(self) -> Mapping[str, Any]:
+        return given_parts(self.steps, 2)
+
+    def _replace(self, name: str, step: Any) -> None:
+        self.steps = [(key, step if key == name else each) for key, each in self.steps]
 
     @property
     def supports_partial_fit(self) -> bool:
@@ -106,24 +136,22 @@ class Pipeline(CompositeTransformer):
     def check(self, frame: Frame) -> None:
         self._steps[0].check(frame)
 
+    @available_if(not_in_parts)
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
         """Fit on ``X`` in addition to earlier data; returns itself.
 
-        Raises
-        ------
-        TransformError
-            If several steps are stateful.
+        If several steps are stateful there is no such method.
         """
         self._check_parts("partial_fit")
         frame, times = self._split_event_time(X, event_time_ms)
         frame = self._read_fit_data(unwritable(frame))
         rows = frame.rows
-        for index, (name, step) in enumerate(self.steps):
+        for index, (name, step) in enumerate(self._parts):
             partial_fit_step(name, step, frame, y, times)
             # steps after the stateful one are not fitted on its output
-            if index + 1 < len(self.steps):
+            if index + 1 < len(self._parts):
                 frame = transform_frame(step, frame)
-        self._rows, self._is_fitted, self._program = self._rows + rows, True, None
+        self._rows, self._is_fitted, self._memo = self._rows + rows, True, {}
         return self
 
     def merge(self, other: Self) -> Self:
@@ -136,18 +164,19 @@ class Pipeline(CompositeTransformer):
         """
         names = self._check_merge(other)
         self._check_parts("merge")
-        called = [name for name, _ in self.steps]
-        if called != [name for name, _ in other.steps]:
+        called = [name for name, _ in self._parts]
+        if called != [name for name, _ in other._parts]:
             raise TransformError("pipelines of different steps cannot be merged")
         steps = merge_steps(called, self._steps, other._steps)
         out = type(self)(list(zip(called, steps, strict=True)))
+        out._bind()
         out._rows, out.names = self._rows + other._rows, names
-        out._is_fitted = self._is_fitted or other._is_fitted
+        out._is_fitted, out._memo = self._is_fitted or other._is_fitted, {}
         return out
 
     def _apply_steps(self, frame: Frame) -> Sequence[Column]:
         columns: Sequence[Column] = frame.columns
-        for name, step in self.steps:
+        for name, step in self._parts:
             with in_step(name):
                 columns = apply_step(step, columns, frame.rows)
         return columns
@@ -155,7 +184,7 @@ class Pipeline(CompositeTransformer):
     def inverse_transform(self, X: Any) -> Any:
         """Apply the inverses of the steps, the last step first."""
         self._check_fitted()
-        for name, step in reversed(self.steps):
+        for name, step in reversed(self._parts):
             with in_step(name):
                 X = step.inverse_transform(X)  # noqa: N806 - the name that users know
         return X
@@ -185,30 +214,32 @@ class Pipeline(CompositeTransformer):
     @property
     def _matrix_steps(self) -> Sequence[Callable[[Floats], Floats]]:
         """The steps of numbers, those of nested pipelines included; computed once."""
-        if self._program is None:
-            self._program = [
+        memo = {} if self._memo is None else self._memo
+        if "program" not in memo:
+            memo["program"] = [
                 part
                 for step in self._steps
                 for part in (step._matrix_steps if isinstance(step, Pipeline) else [step.block])
             ]
-        return self._program
+        program: Sequence[Callable[[Floats], Floats]] = memo["program"]
+        return program
 
     def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
-        self.names, self._rows, self._is_fitted, self._program = None, 0, False, None
+        self._bind()
         frame, times = self._split_event_time(given, event_time_ms)
         frame = self._read_fit_data(unwritable(frame))
         rows = frame.rows
-        for index, (name, step) in enumerate(self.steps):
-            is_last = index + 1 == len(self.steps)
+        for index, (name, step) in enumerate(self._parts):
+            is_last = index + 1 == len(self._parts)
             frame = fit_step(name, step, frame, y, times, output=output or not is_last)
-        self._rows, self._is_fitted = rows, True
+        self._rows, self._is_fitted, self._memo = rows, True, {}
         return frame.columns if output else ()
 
     def _check_parts(self, what: str) -> None:
-        learning = [name for name, step in self.steps if step.is_stateful]
+        learning = [name for name, step in self._parts if step.is_stateful]
         if len(learning) > 1:
             first, last = learning[0], learning[-1]
-            raise TransformError(
+            raise MissingMethodError(
                 f"{what}: the steps {', '.join(map(repr, learning))} are all stateful, and "
                 f"{last!r} is fitted on the output of {first!r}, which changes with more data; "
                 "fit() them on all data at once, or pass the earlier ones fitted: Frozen(step), or "
@@ -217,7 +248,7 @@ class Pipeline(CompositeTransformer):
 
     def _fitted_params(self) -> Params:
         return {
-            "steps": [{"name": name, "transformer": step.to_params()} for name, step in self.steps]
+            "steps": [{"name": name, "transformer": step.to_params()} for name, step in self._parts]
         }
 
     @classmethod
@@ -225,6 +256,7 @@ class Pipeline(CompositeTransformer):
         out = cls(
             [(step["name"], stored_transformer(step["transformer"])) for step in params["steps"]]
         )
-        out._rows, out._is_fitted = int(params["rows"]), True
+        out._bind()
+        out._rows, out._is_fitted, out._memo = int(params["rows"]), True, {}
         out.names = names_of(params, out.width)
         return out

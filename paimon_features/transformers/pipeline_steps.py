@@ -11,7 +11,7 @@ import numpy as np
 
 from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import MissingMethodError, TransformError
 from paimon_features.schema import DataType
 from paimon_features.transformers.base import (
     Applied,
@@ -19,6 +19,7 @@ from paimon_features.transformers.base import (
     Params,
     StoredTransformer,
 )
+from paimon_features.transformers.estimator import parameters_of
 from paimon_features.transformers.fitted_version import FittedVersion
 from paimon_features.transformers.frames import (
     Frame,
@@ -29,6 +30,7 @@ from paimon_features.transformers.frames import (
 )
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.matrix_blocks import run_blocks
+from paimon_features.transformers.sklearn_steps import from_sklearn
 from paimon_features.transformers.supervised import Supervised
 
 
@@ -45,13 +47,28 @@ class Frozen(StoredTransformer):
 
     kind = "frozen"
 
+    def __sklearn_clone__(self) -> Self:
+        return type(self)(self.transformer, version=self.version)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the transformer and its version, not the parameters of the transformer."""
+        return super().get_params(deep=False)
+
     def __init__(
         self, transformer: StoredTransformer, *, version: Mapping[str, Any] | None = None
     ) -> None:
         transformer.to_params()  # raises where it is not fitted
         self.transformer = transformer
-        self.version = None if version is None else dict(version)
-        self.names = transformer.names
+        self.version = version
+
+    @property
+    def names(self) -> tuple[str, ...] | None:
+        """The names of the columns that the transformer was fitted on."""
+        return self.transformer.names
+
+    @names.setter
+    def names(self, names: tuple[str, ...] | None) -> None:
+        raise AttributeError("the names are those of the frozen transformer")
 
     @property
     def is_stateful(self) -> bool:
@@ -87,12 +104,12 @@ class Frozen(StoredTransformer):
     def names_out(self, names: Sequence[str]) -> list[str]:
         return self.transformer.names_out(names)
 
-    def fit(self, X: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Check that the columns are those that it was fitted on; nothing else."""
         self._checked(X)
         return self
 
-    def partial_fit(self, X: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """The same."""
         return self.fit(X)
 
@@ -118,7 +135,10 @@ class Frozen(StoredTransformer):
         return self.transformer.block(values)
 
     def _fitted_params(self) -> Params:
-        return {"version": self.version, "transformer": self.transformer.to_params()}
+        return {
+            "version": None if self.version is None else dict(self.version),
+            "transformer": self.transformer.to_params(),
+        }
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -134,9 +154,8 @@ class Passthrough(StoredTransformer):
 
     kind = "passthrough"
 
-    def __init__(self) -> None:
-        self._width = 0
-        self._rows = 0
+    _width: int = 0
+    _rows: int = 0
 
     @property
     def is_stateful(self) -> bool:
@@ -164,14 +183,14 @@ class Passthrough(StoredTransformer):
     def names_out(self, names: Sequence[str]) -> list[str]:
         return list(names)
 
-    def fit(self, X: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Record the columns."""
-        self.names, self._width, self._rows = None, 0, 0
-        return self.partial_fit(X)
+        return self.partial_fit(self._fit_data(X))
 
-    def partial_fit(self, X: Any) -> Self:
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Record the rows; the columns must be those of the fit."""
         frame = self._read_fit_data(X)
+        self.check(frame)
         self._width = frame.width or self._width
         self._rows += frame.rows
         return self
@@ -225,12 +244,57 @@ def as_step(what: str, name: str, step: Any) -> StoredTransformer:
     if isinstance(step, FittedVersion):
         pinned = {"name": step.name, "version": step.version, "digest": step.digest}
         return Frozen(step.transformer, version=pinned)
+    if type(step).__module__.startswith("sklearn."):
+        try:
+            return Frozen(from_sklearn(step))
+        except TransformError as error:
+            raise TransformError(f"{what}: {name!r}: {error}") from error
     if not isinstance(step, StoredTransformer):
         raise TransformError(
-            f"{what}: {name!r} is {step!r}; expected a transformer that can be stored, or a "
-            "version such as project.fitted.load('amount_scaler', 3)"
+            f"{what}: {name!r} is {step!r}; expected a transformer that can be stored, a fitted "
+            "one of scikit-learn, or a version such as project.fitted.load('amount_scaler', 3)"
         )
     return step
+
+
+def named_tuples(what: str, argument: str, given: Any, size: int) -> list[tuple[Any, ...]]:
+    """Return a list of tuples that start with a name; TransformError for anything else."""
+    if not isinstance(given, list | tuple):
+        raise TransformError(f"{what}: {argument}={given!r}; expected a list of tuples")
+    for each in given:
+        if not isinstance(each, list | tuple) or len(each) != size or not isinstance(each[0], str):
+            raise TransformError(
+                f"{what}: {argument} contains {each!r}; expected tuples of {size}, the name first"
+            )
+    return [tuple(each) for each in given]
+
+
+def given_parts(given: Any, size: int) -> dict[str, Any]:
+    """Return the steps in an argument by name; none for an argument that ``fit`` refuses."""
+    try:
+        return {each[0]: each[1] for each in named_tuples("", "", given, size)}
+    except TransformError:
+        return {}
+
+
+def not_in_parts(of: Any) -> TransformError | None:
+    """Return why a composite transformer cannot be fitted in parts; None if it can."""
+    try:
+        parts = of._parts
+        if of.supports_partial_fit:
+            return None
+    except TransformError:
+        return None  # its arguments are not valid, which partial_fit() says
+    for name, step in parts:
+        try:
+            step.partial_fit  # noqa: B018 - which says why
+        except MissingMethodError as error:
+            return MissingMethodError(f"step {name!r}: {error}")
+    try:
+        of._check_parts("partial_fit")
+    except MissingMethodError as error:
+        return error
+    return MissingMethodError(f"this {type(of).__name__} cannot be fitted in parts")
 
 
 def check_names(what: str, names: Sequence[str]) -> None:
@@ -334,11 +398,48 @@ class CompositeTransformer(Supervised):
 
     _rows: int = 0
     _event_time: str | None = None
+    _bound: Any = None
+    """The checked steps or branches of the fit; None before."""
+    _memo: dict[str, Any] | None = None
+    """What follows from the fit, computed at the first use."""
 
     @property
     @abstractmethod
     def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
-        """The transformers and their names."""
+        """The transformers and their names; before a fit, as the arguments have them.
+
+        Raises
+        ------
+        TransformError
+            For arguments that are not valid.
+        """
+
+    @property
+    @abstractmethod
+    def _given_parts(self) -> Mapping[str, Any]:
+        """The steps in the arguments by name, as they were passed."""
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the arguments; with ``deep`` also the steps by name, and their parameters."""
+        out = super().get_params(deep=False)
+        if not deep:
+            return out
+        out |= super().get_params(deep=True)
+        for name, step in self._given_parts.items():
+            out[name] = step
+            if hasattr(step, "get_params"):
+                out |= {f"{name}__{key}": each for key, each in step.get_params().items()}
+        return out
+
+    def _set_param(self, name: str, value: Any) -> None:
+        if name in parameters_of(type(self)):
+            setattr(self, name, value)
+        else:
+            self._replace(name, value)
+
+    @abstractmethod
+    def _replace(self, name: str, step: Any) -> None:
+        """Replace a step in the arguments."""
 
     def __getitem__(self, name: str) -> StoredTransformer:
         """Return the transformer of this name."""
@@ -357,8 +458,10 @@ class CompositeTransformer(Supervised):
         return any(step.needs_target for _, step in self._parts)
 
     @property
-    def event_time(self) -> str | None:
-        return self._event_time
+    def event_time(self) -> str | None:  # type: ignore[override]
+        if self._bound is not None:
+            return self._event_time
+        return event_time_of(step for _, step in self._parts)
 
     @property
     def rows_seen(self) -> int:
@@ -366,12 +469,12 @@ class CompositeTransformer(Supervised):
 
     def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
         """Fit all steps; ``y`` is for target encoders."""
-        self._fit(read_frame(X), y, event_time_ms, output=False)
+        self._fit(self._fit_data(X), y, event_time_ms, output=False)
         return self
 
     def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
         """Fit, and return the training data: target encoders exclude a row's own target."""
-        given = read_frame(X)
+        given = self._fit_data(X)
         columns = self._fit(given, y, event_time_ms, output=True)
         return self._like(given, columns, given)
 

@@ -9,14 +9,22 @@ from typing import Any, Self
 import numpy as np
 
 from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.errors import MissingMethodError, TransformError
 from paimon_features.transformers.base import Params
-from paimon_features.transformers.bin_grid import Grid, GridCounts, check_grid, edges_of
+from paimon_features.transformers.bin_grid import (
+    Grid,
+    GridCounts,
+    check_grid,
+    edges_of,
+    grid_params,
+)
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
+from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.frames import Frame
 from paimon_features.transformers.from_statistics import grid_from
 from paimon_features.transformers.json_values import names_of, nan_for_null, null_for_nan
 from paimon_features.transformers.numeric_base import NumericTransformer, finite_columns
+from paimon_features.transformers.setting_checks import is_whole, wrong
 
 
 def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "linear") -> Floats:
@@ -38,6 +46,36 @@ def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "
     return out
 
 
+WEIGHTED_METHODS = ("averaged_inverted_cdf", "inverted_cdf")
+"""Definitions of a quantile of which a weight is a number of rows."""
+
+
+def weighted_quantiles(
+    columns: Sequence[Floats], weights: Floats, percents: Floats, method: str
+) -> Floats:
+    """Return percentiles of rows with weights above 0, index (percentage, column).
+
+    With integers as weights they equal those of rows that are repeated as often.
+    """
+    out = np.full((len(percents), len(columns)), np.nan)
+    for index, values in enumerate(columns):
+        known = ~np.isnan(values)
+        order = np.argsort(values[known], kind="stable")
+        ascending, ends = values[known][order], np.cumsum(weights[known][order])
+        if not len(ascending):
+            continue
+        places = percents / 100 * ends[-1]
+        last = len(ascending) - 1
+        below = np.minimum(np.searchsorted(ends, places, side="left"), last)
+        out[:, index] = ascending[below]
+        if method == "averaged_inverted_cdf":
+            # where the weights up to a value are exactly the share, the next one counts as well
+            above = np.minimum(np.searchsorted(ends, places, side="right"), last)
+            # rounded as by numpy.percentile
+            out[:, index] = ascending[above] - (ascending[above] - ascending[below]) * 0.5
+    return out
+
+
 def sampled(
     columns: Sequence[Floats], most: int | None, replace: bool, seed: int | None
 ) -> list[Floats]:
@@ -55,12 +93,16 @@ def sampled(
     return [column[chosen] for column in columns]
 
 
-def check_subsample(of: str, subsample: int | None, seed: int | None) -> None:
-    """Raise TransformError for an invalid sample size or seed."""
-    if subsample is not None and (isinstance(subsample, bool) or subsample < 1):
-        raise TransformError(f"{of}: subsample={subsample!r}; expected 1 or more, or None for all")
-    if seed is not None and (isinstance(seed, bool) or not 0 <= seed < 2**32):
-        raise TransformError(f"{of}: random_state={seed!r}; expected 0 to 2**32 - 1, or None (0)")
+def check_subsample(of: object, subsample: Any, seed: Any) -> Params:
+    """Return sample size and seed as settings; TransformError for invalid ones."""
+    if subsample is not None and not (is_whole(subsample) and subsample >= 1):
+        raise wrong(of, "subsample", subsample, "1 or more, or None for all")
+    if seed is not None and not (is_whole(seed) and 0 <= seed < 2**32):
+        raise wrong(of, "random_state", seed, "0 to 2**32 - 1, or None (0)")
+    return {
+        "subsample": None if subsample is None else int(subsample),
+        "random_state": None if seed is None else int(seed),
+    }
 
 
 class QuantileLearner(NumericTransformer):
@@ -70,14 +112,16 @@ class QuantileLearner(NumericTransformer):
     are computed from counts, so ``partial_fit`` and ``merge`` equal a single ``fit``.
     """
 
+    grid: Sequence[Any] | None
     _method: str = "linear"
     _at_once: bool = False
-    _counts: GridCounts | None
-    _quantiles: Floats
+    _grid: Grid | None = None
+    _counts: GridCounts | None = None
+    _quantiles: Floats = np.zeros((0, 0))
 
-    def __init__(self, grid: Sequence[Any] | None = None) -> None:
-        self.grid: Grid | None = check_grid(grid, type(self).__name__)
-        self._reset()
+    def _bind(self) -> None:
+        super()._bind()
+        self._grid = check_grid(self.settings_.grid, type(self).__name__)
 
     @property
     def width(self) -> int:
@@ -85,7 +129,7 @@ class QuantileLearner(NumericTransformer):
 
     @property
     def supports_partial_fit(self) -> bool:
-        return self.grid is not None
+        return self.settings_.grid is not None
 
     @property
     def quantile_errors_(self) -> Floats:
@@ -113,8 +157,11 @@ class QuantileLearner(NumericTransformer):
 
     def _fitted_params(self) -> Params:
         if self._counts is not None:
-            return {**self._settings(), **self._counts.to_params()}
-        return {**self._settings(), "quantiles": [null_for_nan(row) for row in self._quantiles]}
+            return {**self._stored_settings(), **self._counts.to_params()}
+        return {
+            **self._stored_settings(),
+            "quantiles": [null_for_nan(row) for row in self._quantiles],
+        }
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -125,8 +172,8 @@ class QuantileLearner(NumericTransformer):
 
     def _read_fitted(self, params: Mapping[str, Any]) -> None:
         self._rows = int(params["rows"])
-        if self.grid is not None:
-            counts = GridCounts.from_params(params, self.grid, type(self).__name__)
+        if self._grid is not None:
+            counts = GridCounts.from_params(params, self._grid, type(self).__name__)
             self._take_counts(counts, self._rows)
             return
         found = np.array([nan_for_null(row) for row in params["quantiles"]], np.float64)
@@ -140,33 +187,45 @@ class QuantileLearner(NumericTransformer):
         return frozenset({"bins", "range"})
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
-        self.grid, counts = grid_from(columns, self.grid, type(self).__name__)
+        self._grid, counts = grid_from(columns, self._grid, type(self).__name__)
+        self.settings_.grid = grid_params(self._grid)
         self._rows = rows
         self._take_counts(counts, rows)
 
-    def _reset(self) -> None:
-        self._counts = None
-        self._take_exact(np.zeros((0, 0)))
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected.
 
-    def fit(self, X: Any) -> Self:
-        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected."""
+        ``y`` is ignored.
+        """
+        frame = self._fit_data(X)
         self._at_once = True
         try:
-            return super().fit(X)
+            return self._fit_more(frame)
         finally:
-            self._at_once = False
+            del self._at_once
+
+    @available_if(lambda self: self._not_in_parts())
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Fit on ``X`` in addition to earlier data; ``y`` is ignored; returns itself.
+
+        Without a ``grid`` there is no such method: exact quantiles need all data at once.
+        """
+        return self._fit_more(X)
+
+    def _not_in_parts(self) -> TransformError | None:
+        return None if self.supports_partial_fit else self._no_grid("fitted in parts")
 
     def _partial_fit(self, frame: Frame) -> None:
         columns = [column.values for column in finite_columns(frame)]
         rows = self._rows + frame.rows
-        if self.grid is None:
+        if self._grid is None:
             found = self._exact(self._drawn(columns), self._percents(rows))
             both = self._combined(self._quantiles, found) if self.width else found
             if both is None:
                 raise self._no_grid("fitted in parts")
             self._take_exact(both)
             return
-        edges = edges_of(self.grid, frame.width, type(self).__name__)
+        edges = edges_of(self._grid, frame.width, type(self).__name__)
         counts = GridCounts.of(columns, edges)
         self._take_counts(counts if self._counts is None else self._counts.merge(counts), rows)
 
@@ -179,7 +238,7 @@ class QuantileLearner(NumericTransformer):
         self._take_exact(counts.quantiles(self._percents(rows), self._method))
 
     def _no_grid(self, what: str) -> TransformError:
-        return TransformError(
+        return MissingMethodError(
             f"a {type(self).__name__} without a grid cannot be {what}: exact quantiles need all "
             "data at once; declare grid=[edges of bins]"
         )

@@ -10,10 +10,11 @@ import numpy as np
 from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Params
-from paimon_features.transformers.bin_grid import grid_params
+from paimon_features.transformers.bin_grid import check_grid, grid_params
 from paimon_features.transformers.normal_distribution import normal_quantile, normal_share
 from paimon_features.transformers.numeric_base import Columns, ColumnwiseTransformer
 from paimon_features.transformers.quantile_fitting import QuantileLearner, check_subsample, sampled
+from paimon_features.transformers.setting_checks import one_of, whole
 
 _DISTRIBUTIONS = ("uniform", "normal")
 EDGE = 1e-7
@@ -38,6 +39,7 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
     """
 
     kind = "quantile_transformer"
+    optional_settings = frozenset({"copy"})
 
     def __init__(
         self,
@@ -46,25 +48,14 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
         output_distribution: str = "uniform",
         subsample: int | None = 10_000,
         random_state: int | None = None,
+        copy: bool = True,
         grid: Sequence[Any] | None = None,
     ) -> None:
-        name = type(self).__name__
-        check_subsample(name, subsample, random_state)
-        if isinstance(n_quantiles, bool) or n_quantiles < 1:
-            raise TransformError(f"{name}: n_quantiles={n_quantiles!r}; expected 1 or more")
-        if grid is None and subsample is not None and n_quantiles > subsample:
-            raise TransformError(
-                f"{name}: n_quantiles={n_quantiles} exceeds subsample={subsample} rows"
-            )
-        if output_distribution not in _DISTRIBUTIONS:
-            raise TransformError(
-                f"{name}: output_distribution={output_distribution!r}; expected one of: "
-                f"{', '.join(_DISTRIBUTIONS)}"
-            )
-        self.n_quantiles = int(n_quantiles)
+        self.copy = copy
+        self.n_quantiles = n_quantiles
         self.output_distribution = output_distribution
         self.subsample, self.random_state = subsample, random_state
-        super().__init__(grid)
+        self.grid = grid
 
     @property
     def n_quantiles_(self) -> int:
@@ -79,25 +70,33 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
         return self._quantiles
 
     def _percents(self, rows: int) -> Floats:
-        return self._references(max(1, min(self.n_quantiles, rows))) * 100
+        return self._references(max(1, min(self.settings_.n_quantiles, rows))) * 100
 
     @staticmethod
     def _references(count: int) -> Floats:
         return np.linspace(0, 1, count, endpoint=True)
 
     def _drawn(self, columns: Sequence[Floats]) -> Sequence[Floats]:
-        return sampled(columns, self.subsample, False, self.random_state)
+        return sampled(columns, self.settings_.subsample, False, self.settings_.random_state)
 
     def _take(self) -> None:
         self.references_ = self._references(len(self._quantiles))
 
     def _settings(self) -> Params:
+        sample = check_subsample(self, self.subsample, self.random_state)
+        count = whole(self, "n_quantiles", self.n_quantiles, 1)
+        rows = sample["subsample"]
+        if self.grid is None and rows is not None and count > rows:
+            raise TransformError(
+                f"{type(self).__name__}: n_quantiles={count} exceeds subsample={rows} rows"
+            )
         return {
-            "n_quantiles": self.n_quantiles,
-            "output_distribution": self.output_distribution,
-            "subsample": self.subsample,
-            "random_state": self.random_state,
-            "grid": grid_params(self.grid),
+            "n_quantiles": count,
+            "output_distribution": one_of(
+                self, "output_distribution", self.output_distribution, _DISTRIBUTIONS
+            ),
+            **sample,
+            "grid": grid_params(check_grid(self.grid, type(self).__name__)),
         }
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
@@ -121,7 +120,7 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
         out[:] = found
 
     def _to_shares(self, values: Floats, quantiles: Floats) -> Floats:
-        is_normal = self.output_distribution == "normal"
+        is_normal = self.settings_.output_distribution == "normal"
         lowest, highest = quantiles[0], quantiles[-1]
         if is_normal:
             low, high = values - EDGE < lowest, values + EDGE > highest
@@ -142,7 +141,7 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
         return out
 
     def _from_shares(self, values: Floats, quantiles: Floats) -> Floats:
-        if self.output_distribution == "normal":
+        if self.settings_.output_distribution == "normal":
             values = normal_share(values)
             low, high = values - EDGE < 0, values + EDGE > 1
         else:

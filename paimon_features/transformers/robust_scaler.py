@@ -10,10 +10,11 @@ import numpy as np
 from paimon_features.array_types import Floats
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Params
-from paimon_features.transformers.bin_grid import grid_params
+from paimon_features.transformers.bin_grid import check_grid, grid_params
 from paimon_features.transformers.normal_distribution import normal_quantile
 from paimon_features.transformers.numeric_base import EPS, Columns, ColumnwiseTransformer
 from paimon_features.transformers.quantile_fitting import QuantileLearner
+from paimon_features.transformers.setting_checks import flag, pair, wrong
 
 
 class RobustScaler(QuantileLearner, ColumnwiseTransformer):
@@ -34,6 +35,7 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
     """
 
     kind = "robust_scaler"
+    optional_settings = frozenset({"copy"})
 
     def __init__(
         self,
@@ -42,25 +44,18 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
         with_scaling: bool = True,
         quantile_range: tuple[float, float] = (25.0, 75.0),
         unit_variance: bool = False,
+        copy: bool = True,
         grid: Sequence[Any] | None = None,
     ) -> None:
-        low, high = quantile_range
-        if not 0 <= low <= high <= 100:
-            raise TransformError(
-                f"quantile_range={quantile_range!r}; expected two percentages, ascending"
-            )
-        if unit_variance and not 0 < low < high < 100:
-            raise TransformError(
-                f"quantile_range={quantile_range!r} with unit_variance: a normal distribution has "
-                "no such range; expected two different percentages between 0 and 100"
-            )
-        self.with_centering, self.with_scaling = bool(with_centering), bool(with_scaling)
-        self.quantile_range = (float(low), float(high))
-        self.unit_variance = bool(unit_variance)
-        super().__init__(grid)
+        self.copy = copy
+        self.with_centering, self.with_scaling = with_centering, with_scaling
+        self.quantile_range = quantile_range
+        self.unit_variance = unit_variance
+        self.grid = grid
 
     def _percents(self, rows: int) -> Floats:
-        return np.array([self.quantile_range[0], 50.0, self.quantile_range[1]])
+        low, high = self.settings_.quantile_range
+        return np.array([low, 50.0, high])
 
     def _exact(self, columns: Sequence[Floats], percents: Floats) -> Floats:
         out = super()._exact(columns, percents)
@@ -76,23 +71,31 @@ class RobustScaler(QuantileLearner, ColumnwiseTransformer):
         if not self._quantiles.size:
             return
         low, centre, high = self._quantiles
-        if self.with_centering:
+        if self.settings_.with_centering:
             self.center_ = centre
         scale = high - low
         scale = np.where(scale < 10 * EPS, 1.0, scale)
-        if self.unit_variance:
-            ends = normal_quantile(np.array(self.quantile_range) / 100)
+        if self.settings_.unit_variance:
+            ends = normal_quantile(np.array(self.settings_.quantile_range) / 100)
             scale = scale / (ends[1] - ends[0])
-        if self.with_scaling:
+        if self.settings_.with_scaling:
             self.scale_ = scale
 
     def _settings(self) -> Params:
+        ends = pair(self.quantile_range)
+        if ends is None or not 0 <= ends[0] <= ends[1] <= 100:
+            raise wrong(self, "quantile_range", self.quantile_range, "two percentages, ascending")
+        if flag(self, "unit_variance", self.unit_variance) and not 0 < ends[0] < ends[1] < 100:
+            raise TransformError(
+                f"quantile_range={self.quantile_range!r} with unit_variance: a normal distribution "
+                "has no such range; expected two different percentages between 0 and 100"
+            )
         return {
-            "with_centering": self.with_centering,
-            "with_scaling": self.with_scaling,
-            "quantile_range": list(self.quantile_range),
-            "unit_variance": self.unit_variance,
-            "grid": grid_params(self.grid),
+            "with_centering": flag(self, "with_centering", self.with_centering),
+            "with_scaling": flag(self, "with_scaling", self.with_scaling),
+            "quantile_range": list(ends),
+            "unit_variance": bool(self.unit_variance),
+            "grid": grid_params(check_grid(self.grid, "RobustScaler")),
         }
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from paimon_features.transformers.numeric_base import (
     finite_columns,
     float_columns,
 )
+from paimon_features.transformers.setting_checks import flag, pair, wrong
 
 
 class StandardScaler(ColumnwiseTransformer):
@@ -30,8 +31,9 @@ class StandardScaler(ColumnwiseTransformer):
     A constant column is only shifted; so is one whose deviation does not exceed the rounding of
     its values (``min(n, 10)`` units in the last place of the mean). A column without values has
     mean and deviation NaN. ``with_mean`` and ``with_std`` disable a step; both statistics are
-    fitted anyway. ``partial_fit`` and ``merge`` equal a single ``fit``: the mean within 4 units in
-    the last place of the largest value, the variance within a relative 1e-12.
+    fitted anyway. ``fit(X, sample_weight=)`` counts rows with weights. ``partial_fit`` and
+    ``merge`` equal a single ``fit``: the mean within 4 units in the last place of the largest
+    value, the variance within a relative 1e-12.
 
     >>> scaler = StandardScaler().fit([[1.0, 5.0], [3.0, 5.0]])
     >>> scaler.transform([[2.0, 6.0], [None, 5.0]])
@@ -43,10 +45,16 @@ class StandardScaler(ColumnwiseTransformer):
     """
 
     kind = "standard_scaler"
+    optional_settings = frozenset({"copy", "with_mean", "with_std"})
+    requestable: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "fit": ("sample_weight",),
+        "partial_fit": ("sample_weight",),
+    }
+    _moments: Moments = Moments.none(0)
 
-    def __init__(self, *, with_mean: bool = True, with_std: bool = True) -> None:
-        self.with_mean, self.with_std = bool(with_mean), bool(with_std)
-        self._take(Moments.none(0))
+    def __init__(self, *, copy: bool = True, with_mean: bool = True, with_std: bool = True) -> None:
+        self.with_mean, self.with_std = with_mean, with_std
+        self.copy = copy
 
     @property
     def width(self) -> int:
@@ -54,8 +62,21 @@ class StandardScaler(ColumnwiseTransformer):
 
     @property
     def n_samples_seen_(self) -> Any:
-        """Number of values of each column."""
-        return self._moments.count.astype(np.int64)
+        """Number of values of each column; with weights their sum."""
+        self._check_fitted()
+        count = self._moments.count
+        return count.astype(np.int64) if (count == np.floor(count)).all() else count
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit on ``X`` alone; null and NaN are skipped, infinite values rejected.
+
+        ``y`` is ignored. ``sample_weight`` is one weight per row, or None for 1.
+        """
+        return self._fit_more(self._fit_data(X), sample_weight)
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Fit on ``X`` in addition to earlier data; returns itself."""
+        return self._fit_more(X, sample_weight)
 
     def _absorb(self, other: Self) -> None:
         self._take(self._moments.merge(other._moments) if self.width else other._moments)
@@ -63,11 +84,9 @@ class StandardScaler(ColumnwiseTransformer):
 
     def _fitted_params(self) -> Params:
         moments = self._moments
-        # a setting that is not stored is True
-        settings = {name: value for name, value in self._settings().items() if not value}
         return {
-            **settings,
-            "count": [int(n) for n in moments.count],
+            **self._stored_settings(),
+            "count": [int(n) if n == int(n) else n for n in moments.count.tolist()],
             "mean": moments.mean.tolist(),
             "mean_rest": moments.rest.tolist(),
             "squares": moments.squares.tolist(),
@@ -75,7 +94,7 @@ class StandardScaler(ColumnwiseTransformer):
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(with_mean=params.get("with_mean", True), with_std=params.get("with_std", True))
+        out = cls._from_settings(params)
         count, *rest = same_length(params, "count", "mean", "mean_rest", "squares")
         out._take(Moments(count, *rest))
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
@@ -89,40 +108,48 @@ class StandardScaler(ColumnwiseTransformer):
         self._take(moments_from(columns))
         self._rows = rows
 
-    def _reset(self) -> None:
-        self._take(Moments.none(0))
-
     def _partial_fit(self, frame: Frame) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
-            learnt = moments_in(frame)
-            if self.width:
-                learnt = self._moments.merge(learnt)
-        wrong = ~np.isfinite(learnt.squares) | ~np.isfinite(learnt.mean)
-        if wrong.any():
-            index = int(np.flatnonzero(wrong)[0])
+            self._include(moments_in(frame), frame)
+
+    def _fit_weighted(self, frame: Frame, weights: Floats) -> None:
+        matrix = frame.matrix
+        values = np.column_stack(float_columns(frame)) if matrix is None else matrix
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._include(Moments.of_weighted(values, weights), frame)
+
+    def _include(self, fitted: Moments, frame: Frame) -> None:
+        if self.width:
+            fitted = self._moments.merge(fitted)
+        beyond = ~np.isfinite(fitted.squares) | ~np.isfinite(fitted.mean)
+        if beyond.any():
+            index = int(np.flatnonzero(beyond)[0])
             finite_columns(frame)  # reports infinite values
             raise TransformError(
                 f"{frame.label(index)} has values whose squares exceed float64; divide it by "
                 "its unit first"
             )
-        self._take(learnt)
+        self._take(fitted)
 
     def _settings(self) -> Params:
-        return {"with_mean": self.with_mean, "with_std": self.with_std}
+        return {
+            "with_mean": flag(self, "with_mean", self.with_mean),
+            "with_std": flag(self, "with_std", self.with_std),
+        }
 
     def _take(self, moments: Moments) -> None:
         self._moments = moments
         none = moments.count == 0
-        n = np.maximum(moments.count, 1.0)
+        n = np.where(none, 1.0, moments.count)
         self.mean_ = np.where(none, np.nan, moments.mean)
         self.var_ = np.where(none, np.nan, moments.squares / n)
         noise = np.minimum(n, 10.0) * EPS * moments.mean
         constant = moments.squares / n <= noise * noise
         scale = np.where(none, np.nan, np.where(constant, 1.0, np.sqrt(moments.squares / n)))
-        self.scale_: Floats | None = scale if self.with_std else None
+        self.scale_: Floats | None = scale if self.settings_.with_std else None
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        if self.with_mean:
+        if self.settings_.with_mean:
             values = np.subtract(values, self.mean_[columns], out=out)
         if self.scale_ is not None:
             values = np.divide(values, self.scale_[columns], out=out)
@@ -132,7 +159,7 @@ class StandardScaler(ColumnwiseTransformer):
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
         if self.scale_ is not None:
             values = np.multiply(values, self.scale_[columns], out=out)
-        if self.with_mean:
+        if self.settings_.with_mean:
             values = np.add(values, self.mean_[columns], out=out)
         if values is not out:
             np.copyto(out, values)
@@ -152,39 +179,40 @@ class MinMaxScaler(ColumnwiseTransformer):
     """
 
     kind = "min_max_scaler"
+    optional_settings = frozenset({"copy", "clip"})
 
-    def __init__(self, feature_range: tuple[float, float] = (0, 1), *, clip: bool = False) -> None:
-        low, high = feature_range
-        if not (np.isfinite([low, high]).all() and low < high):
-            raise TransformError(
-                f"feature_range={feature_range!r}: expected two numbers, the smaller one first"
-            )
-        self.feature_range, self.clip = feature_range, bool(clip)
-        self._reset()
+    def __init__(
+        self, feature_range: tuple[float, float] = (0, 1), *, copy: bool = True, clip: bool = False
+    ) -> None:
+        self.copy = copy
+        self.feature_range, self.clip = feature_range, clip
 
     @property
     def width(self) -> int:
-        return len(self.data_min_)
+        return len(vars(self).get("data_min_", ()))
 
     def _absorb(self, other: Self) -> None:
         self._include(other.data_min_, other.data_max_)
         self._rows += other._rows
 
     def _settings(self) -> Params:
-        return {"feature_range": tuple(self.feature_range), "clip": self.clip}
+        ends = pair(self.feature_range)
+        if ends is None or not ends[0] < ends[1]:
+            raise wrong(
+                self, "feature_range", self.feature_range, "two numbers, the smaller one first"
+            )
+        return {"feature_range": list(ends), "clip": flag(self, "clip", self.clip)}
 
     def _fitted_params(self) -> Params:
         return {
-            "feature_range": [float(end) for end in self.feature_range],
-            **({"clip": True} if self.clip else {}),
+            **self._stored_settings(),
             "min": null_for_nan(self.data_min_),
             "max": null_for_nan(self.data_max_),
         }
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        low, high = params["feature_range"]
-        out = cls((low, high), clip=params.get("clip", False))
+        out = cls._from_settings(params)
         out._include(*same_length(params, "min", "max"))
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
@@ -196,9 +224,6 @@ class MinMaxScaler(ColumnwiseTransformer):
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._take(*extremes_from(columns))
         self._rows = rows
-
-    def _reset(self) -> None:
-        self._take(np.zeros(0), np.zeros(0))
 
     def _partial_fit(self, frame: Frame) -> None:
         low, high = extremes_in(frame)
@@ -215,7 +240,7 @@ class MinMaxScaler(ColumnwiseTransformer):
             self.data_range_ = high - low
         if np.isinf(self.data_range_).any():
             raise TransformError("the range of a column exceeds float64; divide it first")
-        start, end = self.feature_range
+        start, end = self.settings_.feature_range
         constant = self.data_range_ < 10 * EPS
         self.scale_ = (end - start) / np.where(constant, 1.0, self.data_range_)
         self.min_ = start - low * self.scale_
@@ -223,8 +248,9 @@ class MinMaxScaler(ColumnwiseTransformer):
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         np.multiply(values, self.scale_[columns], out=out)
         np.add(out, self.min_[columns], out=out)
-        if self.clip:
-            np.clip(out, *self.feature_range, out=out)
+        if self.settings_.clip:
+            low, high = self.settings_.feature_range
+            np.clip(out, low, high, out=out)
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
         np.subtract(values, self.min_[columns], out=out)
@@ -244,28 +270,29 @@ class MaxAbsScaler(ColumnwiseTransformer):
     """
 
     kind = "max_abs_scaler"
+    optional_settings = frozenset({"copy", "clip"})
 
-    def __init__(self, *, clip: bool = False) -> None:
-        self.clip = bool(clip)
-        self._reset()
+    def __init__(self, *, copy: bool = True, clip: bool = False) -> None:
+        self.copy = copy
+        self.clip = clip
 
     @property
     def width(self) -> int:
-        return len(self.max_abs_)
+        return len(vars(self).get("max_abs_", ()))
 
     def _absorb(self, other: Self) -> None:
         self._include(other.max_abs_)
         self._rows += other._rows
 
     def _settings(self) -> Params:
-        return {"clip": self.clip}
+        return {"clip": flag(self, "clip", self.clip)}
 
     def _fitted_params(self) -> Params:
-        return {**({"clip": True} if self.clip else {}), "max_abs": null_for_nan(self.max_abs_)}
+        return {**self._stored_settings(), "max_abs": null_for_nan(self.max_abs_)}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
-        out = cls(clip=params.get("clip", False))
+        out = cls._from_settings(params)
         (most,) = same_length(params, "max_abs")
         out._include(most)
         out.names, out._rows = names_of(params, out.width), int(params["rows"])
@@ -280,9 +307,6 @@ class MaxAbsScaler(ColumnwiseTransformer):
         self._take(np.maximum(np.abs(low), np.abs(high)))
         self._rows = rows
 
-    def _reset(self) -> None:
-        self._take(np.zeros(0))
-
     def _partial_fit(self, frame: Frame) -> None:
         low, high = extremes_in(frame)
         self._include(np.maximum(np.abs(low), np.abs(high)))
@@ -296,7 +320,7 @@ class MaxAbsScaler(ColumnwiseTransformer):
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         np.divide(values, self.scale_[columns], out=out)
-        if self.clip:
+        if self.settings_.clip:
             np.clip(out, -1.0, 1.0, out=out)
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
@@ -315,9 +339,9 @@ def extremes_in(frame: Frame) -> tuple[Floats, Floats]:
         low, high = extremes_of([frame.matrix])
     else:
         low, high = extremes_of([column[:, None] for column in float_columns(frame)])
-    wrong = np.isinf(low) | np.isinf(high)
-    if wrong.any():
-        raise infinite(frame.label(int(np.flatnonzero(wrong)[0])))
+    beyond = np.isinf(low) | np.isinf(high)
+    if beyond.any():
+        raise infinite(frame.label(int(np.flatnonzero(beyond)[0])))
     return low, high
 
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from paimon_features.array_types import Bools, Floats
 from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.errors import MissingMethodError, TransformError
 from paimon_features.transformers.base import Applied, Params, either_failed
+from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.frames import Frame, as_float
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.numeric_base import (
@@ -21,6 +22,7 @@ from paimon_features.transformers.numeric_base import (
     NumericTransformer,
     finite_columns,
 )
+from paimon_features.transformers.setting_checks import flag, is_number, number, wrong
 
 
 class StatelessTransformer(NumericTransformer):
@@ -42,7 +44,7 @@ class StatelessTransformer(NumericTransformer):
             self._resize(other._width)
 
     def _fitted_params(self) -> Params:
-        return {**self._settings(), "width": self._width}
+        return {**self._stored_settings(), "width": self._width}
 
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
@@ -52,9 +54,6 @@ class StatelessTransformer(NumericTransformer):
         out.names, out._rows = names_of(params, width), int(params["rows"])
         out._resize(width)
         return out
-
-    def _reset(self) -> None:
-        self._width = 0
 
     def _partial_fit(self, frame: Frame) -> None:
         self.check(frame)
@@ -82,24 +81,19 @@ class LogTransform(StatelessTransformer, ColumnwiseTransformer):
     kind = "log_transform"
 
     def __init__(self, offset: float = 1.0, *, signed: bool = False) -> None:
-        if not 0 <= offset < math.inf or (signed and not offset):
-            raise TransformError(
-                f"LogTransform: offset={offset!r}; expected a number that is not negative"
-                + (", and above 0 with signed=True" if signed else "")
-            )
-        self.offset, self.signed = float(offset), bool(signed)
+        self.offset, self.signed = offset, signed
 
     def check(self, frame: Frame) -> None:
         for index, column in enumerate(finite_columns(frame)):
-            wrong = self._outside(column.values)
-            if wrong is not None:
-                raise self._refused(frame.label(index), wrong)
+            least = self._outside(column.values)
+            if least is not None:
+                raise self._refused(frame.label(index), least)
 
     def block(self, values: Floats) -> Floats:
-        wrong = self._outside(values)
-        if wrong is not None:
-            at = np.flatnonzero((values <= -self.offset).any(axis=0))[0]
-            raise self._refused(f"column {at}", wrong)
+        least = self._outside(values)
+        if least is not None:
+            at = np.flatnonzero((values <= -self.settings_.offset).any(axis=0))[0]
+            raise self._refused(f"column {at}", least)
         return super().block(values)
 
     def apply(self, columns: Sequence[Column]) -> Applied:
@@ -107,52 +101,66 @@ class LogTransform(StatelessTransformer, ColumnwiseTransformer):
         with np.errstate(divide="ignore", invalid="ignore"):
             applied = super().apply(columns)
         failed: Bools | None = None
-        for column in () if self.signed else columns:
-            wrong = as_float(column) <= -self.offset
+        for column in () if self.settings_.signed else columns:
+            outside = as_float(column) <= -self.settings_.offset
             if column.valid is not None:
-                wrong &= column.valid
-            if wrong.any():
-                failed = either_failed(failed, wrong)
+                outside &= column.valid
+            if outside.any():
+                failed = either_failed(failed, outside)
         return Applied(applied.columns, failed)
 
     def _outside(self, values: Floats) -> float | None:
         """Return the smallest value, if it has no logarithm."""
-        if self.signed or not values.size:
+        if self.settings_.signed or not values.size:
             return None
         least = float(np.fmin.reduce(values, axis=None))
-        return least if least <= -self.offset else None
+        return least if least <= -self.settings_.offset else None
 
     def _refused(self, label: str, value: float) -> TransformError:
+        of = "Negative values in data passed to LogTransform: " if value < 0 else ""
         return TransformError(
-            f"{label} contains {value!r}; expected values above {-self.offset:g}, or LogTransform("
-            "signed=True)"
+            of
+            + f"{label} contains {value!r}; expected values above {-self.settings_.offset:g}, or "
+            "LogTransform(signed=True)"
         )
 
     def _settings(self) -> Params:
-        return {"offset": self.offset, "signed": self.signed}
+        signed = flag(self, "signed", self.signed)
+        expected = "a number that is not negative" + (", and above 0 with signed=True" * signed)
+        offset = number(self, "offset", self.offset, expected)
+        if offset < 0 or (signed and not offset):
+            raise wrong(self, "offset", self.offset, expected)
+        return {"offset": offset, "signed": signed}
+
+    def _estimator_flags(self) -> Mapping[str, bool]:
+        is_small = is_number(self.offset) and self.offset <= 1
+        return {"positive_only": is_small and not self.signed}
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        if self.signed:
+        if self.settings_.signed:
             made = np.abs(values)
-            if self.offset != 1.0:
-                np.divide(made, self.offset, out=made)
+            if self.settings_.offset != 1.0:
+                np.divide(made, self.settings_.offset, out=made)
             np.log1p(made, out=made)
             np.copysign(made, values, out=out)
-        elif self.offset == 1.0:
+        elif self.settings_.offset == 1.0:
             np.log1p(values, out=out)
         else:
-            np.add(values, self.offset, out=out)
+            np.add(values, self.settings_.offset, out=out)
             np.log(out, out=out)
 
     def _backward(self, values: Floats, columns: Columns, out: Floats) -> None:
-        if self.signed:
-            made = np.expm1(np.abs(values)) * self.offset
+        if self.settings_.signed:
+            made = np.expm1(np.abs(values)) * self.settings_.offset
             np.copysign(made, values, out=out)
-        elif self.offset == 1.0:
+        elif self.settings_.offset == 1.0:
             np.expm1(values, out=out)
         else:
             np.exp(values, out=out)
-            np.subtract(out, self.offset, out=out)
+            np.subtract(out, self.settings_.offset, out=out)
+
+
+_LOST = "Clip has no inverse: values outside of the bounds are lost"
 
 
 class Clip(StatelessTransformer, ColumnwiseTransformer):
@@ -165,27 +173,33 @@ class Clip(StatelessTransformer, ColumnwiseTransformer):
     kind = "clip"
 
     def __init__(self, low: float | None = None, high: float | None = None) -> None:
-        ends = [end for end in (low, high) if end is not None]
-        if not ends or not np.isfinite(ends).all() or ends != sorted(ends):
-            raise TransformError(
-                f"Clip({low!r}, {high!r}); expected one or two numbers, the smaller one first"
-            )
-        self.low = None if low is None else float(low)
-        self.high = None if high is None else float(high)
+        self.low, self.high = low, high
 
+    @available_if(lambda self: MissingMethodError(_LOST))
     def inverse_transform(self, X: Any) -> Any:
-        """Raise TransformError: values outside of the bounds are lost."""
-        raise TransformError("Clip has no inverse: values outside of the bounds are lost")
+        """Missing: values outside of the bounds are lost."""
+        raise AssertionError(_LOST)
 
     def _settings(self) -> Params:
-        return {"low": self.low, "high": self.high}
+        ends = [end for end in (self.low, self.high) if end is not None]
+        numbers = all(is_number(end) and math.isfinite(end) for end in ends)
+        if not ends or not numbers or ends != sorted(ends):
+            raise TransformError(
+                f"Clip({self.low!r}, {self.high!r}); expected one or two numbers, the smaller one "
+                "first"
+            )
+        return {
+            "low": None if self.low is None else float(self.low),
+            "high": None if self.high is None else float(self.high),
+        }
 
     def _forward(self, values: Floats, columns: Columns, out: Floats) -> None:
         # maximum and minimum keep NaN
-        if self.low is not None:
-            values = np.maximum(values, self.low, out=out)
-        if self.high is not None:
-            np.minimum(values, self.high, out=out)
+        low, high = self.settings_.low, self.settings_.high
+        if low is not None:
+            values = np.maximum(values, low, out=out)
+        if high is not None:
+            values = np.minimum(values, high, out=out)
 
 
 OPERATIONS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
@@ -219,6 +233,7 @@ class Interaction(StatelessTransformer):
     """
 
     kind = "interaction"
+    _pairs: Sequence[tuple[int, int, str]] = ()
 
     def __init__(
         self,
@@ -227,15 +242,7 @@ class Interaction(StatelessTransformer):
         keep: bool = True,
         zero: float | None = 0.0,
     ) -> None:
-        if zero is not None and not math.isfinite(zero):
-            raise TransformError(f"Interaction: zero={zero!r}; expected a finite number or None")
-        self.keep, self.zero = bool(keep), None if zero is None else float(zero)
-        self.interactions = (
-            None if interactions is None else tuple(_triple(given) for given in interactions)
-        )
-        if self.interactions == () and not keep:
-            raise TransformError("Interaction([], keep=False) has no output columns")
-        self._pairs: list[tuple[int, int, str]] = []
+        self.interactions, self.keep, self.zero = interactions, keep, zero
 
     @property
     def pairs_(self) -> list[tuple[int, int, str]]:
@@ -244,16 +251,16 @@ class Interaction(StatelessTransformer):
 
     @property
     def width_out(self) -> int:
-        return len(self._pairs) + (self._width if self.keep else 0)
+        return len(self._pairs) + (self._width if self.settings_.keep else 0)
 
     def names_out(self, names: Sequence[str]) -> list[str]:
         made = [f"{names[left]}_{of}_{names[right]}" for left, right, of in self._pairs]
-        return [*names, *made] if self.keep else made
+        return [*names, *made] if self.settings_.keep else made
 
     def block(self, values: Floats) -> Floats:
         out = np.empty((len(values), self.width_out))
         at = 0
-        if self.keep:
+        if self.settings_.keep:
             at = self._width
             out[:, :at] = values
         for place, (left, right, of) in enumerate(self._pairs, at):
@@ -262,14 +269,14 @@ class Interaction(StatelessTransformer):
 
     def apply(self, columns: Sequence[Column]) -> Applied:
         numbers = [Column(as_float(column), column.valid) for column in columns]
-        out = list(numbers) if self.keep else []
+        out = list(numbers) if self.settings_.keep else []
         for left, right, of in self._pairs:
             one, other = numbers[left], numbers[right]
             values = np.empty(len(one))
             self._make(one.values, other.values, of, values)
             masks = [side.valid for side in (one, other) if side.valid is not None]
             valid = np.logical_and.reduce(masks) if masks else None
-            if of == "ratio" and self.zero is None:
+            if of == "ratio" and self.settings_.zero is None:
                 there = (other.values != 0) | np.isnan(one.values)
                 if valid is not None:
                     there &= valid
@@ -285,17 +292,19 @@ class Interaction(StatelessTransformer):
             np.divide(left, right, out=out)
         zero = right == 0
         if zero.any():
-            out[zero & ~np.isnan(left)] = np.nan if self.zero is None else self.zero
+            out[zero & ~np.isnan(left)] = (
+                np.nan if self.settings_.zero is None else self.settings_.zero
+            )
 
     def _resize(self, width: int) -> None:
-        if self.interactions is None:
+        if self.settings_.interactions is None:
             pairs = [(left, right, "product") for left, right in combinations(range(width), 2)]
         else:
             pairs = [
                 (self._place(left, width), self._place(right, width), of)
-                for left, right, of in self.interactions
+                for left, right, of in self.settings_.interactions
             ]
-        if not pairs and not self.keep:
+        if not pairs and not self.settings_.keep:
             raise TransformError(
                 "one column has no pairs; with keep=False there are no output columns"
             )
@@ -312,17 +321,26 @@ class Interaction(StatelessTransformer):
         return self.names.index(column)
 
     def _settings(self) -> Params:
+        keep, zero = flag(self, "keep", self.keep), self.zero
+        triples = None
+        if self.interactions is not None:
+            if not isinstance(self.interactions, list | tuple):
+                raise wrong(self, "interactions", self.interactions, "a list of triples, or None")
+            triples = [list(_triple(given)) for given in self.interactions]
+        if triples == [] and not keep:
+            raise TransformError("Interaction([], keep=False) has no output columns")
         return {
-            "interactions": None if self.interactions is None else [*map(list, self.interactions)],
-            "keep": self.keep,
-            "zero": self.zero,
+            "interactions": triples,
+            "keep": keep,
+            "zero": None if zero is None else number(self, "zero", zero, "a finite number or None"),
         }
 
 
 def _triple(given: Sequence[Any]) -> Triple:
-    left, right, of = given if len(given) == 3 else (None, None, None)
+    is_triple = isinstance(given, list | tuple) and len(given) == 3
+    left, right, of = given if is_triple else (None, None, None)
     places = all(isinstance(c, str | int) and not isinstance(c, bool) for c in (left, right))
-    if of not in OPERATIONS or not places:
+    if not isinstance(of, str) or of not in OPERATIONS or not places:
         raise TransformError(
             f"Interaction: {given!r}; expected (left, right, operation), columns by name or "
             f"position and one of: {', '.join(OPERATIONS)}"

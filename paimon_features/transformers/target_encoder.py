@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from paimon_features.transformers.frames import missing, numbers, read_frame
 from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.one_hot import Encoder
 from paimon_features.transformers.out_of_fold import folds_of, of_other_folds, of_the_past, smoothed
+from paimon_features.transformers.setting_checks import flag, number, one_of, whole, wrong
 from paimon_features.transformers.supervised import Supervised
 
 _TYPES = ("auto", "continuous", "binary", "multiclass")
@@ -65,7 +66,7 @@ class TargetSums:
         )
 
 
-Table = list[dict[Category, TargetSums]]
+Table = Sequence[dict[Category, TargetSums]]
 
 
 class TargetEncoder(Encoder, Supervised):
@@ -99,6 +100,12 @@ class TargetEncoder(Encoder, Supervised):
 
     kind = "target_encoder"
     needs_target = True
+    requestable: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "fit": ("event_time_ms",),
+        "partial_fit": ("event_time_ms",),
+    }
+    _table: Table = ()
+    _all: TargetSums = TargetSums()
 
     def __init__(
         self,
@@ -111,30 +118,13 @@ class TargetEncoder(Encoder, Supervised):
         event_time: str | None = None,
         label_delay_ms: int = 0,
     ) -> None:
-        if target_type not in _TYPES:
-            raise TransformError(
-                f"target_type={target_type!r}; expected one of: {', '.join(_TYPES)}"
-            )
-        if smooth != "auto" and not (
-            isinstance(smooth, int | float) and np.isfinite(smooth) and smooth >= 0
-        ):
-            raise TransformError(f"smooth={smooth!r}; expected 'auto' or a number from 0")
-        if type(cv) is not int or cv < 2:
-            raise TransformError(f"cv={cv!r}; expected 2 or more folds")
-        if type(label_delay_ms) is not int or label_delay_ms < 0:
-            raise TransformError(f"label_delay_ms={label_delay_ms!r}; expected 0 or more")
         self.target_type = target_type
-        self.smooth: float | str = smooth if isinstance(smooth, str) else float(smooth)
+        self.smooth = smooth
         self.cv = cv
-        self.shuffle = bool(shuffle)
-        self.seed = int(seed)
+        self.shuffle = shuffle
+        self.seed = seed
+        self.event_time = event_time
         self.label_delay_ms = label_delay_ms
-        self._event_time = event_time
-        self._take([], TargetSums())
-
-    @property
-    def event_time(self) -> str | None:
-        return self._event_time
 
     @property
     def rows_seen(self) -> int:
@@ -152,7 +142,7 @@ class TargetEncoder(Encoder, Supervised):
         classes = self.classes_
         if classes is None:
             return "continuous"
-        if self.target_type == "multiclass" and len(classes) < 3:
+        if self.settings_.target_type == "multiclass" and len(classes) < 3:
             raise TransformError(
                 f"target_type='multiclass', but y has the classes {classes}; expected 3 or more"
             )
@@ -184,9 +174,8 @@ class TargetEncoder(Encoder, Supervised):
 
     def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
         """Fit on ``X`` and its targets ``y`` alone; rows with a null target are skipped."""
-        self.names = None
-        self._take([], TargetSums())
-        return self.partial_fit(X, y, event_time_ms=event_time_ms)
+        frame = self._fit_data(self._without_time(read_frame(X)))
+        return self.partial_fit(frame, y, event_time_ms=event_time_ms)
 
     def partial_fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
         """Fit on ``X`` and ``y`` in addition to earlier data; returns itself."""
@@ -220,6 +209,7 @@ class TargetEncoder(Encoder, Supervised):
                 "event_time=, or pass event_time_ms=, one time per row"
             )
         self.fit(frame, y)
+        smooth, delay_ms = self.settings_.smooth, self.settings_.label_delay_ms
         target = self._target(y, frame.rows)
         known = ~missing(target)
         folds = None if times is not None else self._folds(target.take(np.flatnonzero(known)))
@@ -229,14 +219,12 @@ class TargetEncoder(Encoder, Supervised):
             for label, table in zip(self._labels, tables, strict=True):
                 values = self._numbers_of(target, label)
                 if times is not None:
-                    encoded = of_the_past(
-                        codes, values, known, times, self.label_delay_ms, self.smooth
-                    )
+                    encoded = of_the_past(codes, values, known, times, delay_ms, smooth)
                 else:
                     assert folds is not None
                     encoded = table[codes]  # rows without a target have none to exclude
                     encoded[known] = of_other_folds(
-                        codes[known], len(seen), values[known], folds, self.smooth
+                        codes[known], len(seen), values[known], folds, smooth
                     )
                 valid = ~np.isnan(encoded)
                 out.append(Column(encoded, None if valid.all() else valid))
@@ -267,7 +255,10 @@ class TargetEncoder(Encoder, Supervised):
 
     def _target(self, y: Any, rows: int) -> Column:
         if y is None:
-            raise TransformError("a TargetEncoder is fitted on targets; pass y")
+            raise TransformError(
+                "a TargetEncoder requires y to be passed, but the target y is None: it is fitted "
+                "on targets"
+            )
         frame = read_frame(y)
         if (frame.rows, frame.width) != (rows, 1):
             raise TransformError(
@@ -276,8 +267,8 @@ class TargetEncoder(Encoder, Supervised):
         return frame.columns[0]
 
     def _is_continuous(self, target: Column) -> bool:
-        if self.target_type != "auto":
-            return self.target_type == "continuous"
+        if self.settings_.target_type != "auto":
+            return bool(self.settings_.target_type == "continuous")
         kind = target.values.dtype.kind
         if kind == "f":
             return bool((target.values != np.floor(target.values)).any())
@@ -298,7 +289,11 @@ class TargetEncoder(Encoder, Supervised):
             parts = zip(known.categories, counts, totals, squares, strict=True)
             return {v: TargetSums(n, total, square) for v, n, total, square in parts}
         labels = CategoryIndex(ascending(counted(target, "y"), "y"))
-        if self.target_type == "auto" and labels.group == "numbers" and len(labels) > _MOST_CLASSES:
+        if (
+            self.settings_.target_type == "auto"
+            and labels.group == "numbers"
+            and len(labels) > _MOST_CLASSES
+        ):
             raise TransformError(
                 f"y has {len(labels):,} distinct integers; pass target_type='continuous', or "
                 "'multiclass' if each is a class"
@@ -325,7 +320,7 @@ class TargetEncoder(Encoder, Supervised):
                 "another type; pass target_type='continuous', 'binary' or 'multiclass'"
             )
         every = self._all.plus(found)
-        if self.target_type == "binary" and len(every.classes) > 2:
+        if self.settings_.target_type == "binary" and len(every.classes) > 2:
             raise TransformError(
                 f"target_type='binary', but y has the classes {ascending(every.classes, 'y')}"
             )
@@ -341,7 +336,7 @@ class TargetEncoder(Encoder, Supervised):
     def _take(self, table: Table, every: TargetSums) -> None:
         self._table, self._all = table, every
         self._seen = [CategoryIndex(ascending(each, f"column {i}")) for i, each in enumerate(table)]
-        self._known_encodings: list[list[Floats]] | None = None
+        self._memo: dict[str, list[list[Floats]]] = {}
 
     @property
     def _labels(self) -> list[Category]:
@@ -364,23 +359,23 @@ class TargetEncoder(Encoder, Supervised):
     @property
     def _encodings(self) -> list[list[Floats]]:
         """The encodings of each column's categories per label; the last is for unknown ones."""
-        if self._known_encodings is None:
-            self._check_fitted()
-            self._known_encodings = [
+        self._check_fitted()
+        if "encodings" not in self._memo:
+            self._memo["encodings"] = [
                 [
                     self._numbers_for(each, label, *moments)
                     for label, moments in zip(self._labels, self._of_all, strict=True)
                 ]
                 for each in self._table
             ]
-        return self._known_encodings
+        return self._memo["encodings"]
 
     def _numbers_for(
         self, table: Mapping[Category, TargetSums], label: Category, mean: float, variance: float
     ) -> Floats:
         moments = [self._moments(seen, label) for seen in table.values()]
         counts, sums, apart = np.array(moments, np.float64).reshape(-1, 3).T
-        return np.append(smoothed(counts, sums, apart, mean, variance, self.smooth), mean)
+        return np.append(smoothed(counts, sums, apart, mean, variance, self.settings_.smooth), mean)
 
     def _moments(self, seen: TargetSums, label: Category) -> tuple[float, float, float]:
         return seen.of(label) if self._all.classes else seen.of_numbers()
@@ -395,29 +390,38 @@ class TargetEncoder(Encoder, Supervised):
         labels = None
         if self._all.classes:
             labels = CategoryIndex(self.classes_ or []).codes(target)
-        return folds_of(len(target), labels, self.cv, self.shuffle, self.seed)
+        return folds_of(
+            len(target), labels, self.settings_.cv, self.settings_.shuffle, self.settings_.seed
+        )
 
     # -- parameters ----------------------------------------------------------------------------
 
     def _settings(self) -> Params:
+        smooth, time = self.smooth, self.event_time
+        is_auto = isinstance(smooth, str) and smooth == "auto"
+        weight = -1.0 if is_auto else number(self, "smooth", smooth, "'auto' or a number from 0")
+        if weight < 0 and not is_auto:
+            raise wrong(self, "smooth", smooth, "'auto' or a number from 0")
+        if time is not None and not isinstance(time, str):
+            raise wrong(self, "event_time", time, "the name of a column, or None")
         return {
-            "target_type": self.target_type,
-            "smooth": self.smooth,
-            "cv": self.cv,
-            "shuffle": self.shuffle,
-            "seed": self.seed,
-            "event_time": self.event_time,
-            "label_delay_ms": self.label_delay_ms,
+            "target_type": one_of(self, "target_type", self.target_type, _TYPES),
+            "smooth": "auto" if is_auto else weight,
+            "cv": whole(self, "cv", self.cv, 2),
+            "shuffle": flag(self, "shuffle", self.shuffle),
+            "seed": whole(self, "seed", self.seed, 0, 2**32 - 1),
+            "event_time": time,
+            "label_delay_ms": whole(self, "label_delay_ms", self.label_delay_ms, 0),
         }
 
     def _fitted_params(self) -> Params:
         classes = self.classes_
         return {
-            **self._settings(),
+            **self._stored_settings(),
             "classes": classes,
             "categories": self.categories_,
-            "targets": [[_told(s, classes) for s in each.values()] for each in self._table],
-            "all": _told(self._all, classes),
+            "targets": [[_reported(s, classes) for s in each.values()] for each in self._table],
+            "all": _reported(self._all, classes),
         }
 
     @classmethod
@@ -426,8 +430,8 @@ class TargetEncoder(Encoder, Supervised):
         classes = params["classes"]
         pairs = zip(categories_of(params), params["targets"], strict=True)
         table = [
-            {v: _seen(told, classes) for v, told in zip(values, all_told, strict=True)}
-            for values, all_told in pairs
+            {v: _seen(reported, classes) for v, reported in zip(values, all_reported, strict=True)}
+            for values, all_reported in pairs
         ]
         out._take(table, _seen(params["all"], classes))
         if out._all.count != int(params["rows"]):
@@ -436,16 +440,16 @@ class TargetEncoder(Encoder, Supervised):
         return out
 
 
-def _told(seen: TargetSums, classes: Sequence[Category] | None) -> list[Any]:
+def _reported(seen: TargetSums, classes: Sequence[Category] | None) -> list[Any]:
     """Return the sums in JSON values: the count of each class, or count, sum and squares."""
     if classes is not None:
         return [seen.classes.get(label, 0) for label in classes]
     return [seen.count, exact.to_text(seen.total), exact.to_text(seen.squares)]
 
 
-def _seen(told: Sequence[Any], classes: Sequence[Category] | None) -> TargetSums:
+def _seen(reported: Sequence[Any], classes: Sequence[Category] | None) -> TargetSums:
     if classes is None:
-        count, total, squares = told
+        count, total, squares = reported
         return TargetSums(int(count), exact.from_text(total), exact.from_text(squares))
-    counts = {label: int(n) for label, n in zip(classes, told, strict=True) if n}
+    counts = {label: int(n) for label, n in zip(classes, reported, strict=True) if n}
     return TargetSums(sum(counts.values()), classes=counts)

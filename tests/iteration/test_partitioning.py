@@ -88,12 +88,14 @@ def test_each_partitioning_sends_every_record_to_the_right_subtasks(
     assert all(who == value // 10 % readers for who, value in found["custom"])
 
 
-def test_a_partitioner_that_names_no_subtask_is_an_error() -> None:
+@pytest.mark.parametrize("chosen", [2, -1, 0.5, None, "1"])
+def test_a_partitioner_that_names_no_subtask_is_an_error(chosen: Any) -> None:
     def build(job: Any) -> Any:
-        stream = job.from_collection([1]).partition_custom(lambda key, n: n, lambda value: value)
+        stream = job.from_collection([1]).partition_custom(lambda *_: chosen, lambda value: value)
         return stream.map(lambda value: value).set_parallelism(2)
 
-    with pytest.raises(JobError, match="returned subtask 2; expected 0 to 1"):
+    expected = f"returned subtask {chosen!r}; expected an integer from 0 to 1"
+    with pytest.raises(JobError, match=expected):
         ReferenceExecutor().run(build)
 
 

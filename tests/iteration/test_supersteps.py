@@ -72,6 +72,19 @@ def test_every_epoch_reads_variables_and_data_and_ends_with_its_watermark(lake: 
     assert Counter(heard) == Counter(reference)
 
 
+@pytest.mark.parametrize("chosen", [2, -1, None])
+def test_a_partitioner_that_names_no_subtask_loses_no_record(lake: Lake, chosen: Any) -> None:
+    def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
+        parts = data.get(0).partition_custom(lambda *_: chosen, lambda value: value)
+        found = parts.map(lambda value: value).set_parallelism(2)
+        back = variables.get(0).map(lambda value: value)
+        return IterationBodyResult(DataStreamList.of(back), DataStreamList.of(found), None)
+
+    expected = f"returned subtask {chosen!r}; expected an integer from 0 to 1"
+    with pytest.raises(JobError, match=expected):
+        SuperstepExecutor(lake, "lost").run(loop(body, [[1]], [[10]], max_rounds=2))
+
+
 @pytest.mark.parametrize(
     ("rounds", "feed_back", "with_criteria", "epochs"),
     [
@@ -201,8 +214,8 @@ def test_a_finished_iteration_is_read_and_not_run(lake: Lake) -> None:
 def test_the_snapshot_contains_the_epoch_and_older_variables_can_be_read(lake: Lake) -> None:
     states: list[CommittedEpoch] = []
     SuperstepExecutor(lake, "sums", on_epoch=states.append).run(loop(witness(2), [[1]], [[10]]))
-    told = [(state.snapshot_id, state.epoch, state.phase) for state in states]
-    assert told == [
+    reported = [(state.snapshot_id, state.epoch, state.phase) for state in states]
+    assert reported == [
         (1, 0, "running"),
         (2, 1, "running"),
         (3, 2, "terminating"),

@@ -17,6 +17,7 @@ from paimon_features.iteration.supersteps.variable_table import (
     VariableTable,
     check_shape,
 )
+from paimon_features.sealed import Seal
 from paimon_features.tables import Lake
 
 BEGUN = CommittedEpoch(0, "running", feedback=3, criteria=0, shape="one variable")
@@ -121,6 +122,20 @@ if sys.argv[2] == "before":
 parts.read_snapshot_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 table.commit(state, replace(state, epoch=1), [part], readers=2)
 """
+
+
+def test_rows_that_others_write_are_not_unpickled(table: VariableTable) -> None:
+    """Whoever else can write into the lake has another key."""
+    state = begin(table)
+    other = VariableTable(table.lake, "ranks", Seal.random())
+    with pytest.raises(JobError, match="'ranks': a row of table 'iteration_ranks' was not written"):
+        list(other.variables(state, 0))
+    part = other.write(1, 0, {(0, 0): ["forged"]}, {(0, 0): ["forged"]})
+    state = other.commit(state, replace(BEGUN, epoch=1), [part], readers=2)
+    with pytest.raises(JobError, match="not written with the key of this job"):
+        list(table.outputs(0))
+    with pytest.raises(JobError, match="not written with the key of this job"):
+        list(table.variables(state, 0))
 
 
 @pytest.mark.parametrize(("when", "epoch"), [("before", 0), ("after", 1)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.iteration.wires import ENTRY, ROUND_CLOSED, Notice
 from paimon_features.iteration.wires.redis import INLINE_BYTES
 from paimon_features.iteration.wires.spec import WireSpec
+from paimon_features.sealed import Seal
 from paimon_features.setup.resp import connect
 
 
@@ -68,7 +70,7 @@ def test_a_poll_waits_for_its_timeout(wires: WireSpec) -> None:
     head.begin()
     began = time.monotonic()
     assert head.poll(80) == []
-    assert 0.07 <= time.monotonic() - began < 2
+    assert time.monotonic() - began >= 0.07
 
 
 def test_iterations_of_one_program_do_not_mix(wires: WireSpec) -> None:
@@ -144,6 +146,50 @@ def test_consumed_notices_and_ended_iterations_leave_nothing_behind(redis_url: s
         head.report({"epoch": 1})
         spec.discard(0)
         assert connection.request("KEYS", "*") == []
+
+
+class _Runs:
+    """A pickle of it would create a file where it is read."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return (open, (str(self.path), "w"))
+
+
+@pytest.mark.redis
+def test_what_others_write_into_the_server_is_not_unpickled(redis_url: str, tmp_path: Path) -> None:
+    """Foreign pickles, with and without a seal, and own messages moved to another place."""
+    redis = pytest.importorskip("redis")
+    spec = WireSpec("test", redis_url)
+    ran = tmp_path / "ran"
+    code = pickle.dumps(_Runs(ran))
+    tail = spec.open(0)
+    with redis.Redis.from_url(redis_url) as connection:
+
+        def streams(generation: int) -> list[str]:
+            return [f"iteration:{{test-0}}:{generation}:{kind}" for kind in ("notices", "payloads")]
+
+        for forged in (code, b"", Seal.random().close(b"", code), spec.seal.close(b"", code)):
+            head = spec.open(0)
+            stream, payload_key = streams(head.begin())
+            connection.xadd(stream, {"d": forged})
+            with pytest.raises(JobError, match="not written with the key of this job"):
+                head.poll(20)
+            connection.hset(payload_key, "1:0:7", forged)
+            with pytest.raises(JobError, match="not written with the key of this job"):
+                head.take(head._generation, entry(7)._replace(payload=None))
+        head = spec.open(0)
+        before = head.begin()
+        tail.publish(before, [entry(1)])
+        ((_, message),) = connection.xrange(streams(before)[0])
+        head = spec.open(0)
+        connection.xadd(streams(head.begin())[0], message)
+        with pytest.raises(JobError, match="not written with the key of this job"):
+            head.poll(20)
+    assert not ran.exists()
+    assert "seal=Seal(...)" in repr(spec)
 
 
 def test_a_wire_of_another_kind_is_refused() -> None:

@@ -185,9 +185,11 @@ def _body(
     ]
     criteria = None
     if program.criteria is not None:
-        told = streams[program.criteria]
+        reported = streams[program.criteria]
         most = program.max_iter
-        criteria = told.map(int) if most is None else told.flat_map(terminate_on_max_iter(most))
+        criteria = (
+            reported.map(int) if most is None else reported.flat_map(terminate_on_max_iter(most))
+        )
     return IterationBodyResult(
         DataStreamList.of(*feedback),
         DataStreamList.of(*(streams[stream].process(Tag()) for stream in program.outputs)),

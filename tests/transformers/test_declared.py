@@ -45,15 +45,18 @@ def test_small_values_keep_their_digits() -> None:
 
 
 def test_what_has_no_logarithm_is_refused_by_name_and_marked_in_a_service() -> None:
-    told = "column 'b' contains -1.0; expected values above -1, or LogTransform(signed=True)"
+    reported = (
+        "Negative values in data passed to LogTransform: column 'b' contains -1.0; expected values "
+        "above -1, or LogTransform(signed=True)"
+    )
     table = pa.table({"a": [0.5, 1.0], "b": [0.0, -1.0]})
     with pytest.raises(TransformError) as error:
         LogTransform().fit(table)
-    assert str(error.value) == told
+    assert str(error.value) == reported
     log = LogTransform().fit([[0.5, 0.0]])
     with pytest.raises(TransformError) as error:
         log.transform(table)
-    assert str(error.value) == told
+    assert str(error.value) == reported
     for data in ([[1.0, 0.0], [1.0, -3.0]], np.array([[1.0, 0.0], [1.0, -3.0]])):
         with pytest.raises(
             TransformError, match=r"column 1 contains -3.0; expected values above -1"
@@ -67,7 +70,7 @@ def test_what_has_no_logarithm_is_refused_by_name_and_marked_in_a_service() -> N
     assert log.apply(columns[:1] * 2).failed is None
     for offset, signed in ((-1.0, False), (math.inf, False), (math.nan, True), (0.0, True)):
         with pytest.raises(TransformError, match="expected a number that is not negative"):
-            LogTransform(offset, signed=signed)
+            LogTransform(offset, signed=signed).fit([[1.0]])
     assert LogTransform(0.0).fit_transform([1.0]) == [0.0]
 
 
@@ -84,7 +87,7 @@ def test_bounds_hold_and_nothing_else_changes() -> None:
         with pytest.raises(
             TransformError, match="expected one or two numbers, the smaller one firs"
         ):
-            Clip(*wrong)
+            Clip(*wrong).fit([[1.0]])
     with pytest.raises(TransformError, match="Clip has no inverse"):
         clip.inverse_transform([[1.0]])
     with pytest.raises(
@@ -108,12 +111,12 @@ def test_columns_are_combined_by_name_or_place_and_nulls_stay() -> None:
     assert Interaction([(0, 0, "product")], keep=False).fit_transform([3.0]) == [9.0]
 
 
-def test_wrong_interactions_are_told() -> None:
+def test_wrong_interactions_are_reported() -> None:
     for wrong in (("a", "b"), ("a", "b", "power"), (True, 0, "sum"), (0.5, 1, "sum")):
         with pytest.raises(
             TransformError, match=r"expected \(left, right, operation\), columns by"
         ):
-            Interaction([wrong])  # type: ignore[list-item]
+            Interaction([wrong]).fit([[1.0]])  # type: ignore[list-item]
     with pytest.raises(TransformError, match="no column 'c'; the data have: a, b"):
         Interaction([("c", 0, "sum")]).fit(pa.table({"a": [1.0], "b": [1.0]}))
     with pytest.raises(TransformError, match="no column 'a'; the data have: no names; use pos"):
@@ -121,8 +124,8 @@ def test_wrong_interactions_are_told() -> None:
     with pytest.raises(TransformError, match="there is no column 2 of 2"):
         Interaction([(2, 0, "sum")]).fit([[1.0, 2.0]])
     with pytest.raises(TransformError, match="has no output columns"):
-        Interaction([], keep=False)
+        Interaction([], keep=False).fit([[1.0]])
     with pytest.raises(TransformError, match="one column has no pairs"):
         Interaction(keep=False).fit([[1.0]])
     with pytest.raises(TransformError, match="zero=inf; expected a finite number or None"):
-        Interaction(zero=math.inf)
+        Interaction(zero=math.inf).fit([[1.0]])

@@ -98,29 +98,33 @@ def test_every_changed_byte_of_a_file_is_noticed(tmp_path: Path) -> None:
             read_version(tmp_path, "amount_scaler", 3)
 
 
-def test_what_is_wrong_with_a_file_is_told_with_the_command_that_writes_it(tmp_path: Path) -> None:
-    def told(name: str = "amount_scaler", number: int = 3) -> str:
+def test_what_is_wrong_with_a_file_is_reported_with_the_command_that_writes_it(
+    tmp_path: Path,
+) -> None:
+    def reported(name: str = "amount_scaler", number: int = 3) -> str:
         with pytest.raises(DefinitionError) as error:
             read_version(tmp_path, name, number)
         return str(error.value)
 
     write_version(tmp_path, version(number=2))
     path = tmp_path / "amount_scaler" / "v3.json"
-    assert told() == (
+    assert reported() == (
         f"fitted transformer 'amount_scaler' version 3: there is no file {path} (there is: v2); "
         "'paimon-features fitted export amount_scaler 3' writes it from the lake"
     )
     path.write_text((tmp_path / "amount_scaler" / "v2.json").read_text())
-    assert "it contains amount_scaler v2; restore it, or delete it and export it again" in told()
+    assert (
+        "it contains amount_scaler v2; restore it, or delete it and export it again" in reported()
+    )
     document: dict[str, Any] = version().to_document()
     document["transformer"]["mean"] = [4.0]
     path.write_text(json.dumps(document))
-    assert "it was changed or damaged after it was written" in told()
+    assert "it was changed or damaged after it was written" in reported()
     for wrong in ("[]", "", "{}", "{" * 100_000, '{"digest": 1}', "nul", '{"a": NaN}'):
         path.write_text(wrong)
-        assert str(path) in told()
+        assert str(path) in reported()
     path.write_bytes(b"\xff\xfe")
-    assert "cannot be read" in told()
+    assert "cannot be read" in reported()
     with pytest.raises(
         DefinitionError, match="exists and differs from amount_scaler v3 in the lake"
     ):

@@ -249,7 +249,7 @@ def test_sparse_rows_are_cut_and_taken_like_the_rows_that_they_are() -> None:
 
 
 @pytest.mark.parametrize(
-    ("vectors", "told"),
+    ("vectors", "reported"),
     [
         ([SparseVector(2, [2], [1.0])], "ascend from 0 below its size 2"),
         ([SparseVector(3, [1, 1], [1.0, 2.0])], "ascend"),
@@ -257,19 +257,22 @@ def test_sparse_rows_are_cut_and_taken_like_the_rows_that_they_are() -> None:
         ([SparseVector(3, [1], [1.0]), SparseVector(2, [1], [1.0])], r"sizes \[2, 3\]"),
     ],
 )
-def test_sparse_vectors_that_are_none_are_refused(vectors: list[SparseVector], told: str) -> None:
-    with pytest.raises(TransformError, match=told):
+def test_sparse_vectors_that_are_none_are_refused(
+    vectors: list[SparseVector], reported: str
+) -> None:
+    with pytest.raises(TransformError, match=reported):
         SparseRows.of(vectors)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         (lambda: MaxAbsScalerModel({"max": [1.0]}), "model data .* are maxVector; got max"),
         (lambda: MaxAbsScalerModel({"maxVector": [1.0]}, k=3), "no setting 'k'; it has: input_col"),
         (lambda: MinMaxScalerModel({"minVector": [0.0], "maxVector": []}), "number per feature"),
         (lambda: KMeansModel({"centroids": [[1.0]], "weights": []}), r"expected \(k, width\)"),
-        (lambda: KBinsDiscretizerModel({"binEdges": [[1.0, 1.0]]}), "expected ascending"),
+        (lambda: KBinsDiscretizerModel({"binEdges": [[1.0, 1.0]]}), "two or more ascending"),
+        (lambda: KBinsDiscretizerModel({"binEdges": [[0.0, math.inf]]}), "ascending finite"),
         (lambda: MaxAbsScalerModel({"maxVector": [1.0]}).fit([[1.0]]), r"MaxAbsScaler\(\).fit"),
         (lambda: MaxAbsScalerModel({"maxVector": [1.0]}).transform([[1.0, 2.0]]),
          "number of features must be 1 but got 2"),
@@ -288,8 +291,8 @@ def test_sparse_vectors_that_are_none_are_refused(vectors: list[SparseVector], t
          .transform([[1.0], [0.0]]), "row 1: the cosine distance of a vector of zeros"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_told(wrong: Callable[[], Any], told: str) -> None:
-    with pytest.raises(TransformError, match=told):
+def test_what_is_wrong_is_reported(wrong: Callable[[], Any], reported: str) -> None:
+    with pytest.raises(TransformError, match=reported):
         wrong()
 
 

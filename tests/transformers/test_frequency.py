@@ -22,10 +22,10 @@ rows_of_both = st.lists(
 
 @given(rows_of_both, rows_of_both, st.sampled_from(["share", "count"]),
        st.sampled_from(["zero", "null"]))  # fmt: skip
-def test_it_is_what_a_loop_counts(seen: Any, asked: Any, output: str, unknown: str) -> None:
+def test_it_is_what_a_loop_counts(seen: Any, requested: Any, output: str, unknown: str) -> None:
     encoder = FrequencyEncoder(output=output, handle_unknown=unknown).fit(seen)
-    got = encoder.transform(asked)
-    for row, made in zip(asked, got, strict=True):
+    got = encoder.transform(requested)
+    for row, made in zip(requested, got, strict=True):
         for value, column, number in zip(row, zip(*seen, strict=True), made, strict=True):
             count = column.count(value)
             if not count and unknown == "null":
@@ -34,7 +34,7 @@ def test_it_is_what_a_loop_counts(seen: Any, asked: Any, output: str, unknown: s
                 assert number == (count / len(seen) if output == "share" else count)
     params = json.loads(json.dumps(encoder.to_params()))
     assert FeatureTransformer.from_params(params) == encoder
-    assert got == [row_of(params, row)[0] for row in asked]
+    assert got == [row_of(params, row)[0] for row in requested]
 
 
 @given(st.lists(rows_of_both, min_size=1, max_size=4), st.randoms())
@@ -62,9 +62,9 @@ def test_wrong_use_is_rejected() -> None:
         strict.transform([["a"], ["z"]])
     assert strict.frequencies_[0].tolist() == [0.5, 0.5]
     with pytest.raises(TransformError, match="output='x'; expected one of: share, count"):
-        FrequencyEncoder(output="x")
+        FrequencyEncoder(output="x").fit([["a"]])
     with pytest.raises(TransformError, match="handle_unknown='ignore'; expected one of: zero, nu"):
-        FrequencyEncoder(handle_unknown="ignore")
+        FrequencyEncoder(handle_unknown="ignore").fit([["a"]])
     with pytest.raises(
         TransformError, match="with handle_unknown='error' cannot be merged with one with"
     ):

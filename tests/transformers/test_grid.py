@@ -38,15 +38,15 @@ def counted(values: Any, grid: Any) -> GridCounts:
 
 @given(st.lists(numbers, min_size=1, max_size=40), edges, percents, st.sampled_from(METHODS))
 def test_no_quantile_is_further_off_than_its_bound(
-    values: Any, grid: Any, asked: Any, method: str
+    values: Any, grid: Any, requested: Any, method: str
 ) -> None:
     counts = counted(values, grid)
-    found = counts.quantiles(np.array(asked), method)[:, 0]
-    bounds = counts.errors(np.array(asked), method)[:, 0]
+    found = counts.quantiles(np.array(requested), method)[:, 0]
+    bounds = counts.errors(np.array(requested), method)[:, 0]
     widest = max(
         np.diff([min(values), *(e for e in grid if min(values) < e < max(values)), max(values)])
     )
-    for percent, value, bound in zip(asked, found, bounds, strict=True):
+    for percent, value, bound in zip(requested, found, bounds, strict=True):
         exact = naive.percentile(values, percent, method)
         assert abs(value - exact) <= bound * (1 + 1e-12) + 1e-9
         assert bound <= widest * (1 + 1e-12)
@@ -81,7 +81,7 @@ def test_counts_do_not_depend_on_parts_or_their_order(parts: Any, grid: Any, rng
 
 @given(seed=st.integers(0, 2**32 - 1))
 @settings(max_examples=settings().max_examples // 5)
-def test_what_is_learnt_over_a_grid_is_within_its_bound_of_what_fit_learns(seed: int) -> None:
+def test_what_is_fitted_over_a_grid_is_within_its_bound_of_what_fit_learns(seed: int) -> None:
     dice = np.random.default_rng(seed)
     table = dice.normal(size=(int(dice.integers(1, 300)), 2)) * [1, 50]
     table[dice.random(table.shape) < 0.2] = math.nan
@@ -110,7 +110,7 @@ def test_a_grid_is_checked_when_it_is_declared_and_when_data_come() -> None:
     for wrong in ([], [1.0, 1.0], [2.0, 1.0], [0.0, math.inf], [math.nan], [[0.0], []]):
         for make in (RobustScaler, QuantileTransformer, KBinsDiscretizer):
             with pytest.raises(TransformError, match="finite, strictly ascending"):
-                make(grid=wrong)
+                make(grid=wrong).fit([[1.0]])
     with pytest.raises(TransformError, match="the grid is of 2 columns, the data have 1"):
         RobustScaler(grid=[[0.0], [1.0]]).fit([[1.0]])
     one, other = RobustScaler(grid=[0.0]).fit([[1.0]]), RobustScaler(grid=[1.0]).fit([[1.0]])
@@ -121,16 +121,16 @@ def test_a_grid_is_checked_when_it_is_declared_and_when_data_come() -> None:
     with pytest.raises(TransformError, match="do not match the bins of the grid"):
         FeatureTransformer.from_params({**one.to_params(), "counts": [[1]]})
     with pytest.raises(TransformError, match="quantile_method='weibull'; expected one of over a g"):
-        KBinsDiscretizer(quantile_method="weibull", grid=[0.0])
+        KBinsDiscretizer(quantile_method="weibull", grid=[0.0]).fit([[1.0]])
     with pytest.raises(TransformError, match="bins of equal width need no grid"):
-        KBinsDiscretizer(strategy="uniform", grid=[0.0])
+        KBinsDiscretizer(strategy="uniform", grid=[0.0]).fit([[1.0]])
     with pytest.raises(TransformError, match="the range of column 0 exceeds float64"):
         RobustScaler(grid=[0.0]).fit([[-1.7e308], [1.7e308], [1e308], [0.0]])
     with pytest.raises(TransformError, match="the range of column 0 exceeds float64"):
         RobustScaler().fit([[-1.7e308], [1.7e308], [1.7e308], [-1.7e308]])
 
 
-def test_other_wrong_settings_are_told() -> None:
+def test_other_wrong_settings_are_reported() -> None:
     for make, message in (
         (lambda: RobustScaler(quantile_range=(75, 25)), "two percentages, ascending"),
         (lambda: RobustScaler(quantile_range=(0, 75), unit_variance=True), "between 0 and 100"),
@@ -148,7 +148,7 @@ def test_other_wrong_settings_are_told() -> None:
         (lambda: KBinsDiscretizer([3, 4]).fit([[1.0]]), r"n_bins=\[3, 4\] for 1 columns"),
     ):
         with pytest.raises(TransformError, match=message):
-            make()
+            make().fit([[1.0]])
     bins = KBinsDiscretizer(3, encode="ordinal", strategy="uniform").fit([[0.0], [3.0]])
     with pytest.raises(TransformError, match="row 1 has the bin 3 of 3 bins"):
         bins.inverse_transform([[0.0], [3.0]])

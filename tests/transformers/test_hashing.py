@@ -107,26 +107,28 @@ def test_what_services_may_give_it() -> None:
 
 
 def test_wrong_use_is_rejected() -> None:
-    def told(call: Any) -> str:
+    def reported(call: Any) -> str:
         with pytest.raises(TransformError) as error:
             call()
         return str(error.value)
 
-    assert "n_features=0; expected 1 to 2147483647" in told(lambda: HashingEncoder(0))
-    assert "output='x'; expected one of: vector, index" in told(
-        lambda: HashingEncoder(3, output="x")
+    assert "n_features=0; expected 1 to 2147483647" in reported(
+        lambda: HashingEncoder(0).fit(["a"])
     )
-    assert "column 0 contains 1.5; expected strings, integers" in told(
+    assert "output='x'; expected one of: vector, index" in reported(
+        lambda: HashingEncoder(3, output="x").fit(["a"])
+    )
+    assert "column 0 contains 1.5; expected strings, integers" in reported(
         lambda: HashingEncoder(3).fit([1.5])
     )
-    assert "column 0 contains lists, which have no single index" in told(
+    assert "column 0 contains lists, which have no single index" in reported(
         lambda: HashingEncoder(3, output="index").fit([[["a"]]])
     )
-    assert "expected lists of strings, integers or booleans" in told(
+    assert "expected lists of strings, integers or booleans" in reported(
         lambda: HashingEncoder(3).fit([[[1.5]]])
     )
-    assert "is not fitted" in told(lambda: HashingEncoder(3).transform(["a"]))
-    assert "there are no columns" in told(
+    assert "is not fitted" in reported(lambda: HashingEncoder(3).transform(["a"]))
+    assert "there are no columns" in reported(
         lambda: FeatureTransformer.from_params(
             {**HashingEncoder(3).fit(["a"]).to_params(), "width": 0}
         )

@@ -114,7 +114,7 @@ def test_wrong_use_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: Imputer().fit([[1.7e308], [-1.7e308]]), "column 0 has values whose range exc"),
     ):
         with pytest.raises(TransformError, match=message):
-            make()
+            make().fit([[1.0]])
     with pytest.raises(TransformError, match="without add_indicator=True has no inverse"):
         Imputer().fit([[1.0]]).inverse_transform([[1.0]])
     with pytest.raises(TransformError, match="got 3 columns; expected 2"):

@@ -118,7 +118,7 @@ def test_texts_can_be_filled_but_have_no_mean() -> None:
             call()
 
 
-def test_integers_stay_integers_where_nothing_else_is_asked_for() -> None:
+def test_integers_stay_integers_where_nothing_else_is_requested() -> None:
     whole = np.array([[3], [1], [90]])
     assert FeatureNormalizer.handle_missing_values(whole, "mode").dtype == whole.dtype
     assert FeatureNormalizer.handle_missing_values([[1], [None]], "constant", 0.5) == [[1.0], [0.5]]

@@ -123,17 +123,17 @@ NUMERIC: dict[str, Callable[[], StoredTransformer]] = {
 def test_numbers_come_out_as_transform_makes_them(name: str, dtype: str) -> None:
     data = table(numbers(), [None if v is None else round(v) for v in numbers(2.0)])
     transformer = NUMERIC[name]().fit(data)
-    asked = table(numbers(8.0), [None if v is None else round(v) for v in numbers(4.0, 0.0)])
-    expected = as_array(transformer.transform(asked))
+    requested = table(numbers(8.0), [None if v is None else round(v) for v in numbers(4.0, 0.0)])
+    expected = as_array(transformer.transform(requested))
     model = to_onnx(transformer, dtype=dtype)
-    got = run(model, asked)
+    got = run(model, requested)
     assert got.dtype == dtype
     np.testing.assert_allclose(got, expected, rtol=WITHIN[dtype], atol=WITHIN[dtype] / 100)
-    by_matrix = run(to_onnx(transformer, dtype=dtype, matrix=True), asked)
+    by_matrix = run(to_onnx(transformer, dtype=dtype, matrix=True), requested)
     np.testing.assert_array_equal(by_matrix, got)
     # an empty request, and a single row
-    assert run(model, asked.slice(0, 0)).shape == (0, transformer.width_out)
-    np.testing.assert_array_equal(run(model, asked.slice(3, 1)), got[3:4])
+    assert run(model, requested.slice(0, 0)).shape == (0, transformer.width_out)
+    np.testing.assert_array_equal(run(model, requested.slice(3, 1)), got[3:4])
 
 
 CATEGORIES: dict[str, Callable[[], StoredTransformer]] = {
@@ -162,10 +162,10 @@ def test_texts_come_out_as_transform_makes_them(name: str) -> None:
     transformer = CATEGORIES[name]()
     fitted = transformer.fit(data, target) if transformer.needs_target else transformer.fit(data)  # type: ignore[call-arg]
     # unknown ones, one of them empty, which is how a null is told unless it is a category
-    asked = table(texts("abcdefgh"), texts(["xyz", "xyzö"][name != "fill"]))
-    expected = as_array(fitted.transform(asked))
+    requested = table(texts("abcdefgh"), texts(["xyz", "xyzö"][name != "fill"]))
+    expected = as_array(fitted.transform(requested))
     for dtype, within in WITHIN.items():
-        got = run(to_onnx(Frozen(fitted), dtype=dtype), asked)
+        got = run(to_onnx(Frozen(fitted), dtype=dtype), requested)
         np.testing.assert_allclose(got, expected, rtol=within, atol=within / 100)
 
 
@@ -188,9 +188,15 @@ def test_branches_of_texts_and_numbers_nested_in_a_pipeline() -> None:
     version = FittedVersion("model_inputs", 3, outer, 0)
     model = to_onnx(version, dtype="float64")
     assert [each.name for each in model.graph.input] == ["amount", "city", "shop", "age"]
-    told = {each.key: each.value for each in model.metadata_props}
-    assert (told["name"], told["version"], told["digest"]) == ("model_inputs", "3", version.digest)
-    assert told["columns"].startswith('["numbers__amount", "numbers__age", "city__city", "shop__')
+    reported = {each.key: each.value for each in model.metadata_props}
+    assert (reported["name"], reported["version"], reported["digest"]) == (
+        "model_inputs",
+        "3",
+        version.digest,
+    )
+    assert reported["columns"].startswith(
+        '["numbers__amount", "numbers__age", "city__city", "shop__'
+    )
     expected = as_array(outer.transform(data))
     np.testing.assert_allclose(run(model, data), expected, rtol=1e-12, atol=1e-14)
 
@@ -205,12 +211,12 @@ def test_random_pipelines_of_numbers_agree(seed: int) -> None:
     soft = ("log", "quantiles", "six steps")
     left_out = ("ratio", "interactions", *choice.choice([sharp, soft]))
     steps = [name for name in NUMERIC if not any(word in name for word in left_out)]
-    data, asked = (table(*with_gaps_of(dice)) for _ in range(2))
+    data, requested = (table(*with_gaps_of(dice)) for _ in range(2))
     chosen = [choice.choice(steps) for _ in range(choice.randrange(2, 5))]
     pipeline = Pipeline([(f"s{i}", NUMERIC[name]()) for i, name in enumerate(chosen)])
     pipeline.fit(data)
-    expected = as_array(pipeline.transform(asked))
-    got = run(to_onnx(pipeline, dtype="float64"), asked)
+    expected = as_array(pipeline.transform(requested))
+    got = run(to_onnx(pipeline, dtype="float64"), requested)
     np.testing.assert_allclose(got, expected, rtol=1e-6, atol=1e-9, err_msg=str(chosen))
 
 
@@ -263,10 +269,10 @@ def test_lists_are_hashed_item_by_item(signed: bool) -> None:
     np.testing.assert_allclose(run(model, rows), expected, rtol=1e-12)
     np.testing.assert_allclose(run(model, rows[1:2]), expected[1:2], rtol=1e-12)
     whole = HashingEncoder(6, alternate_sign=signed).fit([[[1, 2]], [[3, None, -4]], [None]])
-    asked = [[[2, 2, -4]], [None], [[7]]]
+    requested = [[[2, 2, -4]], [None], [[7]]]
     for settings_ in ({}, {"whole_numbers": [0]}):
-        got = run(to_onnx(whole, **settings_), asked)  # type: ignore[arg-type]
-        np.testing.assert_array_equal(got, whole.transform(asked))
+        got = run(to_onnx(whole, **settings_), requested)  # type: ignore[arg-type]
+        np.testing.assert_array_equal(got, whole.transform(requested))
     with pytest.raises(TransformError, match="column 0 contains 'a', and the model takes lists"):
         to_feeds(model, [["a", 1.0]])
     plain = to_onnx(HashingEncoder(6).fit(["a"]))
@@ -299,8 +305,8 @@ def test_a_text_that_would_be_null_and_a_null_that_would_be_a_text_are_refused()
         to_feeds(own, ["", None])
 
 
-def test_what_cannot_be_expressed_is_told_with_its_step() -> None:
-    def told(transformer: StoredTransformer, **settings: Any) -> str:
+def test_what_cannot_be_expressed_is_reported_with_its_step() -> None:
+    def reported(transformer: StoredTransformer, **settings: Any) -> str:
         with pytest.raises(TransformError) as error:
             to_onnx(transformer, **settings)
         return str(error.value)
@@ -309,16 +315,18 @@ def test_what_cannot_be_expressed_is_told_with_its_step() -> None:
         pass
 
     pipeline = Pipeline([("fill", Imputer()), ("own", Doubled())]).fit([1.0, 2.0])
-    assert told(pipeline).startswith("step 'own': a Doubled cannot be expressed in ONNX; there is")
+    assert reported(pipeline).startswith(
+        "step 'own': a Doubled cannot be expressed in ONNX; there is"
+    )
     fill = Imputer("most_frequent").fit(["a"])
-    assert "'x0' that comes out is strings, and a model gives numbers" in told(fill)
+    assert "'x0' that comes out is strings, and a model gives numbers" in reported(fill)
     near = OneHotEncoder().fit([16777216, 16777217])
-    assert "two categories are one number in float32; use dtype='float64'" in told(near)
+    assert "two categories are one number in float32; use dtype='float64'" in reported(near)
     assert run(to_onnx(near, dtype="float64"), [16777217]).tolist() == [[0, 1]]
-    assert "is not fitted" in told(StandardScaler())
-    assert "dtype='int8'; expected one of: float32, float64" in told(near, dtype="int8")
-    assert "matrix=True is for numbers only" in told(OneHotEncoder().fit(["a"]), matrix=True)
-    assert "whole_numbers=3 is no column of: x0" in told(near, whole_numbers=[3])
+    assert "is not fitted" in reported(StandardScaler())
+    assert "dtype='int8'; expected one of: float32, float64" in reported(near, dtype="int8")
+    assert "matrix=True is for numbers only" in reported(OneHotEncoder().fit(["a"]), matrix=True)
+    assert "whole_numbers=3 is no column of: x0" in reported(near, whole_numbers=[3])
     with pytest.raises(TransformError, match="got 2 columns; the model takes 1"):
         to_feeds(to_onnx(near, dtype="float64"), [[1, 2]])
 

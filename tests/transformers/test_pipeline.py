@@ -71,14 +71,14 @@ def test_a_pipeline_is_its_steps_one_after_another_in_every_form(form: str) -> N
         steps = [(f"{i}_{name}".replace("__", "_"), KINDS[name]()) for i, name in enumerate(names)]
         pipeline = Pipeline(steps).fit(put(form, ROWS))
         data: Any = put(form, ROWS)
-        asked: Any = put(form, [[None, 3.0], [7.0, -2.0], [1.0, None], [0.0, 5.0]])
-        expected = asked
+        requested: Any = put(form, [[None, 3.0], [7.0, -2.0], [1.0, None], [0.0, 5.0]])
+        expected = requested
         for _, step in steps:
             again = FeatureTransformer.from_params(step.to_params())
             assert again.to_params() == type(step).from_params(step.to_params()).to_params()
             expected = step.transform(expected)
             data = step.transform(data)
-        got = pipeline.transform(asked)
+        got = pipeline.transform(requested)
         assert type(got) is type(expected)
         assert rows_of(got) == rows_of(expected), names
         assert rows_of(Pipeline(steps).fit_transform(put(form, ROWS))) == rows_of(data)
@@ -151,9 +151,9 @@ def test_nested_ones_are_what_their_parameters_say(seed: int) -> None:
         return
     params = json.loads(json.dumps(made.to_params(), allow_nan=False))
     assert FeatureTransformer.from_params(params) == made
-    asked = [row() for _ in range(9)]
-    expected = [row_of(params, each)[0] for each in asked]
-    got = made.transform(asked)
+    requested = [row() for _ in range(9)]
+    expected = [row_of(params, each)[0] for each in requested]
+    got = made.transform(requested)
     for mine, its in zip(got, expected, strict=True):
         pairs = [[None if v is None or v != v else v for v in each] for each in (mine, its)]
         assert pairs[0] == pairs[1]
@@ -179,7 +179,7 @@ def test_numbers_in_blocks_are_what_columns_make() -> None:
     assert made.supports_matrix
 
 
-def test_values_that_a_step_refuses_are_told_with_its_name_and_marked_in_services() -> None:
+def test_values_that_a_step_refuses_are_reported_with_its_name_and_marked_in_services() -> None:
     strict = Pipeline([("fill", Passthrough()), ("hot", OneHotEncoder())]).fit([1.0, 2.0])
     for data in ([[3.0]], np.array([[3.0]]), pa.table({"x0": [3.0]})):
         with pytest.raises(TransformError, match="step 'hot': column 0 has the unknown category"):
@@ -188,7 +188,7 @@ def test_values_that_a_step_refuses_are_told_with_its_name_and_marked_in_service
     assert applied.failed is not None
     assert applied.failed.tolist() == [False, True]
     log = Pipeline([("scale", StandardScaler()), ("log", LogTransform(2.0))]).fit([0.0, 2.0])
-    with pytest.raises(TransformError, match="step 'log': column 0 contains -3.0; expected values"):
+    with pytest.raises(TransformError, match="step 'log': .* column 0 contains -3.0; expected"):
         log.transform(np.array([-2.0]))
     with pytest.raises(TransformError, match="column 0 contains an infinite value"):
         log.transform(np.array([np.inf]))
@@ -262,10 +262,12 @@ def test_targets_reach_the_steps_that_need_them() -> None:
     folds = new().fit(table.drop_columns("t"), y)
     again = new().fit_transform(table.drop_columns("t"), y)
     assert folds.transform(table.drop_columns("t")) != again
-    with pytest.raises(TransformError, match="step 'columns': step 'city': .* pass y"):
+    with pytest.raises(TransformError, match="step 'columns': step 'city': .* requires y"):
         new().fit(table.drop_columns("t"))
     with pytest.raises(TransformError, match="steps declare the event times t and u; expected one"):
-        Pipeline([("a", TargetEncoder(event_time="t")), ("b", TargetEncoder(event_time="u"))])
+        Pipeline([("a", TargetEncoder(event_time="t")), ("b", TargetEncoder(event_time="u"))]).fit(
+            [1.0], [1.0]
+        )
 
 
 def test_inverses_go_backwards_where_every_step_has_one() -> None:
@@ -326,21 +328,23 @@ def test_services_know_what_goes_in_and_out() -> None:
 
 
 def test_wrong_use_is_rejected() -> None:
-    def told(call: Any) -> str:
+    def reported(call: Any) -> str:
         with pytest.raises(TransformError) as error:
             call()
         return str(error.value)
 
     step = ("a", StandardScaler())
-    assert "needs at least one step" in told(lambda: Pipeline([]))
-    assert "two steps are called 'a'" in told(lambda: Pipeline([step, step]))
-    assert "a step is called 'a__b'" in told(lambda: Pipeline([("a__b", StandardScaler())]))
-    assert "'a' is 3; expected a transformer that can be stored" in told(
-        lambda: Pipeline([("a", 3)])  # type: ignore[list-item]
+    assert "needs at least one step" in reported(lambda: Pipeline([]).fit(ROWS))
+    assert "two steps are called 'a'" in reported(lambda: Pipeline([step, step]).fit(ROWS))
+    assert "a step is called 'a__b'" in reported(
+        lambda: Pipeline([("a__b", StandardScaler())]).fit(ROWS)
     )
-    assert "this Pipeline is not fitted" in told(lambda: Pipeline([step]).transform([1.0]))
-    assert "this Pipeline has no step 'b'; it has: a" in told(lambda: Pipeline([step])["b"])
-    assert "step 'a': column 0 contains strings; expected numbers" in told(
+    assert "'a' is 3; expected a transformer that can be stored, a fit" in reported(
+        lambda: Pipeline([("a", 3)]).fit(ROWS)  # type: ignore[list-item]
+    )
+    assert "this Pipeline is not fitted" in reported(lambda: Pipeline([step]).transform([1.0]))
+    assert "this Pipeline has no step 'b'; it has: a" in reported(lambda: Pipeline([step])["b"])
+    assert "step 'a': column 0 contains strings; expected numbers" in reported(
         lambda: Pipeline([step]).fit(["x"])
     )
     for columns, message in (
@@ -349,30 +353,30 @@ def test_wrong_use_is_rejected() -> None:
         (["x"], "names the column 'x', but the data have no names"),
         ([7], "branch 'a': there is no column 7 of 2"),
     ):
-        assert message in told(
+        assert message in reported(
             lambda c=columns: ColumnTransformer([("a", StandardScaler(), c)]).fit(ROWS)
         )
     table = put("table", ROWS)
-    assert "branch 'a': there is no column 'x'; there is: a, b" in told(
+    assert "branch 'a': there is no column 'x'; there is: a, b" in reported(
         lambda: ColumnTransformer([("a", StandardScaler(), "x")]).fit(table)
     )
-    assert "every column is dropped" in told(
+    assert "every column is dropped" in reported(
         lambda: ColumnTransformer([("a", "drop", [0, 1])]).fit(ROWS)
     )
-    assert "'x'; expected a transformer, 'passthrough' or 'drop'" in told(
-        lambda: ColumnTransformer([("a", "x", 0)])
+    assert "'x'; expected a transformer, 'passthrough' or 'drop'" in reported(
+        lambda: ColumnTransformer([("a", "x", 0)]).fit(ROWS)
     )
     double = ColumnTransformer(
         [("a", StandardScaler(), 0), ("b", MinMaxScaler(), 0)], verbose_feature_names_out=False
     ).fit(table)
-    assert "two output columns are called 'a'" in told(lambda: double.transform(table))
+    assert "two output columns are called 'a'" in reported(lambda: double.transform(table))
     frozen = Frozen(StandardScaler().fit([1.0, 2.0]))
-    assert "different frozen transformers" in told(
+    assert "different frozen transformers" in reported(
         lambda: frozen.merge(Frozen(StandardScaler().fit([3.0])))
     )
     made = ColumnTransformer([("a", StandardScaler(), 0)]).fit(ROWS)
     other = ColumnTransformer([("a", StandardScaler(), 1)]).fit(ROWS)
-    assert "different branches or columns" in told(lambda: made.merge(other))
+    assert "different branches or columns" in reported(lambda: made.merge(other))
     wrong = made.to_params()
     wrong["branches"][0]["columns"] = [5]
-    assert "does not have the columns" in told(lambda: FeatureTransformer.from_params(wrong))
+    assert "does not have the columns" in reported(lambda: FeatureTransformer.from_params(wrong))

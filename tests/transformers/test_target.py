@@ -56,8 +56,10 @@ def test_it_is_that_of_scikit_learn(kind: str) -> None:
         np.testing.assert_allclose(ours.target_mean_, theirs.target_mean_, rtol=1e-12)
         for mine, its in zip(ours.encodings_, theirs.encodings_, strict=True):
             np.testing.assert_allclose(mine, its, rtol=1e-11)
-        asked = np.array([["a", "unknown"], ["unknown", "x"]], object)
-        np.testing.assert_allclose(ours.transform(asked), theirs.transform(asked), rtol=1e-12)
+        requested = np.array([["a", "unknown"], ["unknown", "x"]], object)
+        np.testing.assert_allclose(
+            ours.transform(requested), theirs.transform(requested), rtol=1e-12
+        )
         assert ours.names_out(["p", "q"]) == theirs.get_feature_names_out(["p", "q"]).tolist()
 
 
@@ -95,14 +97,16 @@ def test_parts_and_merges_in_any_order_are_the_same_to_the_bit(
     for part in shuffled:
         own = fit(new(), part)
         merged = merged.merge(own) if rng.random() < 0.5 else own.merge(merged)
-    asked = [["a"], ["b"], ["new"], [None]]
+    requested = [["a"], ["b"], ["new"], [None]]
     assert whole == stepwise == merged
-    assert whole.transform(asked) == stepwise.transform(asked) == merged.transform(asked)
+    assert (
+        whole.transform(requested) == stepwise.transform(requested) == merged.transform(requested)
+    )
     params = json.loads(json.dumps(whole.to_params(), allow_nan=False))
     again = FeatureTransformer.from_params(params)
     assert again == whole
     # and what the parameters alone say, to the bit
-    assert again.transform(asked) == [row_of(params, row)[0] for row in asked]
+    assert again.transform(requested) == [row_of(params, row)[0] for row in requested]
 
 
 def test_numbers_far_from_zero_keep_their_digits() -> None:
@@ -204,7 +208,7 @@ def test_the_event_time_may_be_a_column_that_is_no_feature() -> None:
     assert again.event_time == "t"
 
 
-def test_rows_without_a_target_are_encoded_and_not_learnt_from() -> None:
+def test_rows_without_a_target_are_encoded_and_not_fitted() -> None:
     x, y = ["a", "a", "b", "b", "a"], [1.0, 2.0, 3.0, 5.0, None]
     encoder = TargetEncoder(target_type="continuous", smooth=0.0, cv=2, shuffle=False)
     got = encoder.fit_transform(x, y)
@@ -225,7 +229,7 @@ def test_services_take_what_it_was_fitted_on() -> None:
 
 
 def test_wrong_use_is_rejected() -> None:
-    def told(call: Any) -> str:
+    def reported(call: Any) -> str:
         with pytest.raises(TransformError) as error:
             call()
         return str(error.value)
@@ -233,39 +237,41 @@ def test_wrong_use_is_rejected() -> None:
     for wrong_settings, message in (
         ({"target_type": "x"}, "target_type='x'; expected one of: auto, continuous, binary, mult"),
         ({"smooth": -1.0}, "smooth=-1.0; expected 'auto' or a number from 0"),
-        ({"cv": 1}, "cv=1; expected 2 or more folds"),
+        ({"cv": 1}, "cv=1; expected 2 or more"),
         ({"label_delay_ms": -1}, "label_delay_ms=-1; expected 0 or more"),
     ):
-        assert message in told(lambda s=wrong_settings: TargetEncoder(**s))
+        assert message in reported(lambda s=wrong_settings: TargetEncoder(**s).fit(["a"], [1.0]))
     encoder = TargetEncoder()
-    assert "is fitted on targets; pass y" in told(lambda: encoder.fit([["a"]]))
-    assert "y has 2 rows and 1 columns; expected 1 and 1" in told(
+    assert "requires y to be passed, but the target y is None" in reported(
+        lambda: encoder.fit([["a"]])
+    )
+    assert "y has 2 rows and 1 columns; expected 1 and 1" in reported(
         lambda: encoder.fit([["a"]], [1, 2])
     )
-    assert "1 rows with a target cannot be split into cv=5" in told(
+    assert "1 rows with a target cannot be split into cv=5" in reported(
         lambda: encoder.fit_transform(["a"], [0.5])
     )
-    assert "no class of the target has as many rows as cv=5" in told(
+    assert "no class of the target has as many rows as cv=5" in reported(
         lambda: encoder.fit_transform(["a"] * 6, [1, 1, 2, 2, 3, 3])
     )
     many = list(range(101))
-    assert "y has 101 distinct integers; pass target_type='continuous'" in told(
+    assert "y has 101 distinct integers; pass target_type='continuous'" in reported(
         lambda: encoder.fit(["a"] * 101, many)
     )
     assert TargetEncoder(target_type="continuous").fit(["a"] * 101, many).transform(["a"]) == [50]
-    assert "target_type='binary', but y has the classes [1, 2, 3]" in told(
+    assert "target_type='binary', but y has the classes [1, 2, 3]" in reported(
         lambda: TargetEncoder(target_type="binary").fit(["a"] * 3, [1, 2, 3])
     )
-    assert "but y has the classes [1, 2]; expected 3 or more" in told(
+    assert "but y has the classes [1, 2]; expected 3 or more" in reported(
         lambda: TargetEncoder(target_type="multiclass").fit(["a"] * 2, [1, 2]).transform(["a"])
     )
-    assert "the targets of one part are classes" in told(
+    assert "the targets of one part are classes" in reported(
         lambda: TargetEncoder().fit(["a"], [1]).partial_fit(["a"], [1.5])
     )
-    assert "y has values whose squares exceed float64" in told(
+    assert "y has values whose squares exceed float64" in reported(
         lambda: TargetEncoder(target_type="continuous").fit(["a"], [1.5e200])
     )
-    assert "label_delay_ms=5 requires event times" in told(
+    assert "label_delay_ms=5 requires event times" in reported(
         lambda: TargetEncoder(label_delay_ms=5).fit_transform(["a"], [0.5])
     )
     timed = TargetEncoder(target_type="continuous")
@@ -274,15 +280,15 @@ def test_wrong_use_is_rejected() -> None:
         ([1, None], "event_time_ms is null in row 1; expected one time per row"),
         ([1.5, 2.5], "event_time_ms has no integers; expected milliseconds since the Unix epoch"),
     ):
-        assert message in told(
+        assert message in reported(
             lambda t=times: timed.fit_transform(["a", "b"], [0.5, 1.5], event_time_ms=t)
         )
-    assert "with smooth='auto' cannot be merged with one with smooth=1.0" in told(
+    assert "with smooth='auto' cannot be merged with one with smooth=1.0" in reported(
         lambda: timed.fit(["a"], [0.5]).merge(
             TargetEncoder(target_type="continuous", smooth=1.0).fit(["a"], [0.5])
         )
     )
-    assert "has no inverse" in told(lambda: timed.inverse_transform(pa.table({"a": [1.0]})))
+    assert "has no inverse" in reported(lambda: timed.inverse_transform(pa.table({"a": [1.0]})))
     params = timed.fit(["a"], [0.5]).to_params()
     for wrong in ({"targets": [[[1, "0.5", "0x1p0"]]]}, {"rows": 7}, {"categories": []}):
         with pytest.raises(TransformError):

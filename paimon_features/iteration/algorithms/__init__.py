@@ -31,9 +31,13 @@ from paimon_features.iteration.algorithms.online_estimators import (
 )
 from paimon_features.iteration.algorithms.online_scaler import (
     CountTumblingWindows,
+    EventTimeSessionWindows,
     EventTimeTumblingWindows,
     GlobalWindows,
     OnlineStandardScaler,
+    ProcessingTimeSessionWindows,
+    ProcessingTimeTumblingWindows,
+    TimedModelVersions,
 )
 from paimon_features.iteration.algorithms.online_training import ModelVersions
 from paimon_features.iteration.algorithms.scaler_estimators import (
@@ -45,6 +49,7 @@ from paimon_features.iteration.algorithms.scaler_estimators import (
 
 __all__ = [
     "CountTumblingWindows",
+    "EventTimeSessionWindows",
     "EventTimeTumblingWindows",
     "GlobalWindows",
     "Imputer",
@@ -61,6 +66,9 @@ __all__ = [
     "OnlineKMeans",
     "OnlineLogisticRegression",
     "OnlineStandardScaler",
+    "ProcessingTimeSessionWindows",
+    "ProcessingTimeTumblingWindows",
     "RobustScaler",
     "StandardScaler",
+    "TimedModelVersions",
 ]

@@ -16,6 +16,7 @@ from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.bounded_training import aggregate
 from paimon_features.iteration.algorithms.estimator import (
     ColumnsEstimator,
+    Parameters,
     TrainingSource,
     VectorEstimator,
 )
@@ -29,7 +30,11 @@ from paimon_features.transformers.flink_ml import (
     KBinsDiscretizerModel,
     OneHotEncoderModel,
 )
-from paimon_features.transformers.flink_ml.column_models import is_missing
+from paimon_features.transformers.flink_ml.column_models import (
+    CONSTANT,
+    interaction_of,
+    is_missing,
+)
 from paimon_features.transformers.flink_ml.vectors import as_table, dense, read_features
 
 
@@ -123,8 +128,10 @@ class _Frequencies:
 class KBinsDiscretizer(VectorEstimator):
     """Flink ML's discretizer: bins of ``uniform`` width, by ``quantile``, or by ``kmeans``.
 
-    The last two use at most ``sub_samples`` rows, drawn by ``seed``. A constant column has one
-    bin, and bins without width are omitted.
+    The last two use at most ``sub_samples`` rows, drawn by ``seed``. A constant column has the one
+    bin ``[-inf, inf]``. A bin without width gets the middle of its neighbouring edges as its right
+    edge (the last bin: as its left edge), as in Flink ML since FLINK-31029; a bin that still has
+    none, since its edges are adjacent numbers or two centroids of ``kmeans`` are equal, is omitted.
 
     >>> model = KBinsDiscretizer(strategy="uniform", num_bins=2).fit([[0.0], [4.0]])
     >>> model.transform([[1.0], [2.0], [9.0]]).tolist()
@@ -188,22 +195,43 @@ class _Sample:
 
 def _uniform(low: float, high: float, bins: int) -> Sequence[float]:
     if low == high:
-        return []
+        return CONSTANT
     # added step by step, as Flink ML does
-    return np.cumsum([low, *[(high - low) / bins] * bins]).tolist()
+    edges = np.unique(np.cumsum([low, *[(high - low) / bins] * bins])).tolist()
+    return edges if len(edges) > 1 else [low, high]  # a width that rounding loses
 
 
 def _edges(values: Floats, strategy: str, bins: int) -> Sequence[float]:
     low, high = float(values[0]), float(values[-1])
     if low == high:
-        return []
+        return CONSTANT
     starts = values[(np.arange(bins) * (len(values) / bins)).astype(np.int64)]
     if strategy == "quantile":
-        return np.unique([*starts, high]).tolist()
+        return _with_width([*starts.tolist(), high] if len(values) > bins else values.tolist())
     if len(np.unique(values)) <= bins:
         return _uniform(low, high, bins)
     centres = _kmeans_of_sorted(values, starts)
-    return [low, *((a + b) / 2 for a, b in pairwise(centres.tolist())), high]
+    between = ((a + b) / 2 for a, b in pairwise(centres.tolist()))
+    return np.unique([low, *between, high]).tolist()
+
+
+def _with_width(edges: Sequence[float]) -> Sequence[float]:
+    """Return ascending edges without bins of width 0, as Flink ML does since FLINK-31029.
+
+    An edge that occurs several times stays twice; the second is moved to the middle of its
+    neighbours, and of the last two the first.
+
+    >>> _with_width([0.0, 1.0, 1.0, 2.0, 2.0])
+    [0.0, 1.0, 1.5, 1.75, 2.0]
+    """
+    values, counts = np.unique(edges, return_counts=True)
+    out = np.repeat(values, np.minimum(counts, 2)).tolist()
+    for i in range(1, len(out) - 1):
+        if out[i] == out[i - 1]:
+            out[i] = (out[i + 1] + out[i - 1]) / 2
+    if out[-1] == out[-2]:
+        out[-2] = (out[-1] + out[-3]) / 2
+    return np.unique(out).tolist()
 
 
 def _kmeans_of_sorted(values: Floats, centres: Floats) -> Floats:
@@ -261,32 +289,29 @@ class OneHotEncoder(ColumnsEstimator):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interaction:
+class Interaction(Parameters):
     """Flink ML's interaction: all products of one value of each column; stateless.
 
+    Vectors of one column may have different sizes in different rows.
+
     >>> import pyarrow as pa
-    >>> table = pa.table({"a": [[1.0, 2.0]], "b": [[3.0, 4.0]]})
-    >>> Interaction(input_cols=("a", "b")).transform(table)["output"].to_pylist()
-    [[3.0, 4.0, 6.0, 8.0]]
+    >>> table = pa.table({"a": [[1.0, 2.0], [2.0]], "b": [[3.0, 4.0], [5.0, 6.0]]})
+    >>> Interaction().set_input_cols("a", "b").transform(table)["output"].to_pylist()
+    [[3.0, 4.0, 6.0, 8.0], [10.0, 12.0]]
     """
 
-    input_cols: tuple[str, ...]
+    input_cols: tuple[str, ...] = ()
     output_col: str = "output"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "input_cols", tuple(self.input_cols))
-        if not self.input_cols:
-            raise DefinitionError("Interaction: input_cols is empty")
 
     def fit(self, X: Any) -> InteractionModel:
-        """Return the model for vectors of the sizes in this table, to be stored and served."""
-        found = as_table(X)
-        if found is None:
-            raise TransformError(f"Interaction: got {type(X).__name__}; expected a table")
-        table = found[0]
-        missing = [name for name in self.input_cols if name not in table.column_names]
-        if missing:
-            raise TransformError(f"the table has no column {missing[0]!r}")
+        """Return the model for vectors of the sizes in this table, to be stored and served.
+
+        A served feature has one width, so the vectors of a column must have one size here.
+        """
+        table, _ = self._table(X)
         known = table.select(list(dict.fromkeys(self.input_cols))).drop_null()
         sizes = [read_features(known, name).shape[1] for name in self.input_cols]
         return InteractionModel(
@@ -298,4 +323,21 @@ class Interaction:
 
     def transform(self, X: Any) -> Any:
         """Return the table with the products; null where one of the columns is null."""
-        return self.fit(X).transform(X)
+        table, back = self._table(X)
+        if self.output_col in table.column_names:
+            raise TransformError(
+                f"the table has a column {self.output_col!r} already; rename the output"
+            )
+        column = interaction_of(table, self.input_cols)
+        return back(table.append_column(self.output_col, column))
+
+    def _table(self, X: Any) -> Any:
+        if not self.input_cols:
+            raise DefinitionError("Interaction: input_cols is empty; expected names of columns")
+        found = as_table(X)
+        if found is None:
+            raise TransformError(f"Interaction: got {type(X).__name__}; expected a table")
+        missing = [name for name in self.input_cols if name not in found[0].column_names]
+        if missing:
+            raise TransformError(f"the table has no column {missing[0]!r}")
+        return found

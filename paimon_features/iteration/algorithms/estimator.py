@@ -57,15 +57,12 @@ class Executor(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Estimator(ABC):
+class Parameters:
     """Parameters with the names and defaults of Flink ML's Python API.
 
     ``set_<parameter>(value)`` returns a copy with another value, as code written for Flink ML
-    calls it. A subclass names its ``model``, whose settings are the parameters of the same names.
+    calls it.
     """
-
-    model: ClassVar[type[Model]]
-    """The class of the fitted model."""
 
     def __getattr__(self, name: str) -> Any:
         parameter = name.removeprefix("set_")
@@ -79,6 +76,17 @@ class Estimator(ABC):
     def _with(self, parameter: str, values: tuple[Any, ...]) -> Self:
         many = parameter.endswith("_cols") and not (len(values) == 1 and values[0] is None)
         return dataclasses.replace(self, **{parameter: values if many else values[0]})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Estimator(Parameters, ABC):
+    """Parameters and ``fit``.
+
+    A subclass names its ``model``, whose settings are the parameters of the same names.
+    """
+
+    model: ClassVar[type[Model]]
+    """The class of the fitted model."""
 
     def fit(
         self,

@@ -11,6 +11,7 @@ import numpy as np
 from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.estimator import SupervisedEstimator, TrainingSource
 from paimon_features.iteration.algorithms.parameter_checks import (
+    above,
     at_least,
     initial_data,
     one_of,
@@ -41,7 +42,8 @@ class _LinearEstimator(SupervisedEstimator):
 
     def __post_init__(self) -> None:
         at_least(self, 1, "max_iter", "global_batch_size")
-        at_least(self, 0, "learning_rate", "tol", "reg")
+        above(self, 0, "learning_rate")
+        at_least(self, 0, "tol", "reg")
         within(self, 0, 1, "elastic_net")
 
     def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:

@@ -25,6 +25,7 @@ from paimon_features.iteration.algorithms.online_training import (
     train_online,
 )
 from paimon_features.iteration.algorithms.parameter_checks import (
+    above,
     at_least,
     initial_data,
     one_of,
@@ -110,7 +111,7 @@ class OnlineLogisticRegression(_CountBatches, SupervisedEstimator):
     reg: float = 0.0
     elastic_net: float = 0.0
     raw_prediction_col: str = "rawPrediction"
-    model_version_col: str | None = "version"
+    model_version_col: str | None = "modelVersion"
 
     model = LogisticRegressionModel
     version_name = "modelVersion"
@@ -118,11 +119,8 @@ class OnlineLogisticRegression(_CountBatches, SupervisedEstimator):
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, 0, 1, "elastic_net")
-        at_least(self, 0, "reg", "beta")
-        if not self.alpha > 0:
-            raise DefinitionError(
-                f"OnlineLogisticRegression: alpha={self.alpha}; expected a number above 0"
-            )
+        at_least(self, 0, "reg")
+        above(self, 0, "alpha", "beta")
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         return zero_or_one(self, super()._rows(X, y, sample_weight))
@@ -175,9 +173,7 @@ class _FtrlSteps:
         z = state.z + g - sigma * state.coefficient
         step = (self.beta + np.sqrt(n)) / self.alpha + self.l2
         towards = np.where(z < 0, -1.0, 1.0) * self.l1 - z
-        # a step of 0 (beta 0, no gradient yet) only occurs where |z| <= l1
-        moved = towards / np.where(step > 0, step, 1.0)
-        coefficient = np.where(np.abs(z) <= self.l1, 0.0, moved)
+        coefficient = np.where(np.abs(z) <= self.l1, 0.0, towards / step)
         return Ftrl(coefficient, z, n, state.version + 1)
 
     def model_data(self, state: Ftrl) -> dict[str, Any]:
@@ -194,7 +190,8 @@ class OnlineKMeans(_CountBatches, PredictionEstimator):
 
     It starts from the centroids and weights of ``initial``. A new centroid is the mean of the old
     one, with its weight times ``decay_factor`` (0: it is forgotten), and of the points of the
-    batch that are closest to it. A centroid without any weight keeps its position.
+    batch that are closest to it. A centroid without any weight keeps its position. ``k``, if
+    given, must be the number of the centroids.
 
     >>> start = KMeansModel({"centroids": [[0.0], [9.0]], "weights": [1.0, 1.0]})
     >>> versions = OnlineKMeans(global_batch_size=2).fit([[1.0], [8.0]], initial=start)
@@ -202,6 +199,7 @@ class OnlineKMeans(_CountBatches, PredictionEstimator):
     [[1.0], [8.0]]
     """
 
+    k: int | None = None
     decay_factor: float = 0.0
     distance_measure: str = "euclidean"
     seed: int = 0
@@ -211,11 +209,18 @@ class OnlineKMeans(_CountBatches, PredictionEstimator):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.k is not None:
+            at_least(self, 2, "k")
         within(self, 0, 1, "decay_factor")
         one_of(self, "distance_measure", MEASURES)
 
     def _start(self, rows: TrainingBlock | None, initial: Model | None) -> Any:
         data = self._initial(initial, "centroids")
+        if self.k not in (None, len(data["centroids"])):
+            raise DefinitionError(
+                f"OnlineKMeans: k={self.k}, but initial= has {len(data['centroids'])} centroids; "
+                "omit k, or pass a model of as many"
+            )
         return data["centroids"], data["weights"], 0
 
     def _program(

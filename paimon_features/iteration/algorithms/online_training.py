@@ -57,8 +57,16 @@ class OnlineAlgorithm(Protocol):
 class BatchCutter(Protocol):
     """Decides where a batch ends."""
 
+    def arrived(self, block: TrainingBlock) -> TrainingBlock:
+        """Return a block as it is to be cut, when it arrives."""
+        ...
+
     def cut(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
         """Return the rows of the first batch and its end time, if any; None: incomplete."""
+        ...
+
+    def at_end(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
+        """Return the rows of the batch that the end of the input ends; None: it is dropped."""
         ...
 
 
@@ -68,8 +76,16 @@ class CountCutter:
     def __init__(self, rows: int) -> None:
         self._rows = rows
 
+    def arrived(self, block: TrainingBlock) -> TrainingBlock:
+        """Return the block."""
+        return block
+
     def cut(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
         return (self._rows, None) if sum(map(len, blocks)) >= self._rows else None
+
+    def at_end(self, blocks: Sequence[TrainingBlock]) -> tuple[int, int | None] | None:
+        """Return None: a batch has all its rows."""
+        return None
 
 
 class ModelVersions(Sequence[Model]):
@@ -175,18 +191,30 @@ class _Batches:
 
     def process_element(self, block: TrainingBlock, ctx: Any, out: Any) -> None:
         waiting = ctx.state.list("waiting")
+        block = self._cutter.arrived(block)
         blocks = [*waiting.get(), block]
         before = blocks
         while (cut := self._cutter.cut(blocks)) is not None:
-            rows, end_ms = cut
-            batch = join(list(window(blocks, 0, rows)))
-            for part in self._parts(batch):
-                out.collect(_BatchPart(part.subtask, part, end_ms))
+            self._emit(blocks, cut, out)
+            rows, _ = cut
             blocks = list(window(blocks, rows, sum(map(len, blocks)) - rows))
         if blocks is before:
             waiting.add(block)
         else:
             waiting.update(blocks)
+
+    def end_input(self, ctx: Any, out: Any) -> None:
+        waiting = ctx.state.list("waiting")
+        blocks = list(waiting.get())
+        cut = self._cutter.at_end(blocks)
+        if cut is not None:
+            self._emit(blocks, cut, out)
+        waiting.clear()
+
+    def _emit(self, blocks: Sequence[TrainingBlock], cut: tuple[int, int | None], out: Any) -> None:
+        rows, end_ms = cut
+        for part in self._parts(join(list(window(blocks, 0, rows)))):
+            out.collect(_BatchPart(part.subtask, part, end_ms))
 
     def _parts(self, batch: TrainingBlock) -> list[TrainingBlock]:
         rows, remainder = divmod(len(batch), self._parallelism)

@@ -19,6 +19,13 @@ def at_least(estimator: Any, minimum: float, *parameters: str) -> None:
             _invalid(estimator, name, f"{minimum} or more")
 
 
+def above(estimator: Any, minimum: float, *parameters: str) -> None:
+    """Raise DefinitionError for a parameter that is not greater than ``minimum``."""
+    for name in parameters:
+        if not getattr(estimator, name) > minimum:
+            _invalid(estimator, name, f"a number above {minimum}")
+
+
 def within(estimator: Any, low: float, high: float, *parameters: str) -> None:
     """Raise DefinitionError for a parameter outside ``[low, high]``."""
     for name in parameters:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from paimon_features.errors import JobError
 from paimon_features.iteration.dataflow import Partition
 from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, StageMessage
 from paimon_features.iteration.execution_plan import StageRoute
 from paimon_features.iteration.operators.protocols import Receiver
-from paimon_features.iteration.partitioning import stable_hash
+from paimon_features.iteration.partitioning import positions_by_subtask, stable_hash, subtasks_of
 
 _MOST_BYTES = 4 * 2**20
 
@@ -152,13 +151,7 @@ class RemoteRoute:
     def _by_partitioner(self, head: tuple[int, int, int, int, int], values: list[Any]) -> None:
         count, choose = len(self._addresses), self._route.partitioner
         assert choose is not None
-        targets = [choose(self._key(value), count) for value in values]
-        for target in targets:
-            if not 0 <= target < count:
-                raise JobError(
-                    f"a partitioner returned subtask {target!r}; expected 0 to {count - 1}"
-                )
-        self._by_target(head, values, targets, None)
+        self._by_target(head, values, subtasks_of(map(self._key, values), choose, count), None)
 
     def _by_target(
         self,
@@ -167,10 +160,7 @@ class RemoteRoute:
         targets: list[int],
         keys: list[Any] | None,
     ) -> None:
-        split: dict[int, list[int]] = {}
-        for position, target in enumerate(targets):
-            split.setdefault(target, []).append(position)
-        for target, positions in split.items():
+        for target, positions in positions_by_subtask(targets).items():
             self._outbox.records(
                 self._addresses[target],
                 head,

@@ -17,7 +17,7 @@ from paimon_features.iteration.dataflow import DataflowGraph, DataflowNode, Inpu
 from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END
 from paimon_features.iteration.operators.context import FunctionContext, OutBuffer
-from paimon_features.iteration.partitioning import stable_hash
+from paimon_features.iteration.partitioning import positions_by_subtask, stable_hash, subtasks_of
 from paimon_features.iteration.state_backend import Key, StateCache
 
 AddressedEnvelopes = list[tuple[int, Envelope]]
@@ -188,39 +188,30 @@ class NodeRun:
         link, readers = out.link, out.parallelism
         keys: list[Any] | None = None
         if link.partition is Partition.BROADCAST:
-            targets: list[int] | None = None
-        elif link.partition is Partition.HASH:
+            for subtask in range(readers):
+                yield subtask, self._envelope(out, values)
+            return
+        if link.partition is Partition.HASH:
             assert link.key is not None
             keys = [link.key(value) for value in values]
             targets = [stable_hash(key) % readers for key in keys]
         elif link.partition is Partition.CUSTOM:
             assert link.partitioner is not None
             key = link.key or (lambda value: value)
-            targets = [link.partitioner(key(value), readers) for value in values]
+            targets = subtasks_of(map(key, values), link.partitioner, readers)
         elif out.straight:
             targets = [self.subtask] * len(values)
         else:
             targets = [(self._turn + number) % readers for number in range(len(values))]
             self._turn += len(values)
-        for subtask in range(readers):
-            if targets is None:
-                yield subtask, Envelope(out.target, RECORDS, self.step.epoch, out.input, 0, values)
-                continue
-            chosen = [number for number, target in enumerate(targets) if target == subtask]
-            if chosen:
-                of_target = None if keys is None else [keys[number] for number in chosen]
-                yield (
-                    subtask,
-                    Envelope(
-                        out.target,
-                        RECORDS,
-                        self.step.epoch,
-                        out.input,
-                        0,
-                        [values[number] for number in chosen],
-                        of_target,
-                    ),
-                )
+        for subtask, positions in sorted(positions_by_subtask(targets).items()):
+            of_target = None if keys is None else [keys[position] for position in positions]
+            yield subtask, self._envelope(out, [values[p] for p in positions], of_target)
+
+    def _envelope(
+        self, out: OutputEdge, values: list[Any], keys: list[Any] | None = None
+    ) -> Envelope:
+        return Envelope(out.target, RECORDS, self.step.epoch, out.input, 0, values, keys)
 
 
 class _EmptyBackend:

@@ -5,7 +5,8 @@ epoch, so that the latest snapshot is the complete state of the iteration: after
 moment, a new run continues after the last commit, and no output is duplicated. Older snapshots are
 the variables of earlier epochs, as long as the table retains them.
 
-The rows are batches of values as bytes (pickle), each with the subtask that reads it:
+The rows are batches of values as bytes (pickles, sealed with the user's key, so that a row which
+someone else has written into the lake is never unpickled), each with the subtask that reads it:
 
 ======== ======= ======= ======== =======================================================
 slot     subtask stream  seq      payload
@@ -31,12 +32,13 @@ import pyarrow.compute as pc
 from paimon_features.errors import JobError, TableError
 from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
+from paimon_features.sealed import Seal
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lease import Lease, acquire
 from paimon_features.tables.parts import replace_partitions, write_part
 from paimon_features.tables.reader import Range, iter_batches
 from paimon_features.tables.snapshots import latest_snapshot
-from paimon_features.tables.specs import RETENTION, TableSpec
+from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
 
 PREFIX = "iteration_"
 """Prefix of the name of an iteration's table."""
@@ -72,10 +74,14 @@ class CommittedEpoch:
 
 
 class VariableTable:
-    """The table ``iteration_<name>`` of one iteration, read and committed epoch by epoch."""
+    """The table ``iteration_<name>`` of one iteration, read and committed epoch by epoch.
 
-    def __init__(self, lake: Lake, name: str) -> None:
+    Tasks that receive this object receive the key of its ``seal`` with it.
+    """
+
+    def __init__(self, lake: Lake, name: str, seal: Seal | None = None) -> None:
         self.lake, self.name = lake, name
+        self._seal = seal or Seal.of_user()
         self.table = PREFIX + name
         # unique to this object: identifies a commit whose response was lost
         self.commit_user = f"iteration-{uuid.uuid4()}"
@@ -91,7 +97,7 @@ class VariableTable:
             self.table,
             {**columns, "payload": Bytes},
             partition_by=("slot", "subtask"),
-            options=RETENTION,
+            options=TABLE_OPTIONS,
         )
         self.lake.create(spec)
 
@@ -122,9 +128,11 @@ class VariableTable:
     def variables(self, state: CommittedEpoch, subtask: int) -> Iterator[tuple[int, list[Any]]]:
         """Yield (variable, values) for one subtask in batches, in the order of writing."""
         own = (subtask, subtask + 1)
-        for _, stream, payload in self._read(state.snapshot_id, slot=(VARIABLES, 0), subtask=own):
+        for slot, stream, payload in self._read(
+            state.snapshot_id, slot=(VARIABLES, 0), subtask=own
+        ):
             if stream != NO_SUBTASK:
-                yield stream, pickle.loads(payload)
+                yield stream, self._values(slot, stream, payload)
 
     def outputs(
         self, stream: int, subtask: int | None = None, from_epoch: int = 0
@@ -136,7 +144,7 @@ class VariableTable:
         own = {} if subtask is None else {"subtask": (subtask, subtask + 1)}
         for epoch, of, payload in self._read(newest.id, slot=(from_epoch, None), **own):
             if of == stream:
-                yield epoch, pickle.loads(payload)
+                yield epoch, self._values(epoch, of, payload)
 
     def write(self, epoch: int, writer: int, variables: Batches, outputs: Batches) -> bytes:
         """Write the values of one writer in ``epoch``; they are invisible before the commit.
@@ -149,7 +157,8 @@ class VariableTable:
             for (stream, target), values in batches.items():
                 # the upper half orders by writer
                 seq = writer << 32 | len(rows)
-                rows.append((slot, target, stream, seq, dumps(list(values))))
+                payload = self._seal.close(self._context(slot, stream), dumps(list(values)))
+                rows.append((slot, target, stream, seq, payload))
         return self._part(rows)
 
     def commit(
@@ -181,6 +190,16 @@ class VariableTable:
             properties={"iteration.epoch": str(state.epoch), "iteration.phase": state.phase},
         )
         return CommittedEpoch(**fields, snapshot_id=made.id)
+
+    def _values(self, slot: int, stream: int, payload: bytes) -> list[Any]:
+        what = f"iteration {self.name!r}: a row of table {self.table!r}"
+        values: list[Any] = pickle.loads(
+            self._seal.open(self._context(slot, stream), payload, what)
+        )
+        return values
+
+    def _context(self, slot: int, stream: int) -> bytes:
+        return f"{self.lake.database}.{self.table}:{slot}:{stream}".encode()
 
     def _part(self, rows: Sequence[tuple[int, int, int, int, bytes]]) -> bytes:
         schema = self.lake.schema(self.table)

@@ -7,6 +7,9 @@ after the last write.
 Losses are detected. Every publisher numbers its messages, and a gap fails the attempt; so does a
 server that has lost the generation (flushed, restarted, failed over). Generations start with the
 time, so that they increase even after such a loss.
+
+Notices and payloads are pickles, and a server can have other users: each is sealed with the job's
+key for its stream or payload, and nothing that another key has sealed is unpickled.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from typing import Any
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, MissingExtraError
 from paimon_features.iteration.wires import Notice
+from paimon_features.sealed import Seal
 
 INLINE_BYTES = 16_384
 """Larger payloads are stored separately, so that the only head need not read them."""
@@ -31,17 +35,18 @@ _LOST = "iteration: the Redis wire {} {}; the attempt fails and the next one con
 
 
 class RedisWire:
-    """The wire of the iteration ``name`` at ``url``, as used by one task.
+    """The wire of the iteration ``name`` at ``url``, as used by one task of the job of ``seal``.
 
     Raises
     ------
     MissingExtraError
         If the client library is not installed.
     JobError
-        From any method, if the server cannot be reached or has lost messages.
+        From any method, if the server cannot be reached, has lost messages, or has some that were
+        not written by this job.
     """
 
-    def __init__(self, url: str, name: str) -> None:
+    def __init__(self, url: str, name: str, seal: Seal) -> None:
         try:
             import redis
         except ImportError as error:
@@ -51,6 +56,7 @@ class RedisWire:
         self._where = f"{name!r} at {_without_password(url)}"
         # in braces: all keys of an iteration are on the same node of a cluster
         self._prefix = f"iteration:{{{name}}}:"
+        self._seal = seal
         self._id = os.urandom(8)
         self._published: dict[int, int] = {}
         self._generation = 0
@@ -79,11 +85,14 @@ class RedisWire:
         with self._errors("publishes"), self._client.pipeline(transaction=True) as pipe:
             for notice in notices:
                 if notice.payload is not None and len(notice.payload) > INLINE_BYTES:
-                    pipe.hset(payloads, _field(notice), notice.payload)
+                    field = _field(notice)
+                    sealed = self._seal.close(f"{payloads}:{field}".encode(), notice.payload)
+                    pipe.hset(payloads, field, sealed)
                     pipe.expire(payloads, EXPIRY_S)
                     notice = notice._replace(payload=None)
                 sent.append(tuple(notice))
-            pipe.xadd(stream, {b"d": pickle.dumps((self._id, number, sent), protocol=5)})
+            message = pickle.dumps((self._id, number, sent), protocol=5)
+            pipe.xadd(stream, {b"d": self._seal.close(stream.encode(), message)})
             pipe.expire(stream, EXPIRY_S)
             pipe.execute()
         self._published[generation] = number + 1
@@ -105,17 +114,24 @@ class RedisWire:
             raise self._lost("has lost its data")
         if int(owner) != self._generation:
             raise self._lost("belongs to a newer attempt")
-        return [notice for _, fields in entries for notice in self._read(fields[b"d"])]
+        context, what = stream.encode(), f"iteration: a message of the Redis wire {self._where}"
+        return [
+            notice
+            for _, fields in entries
+            for notice in self._read(self._seal.open(context, fields.get(b"d", b""), what))
+        ]
 
     def take(self, generation: int, notice: Notice) -> bytes:
         _, payloads = self._keys(generation)
+        field = _field(notice)
         with self._errors("takes a payload"), self._client.pipeline() as pipe:
-            pipe.hget(payloads, _field(notice))
-            pipe.hdel(payloads, _field(notice))
+            pipe.hget(payloads, field)
+            pipe.hdel(payloads, field)
             payload = pipe.execute()[0]
         if payload is None:
             raise self._lost(f"has lost the records {notice.seq} of {notice.node}")
-        return bytes(payload)
+        what = f"iteration: a payload of the Redis wire {self._where}"
+        return self._seal.open(f"{payloads}:{field}".encode(), payload, what)
 
     def report(self, status: Mapping[str, Any]) -> None:
         key = self._prefix + "status"

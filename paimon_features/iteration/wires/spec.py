@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.iteration.wires.memory import MemoryWire
 from paimon_features.iteration.wires.memory import discard as discard_memory
 from paimon_features.iteration.wires.redis import RedisWire
+from paimon_features.sealed import Seal
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 
@@ -27,6 +28,9 @@ class WireSpec:
         URL of a server of the Redis protocol, or ``None`` for a wire inside one process.
     folder
         Folder to which a wire in memory writes its status, for readers in other processes.
+    seal
+        The run's own key, which its tasks receive with this specification: what passes through a
+        server was written by them.
 
     Raises
     ------
@@ -37,6 +41,7 @@ class WireSpec:
     run: str
     url: str | None = None
     folder: Path | None = None
+    seal: Seal = field(default_factory=Seal.random)
 
     def __post_init__(self) -> None:
         if self.url is not None and not self.url.startswith(SCHEMES):
@@ -49,7 +54,7 @@ class WireSpec:
         """Return the wire of an iteration of the program, for one task."""
         name = f"{self.run}-{iteration}"
         if self.url is not None:
-            return RedisWire(self.url, name)
+            return RedisWire(self.url, name, self.seal)
         return MemoryWire(name, None if self.folder is None else self.folder / f"{name}.json")
 
     def status(self, iteration: int) -> dict[str, Any]:
@@ -66,7 +71,7 @@ class WireSpec:
         name = f"{self.run}-{iteration}"
         if self.url is not None:
             with suppress(JobError):
-                RedisWire(self.url, name).discard()
+                RedisWire(self.url, name, self.seal).discard()
             return
         discard_memory(name)
         if self.folder is not None:

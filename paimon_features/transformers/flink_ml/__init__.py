@@ -3,7 +3,7 @@
 They follow Flink ML: its model data, parameters, edge rules and numbers. The transformers of
 ``paimon_features.transformers`` follow scikit-learn, and neither can stand for the other: here,
 a ``StandardScalerModel`` divides by the deviation of n - 1, does not subtract the mean unless
-told to, and makes 0 of a constant column.
+set to, and makes 0 of a constant column.
 
 >>> from paimon_features.transformers.flink_ml import MinMaxScalerModel
 >>> MinMaxScalerModel({"minVector": [0.0], "maxVector": [200.0]}).transform([[50.0]]).tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, ClassVar
@@ -25,7 +26,9 @@ from paimon_features.transformers.flink_ml.vectors import (
     read_features,
     read_nullable,
     read_numbers,
+    table_column,
     to_column,
+    vector_sizes,
 )
 
 
@@ -92,11 +95,15 @@ def is_missing(values: Floats, missing_value: float | None) -> Any:
     return np.isnan(values) if missing_value is None else values == missing_value
 
 
+CONSTANT = (-math.inf, math.inf)
+"""The edges of a column that was constant: one bin of all numbers."""
+
+
 class KBinsDiscretizerModel(VectorModel):
     """The number of the bin ``[left, right)`` of each value, the closest for what is outside.
 
-    ``binEdges`` are the edges of each column, ascending; none for a column that was constant:
-    it has the one bin 0.
+    ``binEdges`` are the edges of each column, ascending; ``CONSTANT`` for a column that was
+    constant: it has the one bin 0.
 
     >>> KBinsDiscretizerModel({"binEdges": [[-1.0, 0.0, 1.0]]}).transform([[-2], [0], [2]]).tolist()
     [0.0, 1.0, 1.0]
@@ -111,23 +118,32 @@ class KBinsDiscretizerModel(VectorModel):
         edges = []
         for column in model_data["binEdges"]:
             of_column = np.asarray(column, np.float64)
-            # Flink ML writes (-inf, inf) for a constant column, which JSON cannot
-            if len(of_column) and np.isinf(of_column).all():
-                of_column = of_column[:0]
-            if len(of_column) == 1 or (np.diff(of_column) <= 0).any():
-                raise TransformError(f"bin edges {of_column.tolist()}; expected ascending ones")
+            if not len(of_column):
+                of_column = np.array(CONSTANT)
+            ascends = len(of_column) > 1 and bool((np.diff(of_column) > 0).all())
+            if not ascends or not (np.isfinite(of_column).all() or _is_constant(of_column)):
+                raise TransformError(
+                    f"bin edges {of_column.tolist()}; expected two or more ascending finite "
+                    "numbers, or -inf and inf for a constant column"
+                )
             edges.append(of_column)
         return {"binEdges": edges}
 
     def _stored_data(self) -> Params:
-        return {"binEdges": [edges.tolist() for edges in self.model_data["binEdges"]]}
+        # JSON has no infinite numbers: no edges stand for CONSTANT
+        found = self.model_data["binEdges"]
+        return {"binEdges": [[] if _is_constant(edges) else edges.tolist() for edges in found]}
 
     def _made(self, columns: Sequence[Floats]) -> list[Floats]:
         out = []
         for values, edges in zip(columns, self.model_data["binEdges"], strict=True):
             places = np.searchsorted(edges, values, side="right") - 1
-            out.append(np.clip(places, 0, max(len(edges) - 2, 0)).astype(np.float64))
+            out.append(np.clip(places, 0, len(edges) - 2).astype(np.float64))
         return out
+
+
+def _is_constant(edges: Floats) -> bool:
+    return bool(np.array_equal(edges, CONSTANT))
 
 
 class OneHotEncoderModel(Model):
@@ -257,19 +273,16 @@ class InteractionModel(Model):
         return out
 
     def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
-        there = np.ones(len(table), np.bool_)
-        for name in self.settings["input_cols"]:
-            if name in table.column_names:
-                there &= np.asarray(table[name].is_valid())
-        known = table.filter(pa.array(there))
-        parts = [read_features(known, name) for name in self.settings["input_cols"]]
-        found = [part.shape[1] for part in parts]
-        if found != self.sizes and len(known):
-            raise TransformError(f"got vectors of the sizes {found}; expected {self.sizes}")
-        made = to_column(product(parts))
-        # a row with a null has no products
-        places = np.where(there, np.cumsum(there) - 1, 0)
-        return {self.settings["output_col"]: made.take(pa.array(places, mask=~there))}
+        names = self.settings["input_cols"]
+        there = _without_null(table, names)
+        found = _sizes_of_rows(table.filter(pa.array(there)), names)
+        other = found[(found != self.sizes).any(axis=1)]
+        if len(other):
+            raise TransformError(
+                f"got vectors of the sizes {other[0].tolist()}; the model was fitted on vectors of "
+                f"{self.sizes}. Interaction.transform multiplies vectors of any size"
+            )
+        return {self.settings["output_col"]: interaction_of(table, names)}
 
     def _checked_data(self, model_data: ModelData) -> dict[str, Any]:
         return one_number_per_feature(model_data)
@@ -277,6 +290,49 @@ class InteractionModel(Model):
     @classmethod
     def _read_data(cls, stored: Mapping[str, Any]) -> ModelData:
         return stored
+
+
+def interaction_of(table: pa.Table, names: Sequence[str]) -> pa.Array:
+    """Return the products of each row, null where a column is null; sizes may differ by row.
+
+    Raises
+    ------
+    TransformError
+        For columns that do not exist or contain neither numbers nor vectors, and for nulls
+        within a vector.
+    """
+    there = _without_null(table, names)
+    known = table.filter(pa.array(there))
+    # a column of one kind has vectors of one kind: the parts below have one type
+    _, first, group = np.unique(
+        _sizes_of_rows(known, names), axis=0, return_index=True, return_inverse=True
+    )
+    group = group.reshape(-1)
+    order = np.argsort(group, kind="stable")
+    bounds = np.searchsorted(group[order], np.arange(len(first) + 1))
+    parts = [
+        to_column(product([read_features(rows, name) for name in names]))
+        for rows in (known.take(order[a:b]) for a, b in pairwise(bounds.tolist()))
+    ] or [to_column(product([read_features(known, name) for name in names]))]
+    places = np.empty(len(known), np.int64)
+    places[order] = np.arange(len(known))
+    # a row with a null has no products
+    out = np.zeros(len(table), np.int64)
+    out[there] = places
+    return pa.concat_arrays(parts).take(pa.array(out, mask=~there))
+
+
+def _without_null(table: pa.Table, names: Sequence[str]) -> Any:
+    """Return where no column is null."""
+    out = np.ones(len(table), np.bool_)
+    for name in names:
+        out &= np.asarray(table_column(table, name).is_valid())
+    return out
+
+
+def _sizes_of_rows(table: pa.Table, names: Sequence[str]) -> Ints:
+    """Return the size of each row's vector in each column, shape (rows, columns)."""
+    return np.column_stack([vector_sizes(table, name) for name in names])
 
 
 def product(parts: Sequence[Matrix]) -> Matrix:
@@ -292,7 +348,8 @@ def product(parts: Sequence[Matrix]) -> Matrix:
     while dense:
         left = dense.pop()
         # index: (rows, left width, width so far)
-        made = (left[:, :, None] * made[:, None, :]).reshape(len(made), -1)
+        width = left.shape[1] * made.shape[1]
+        made = (left[:, :, None] * made[:, None, :]).reshape(len(made), width)
     return made
 
 

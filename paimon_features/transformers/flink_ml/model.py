@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,11 +26,11 @@ from paimon_features.transformers.flink_ml.vectors import (
 )
 
 ModelData = Mapping[str, Any]
-"""What was learnt, by the names of Flink ML's model data; arrays and numbers."""
+"""The fitted parameters, by the names of Flink ML's model data; arrays and numbers."""
 
 
 class Model(StoredTransformer):
-    """What an algorithm of ``paimon_features.iteration.algorithms`` learnt, as Flink ML has it.
+    """What an algorithm of ``paimon_features.iteration.algorithms`` fitted, as Flink ML stores it.
 
     ``model_data`` are arrays under Flink ML's names, ``settings`` the parameters that
     ``transform`` needs. ``transform`` of a table adds columns to it; of an array it gives an
@@ -72,6 +73,16 @@ class Model(StoredTransformer):
     def __repr__(self) -> str:
         return f"{type(self).__name__}(width={self.width}, rows={self._rows})"
 
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Its settings."""
+        return dict(self.settings)
+
+    def set_params(self, **params: Any) -> Self:
+        """Refused: a model is what its estimator gives."""
+        raise TransformError(
+            f"the settings of a {type(self).__name__} are those of {self.estimator}, which gives it"
+        )
+
     @property
     def rows_seen(self) -> int:
         return self._rows
@@ -79,7 +90,7 @@ class Model(StoredTransformer):
     def accepts(self, index: int, kind: DataType) -> bool:
         return kind.is_numeric or kind.text == "bool"
 
-    def fit(self, X: Any) -> Self:
+    def fit(self, X: Any, y: Any = None) -> Self:
         """Refused: a model is what its estimator gives."""
         raise TransformError(
             f"a {type(self).__name__} is not fitted itself; {self.estimator}().fit(data) gives one"
@@ -119,7 +130,7 @@ class Model(StoredTransformer):
         return back(table)
 
     def _results(self, features: Matrix) -> list[Floats]:
-        """One array for each number that comes out of a row."""
+        """One array for each output number of a row."""
         with np.errstate(all="ignore"):
             # index: (width, rows): each step goes over whole columns
             columns = list(np.ascontiguousarray(dense(features).T))
@@ -130,7 +141,11 @@ class Model(StoredTransformer):
             return self._made(columns)
 
     def _fitting(self, features: Matrix) -> Matrix:
-        if features.shape[1] != self.width and len(features):
+        if not len(features):  # a column of lists has no size without rows
+            if isinstance(features, SparseRows):
+                return replace(features, width=self.width)
+            return np.zeros((0, self.width))
+        if features.shape[1] != self.width:
             raise TransformError(
                 f"number of features must be {self.width} but got {features.shape[1]}"
             )

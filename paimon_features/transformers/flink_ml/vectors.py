@@ -235,7 +235,7 @@ def read_matrix(data: Any) -> Matrix:
 
 
 def read_features(table: pa.Table, columns: str | Sequence[str]) -> Matrix:
-    """A column of vectors of a table, or a vector made of several columns of numbers.
+    """A column of vectors of a table, or a vector built from several numeric columns.
 
     Raises
     ------
@@ -244,7 +244,7 @@ def read_features(table: pa.Table, columns: str | Sequence[str]) -> Matrix:
     """
     if not isinstance(columns, str):
         return np.column_stack([read_numbers(table, name) for name in columns])
-    column = _column(table, columns)
+    column = table_column(table, columns)
     if column.null_count:
         raise TransformError(f"column {columns!r} has {column.null_count} nulls; expected vectors")
     kind = column.type
@@ -262,9 +262,19 @@ def read_features(table: pa.Table, columns: str | Sequence[str]) -> Matrix:
     return values.reshape(len(column), sizes[0] if sizes else 0)
 
 
+def vector_sizes(table: pa.Table, name: str) -> Ints:
+    """Return the size of the vector of each row of a column without nulls; 1 for a number."""
+    column = table_column(table, name)
+    if _is_list(column.type):
+        return np.asarray(pc.list_value_length(column), np.int64)
+    if pa.types.is_struct(column.type) and column.type.get_field_index("size") >= 0:
+        return np.asarray(pc.struct_field(column, "size"), np.int64)
+    return np.ones(len(table), np.int64)
+
+
 def read_numbers(table: pa.Table, name: str) -> Floats:
     """A column of numbers without nulls as float64."""
-    column = _column(table, name)
+    column = table_column(table, name)
     if column.null_count:
         raise TransformError(f"column {name!r} has {column.null_count} nulls; expected numbers")
     out: Floats = _numeric(column, name).to_numpy()
@@ -273,7 +283,7 @@ def read_numbers(table: pa.Table, name: str) -> Floats:
 
 def read_nullable(table: pa.Table, name: str) -> Floats:
     """A column of numbers as float64, NaN where it is null."""
-    column = _numeric(_column(table, name), name)
+    column = _numeric(table_column(table, name), name)
     out: Floats = (column.fill_null(np.nan) if column.null_count else column).to_numpy()
     return out
 
@@ -292,7 +302,8 @@ def to_column(features: Matrix) -> pa.Array:
     return pa.ListArray.from_arrays(starts, pa.array(np.ascontiguousarray(features).ravel()))
 
 
-def _column(table: pa.Table, name: str) -> pa.ChunkedArray:
+def table_column(table: pa.Table, name: str) -> pa.ChunkedArray:
+    """Return a column of a table; TransformError for a name that it does not have."""
     if name not in table.column_names:
         raise TransformError(
             f"the table has no column {name!r}; it has: {', '.join(table.column_names)}"

@@ -37,8 +37,11 @@ from paimon_features.iteration.algorithms import (
 from paimon_features.iteration.algorithms.estimator import MODEL
 from paimon_features.iteration.algorithms.online_scaler import (
     CountTumblingWindows,
+    EventTimeSessionWindows,
     EventTimeTumblingWindows,
+    ProcessingTimeSessionWindows,
 )
+from paimon_features.oracle import algorithms as reference
 from paimon_features.transformers.flink_ml import (
     KMeansModel,
     LogisticRegressionModel,
@@ -50,7 +53,7 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
 
 
 @pytest.mark.parametrize(
-    ("wrong", "error", "told"),
+    ("wrong", "error", "reported"),
     [
         (lambda: KMeans(k=1), DefinitionError, "KMeans: k=1; expected 2 or more"),
         (lambda: KMeans(distance_measure="far"), DefinitionError, "one of: euclidean, manhattan"),
@@ -108,16 +111,35 @@ START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})
         (lambda: OneHotEncoder().fit([[0.5]]), TransformError, "0.5 cannot be parsed as an index"),
         (lambda: OneHotEncoder().fit([[-1.0]]), TransformError, "integers from 0"),
         (lambda: OneHotEncoder(handle_invalid="skip"), DefinitionError, "one of: error"),
-        (lambda: Interaction(input_cols=()), DefinitionError, "input_cols is empty"),
+        (lambda: OnlineLogisticRegression(beta=0.0), DefinitionError, "beta=0.0; .* above 0"),
+        (lambda: LinearSVC(learning_rate=0.0), DefinitionError, "learning_rate=0.0; .* above 0"),
+        (lambda: OnlineKMeans(k=1), DefinitionError, "k=1; expected 2 or more"),
+        (lambda: OnlineKMeans(k=3).fit([[1.0]], initial=START), DefinitionError,
+         "k=3, but initial= has 2 centroids"),
+        (lambda: Interaction().transform(pa.table({"a": [1.0]})), DefinitionError,
+         "input_cols is empty"),
+        (lambda: Interaction(input_cols=("b",)).transform(pa.table({"a": [1.0]})), TransformError,
+         "no column 'b'"),
+        (lambda: Interaction(input_cols=("a",), output_col="a").transform(pa.table({"a": [1.0]})),
+         TransformError, "has a column 'a' already"),
+        (lambda: Interaction(input_cols=("a",)).transform(pa.table({"a": [[1.0, None]]})),
+         TransformError, "vectors with nulls"),
         (lambda: Interaction(input_cols=("a",)).fit([[1.0]]), TransformError, "expected a table"),
         (lambda: OnlineStandardScaler(windows=EventTimeTumblingWindows(0)).fit(
             pa.table({"input": [[1.0]], "timestamp": [0]})), DefinitionError, "1 ms or more"),
+        (lambda: OnlineStandardScaler(windows=ProcessingTimeSessionWindows(0)), DefinitionError,
+         "gap_ms=0.; expected 1 ms or more"),
+        (lambda: OnlineStandardScaler(max_allowed_model_delay_ms=-1), DefinitionError,
+         "max_allowed_model_delay_ms=-1; expected 0 or more"),
+        (lambda: OnlineStandardScaler(windows=EventTimeTumblingWindows(5)).fit(
+            pa.table({"input": [[1.0]] * 3, "timestamp": [7, 9, 8]})), TransformError,
+         "row 2 has the time 8, before that of the row above it .9.; sort the rows"),
         (lambda: OnlineStandardScaler(windows=EventTimeTumblingWindows(5)).fit([[1.0]]),
          TransformError, "no column 'timestamp' of times"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_refused(wrong: Callable[[], Any], error: type, told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_what_is_wrong_is_refused(wrong: Callable[[], Any], error: type, reported: str) -> None:
+    with pytest.raises(error, match=reported):
         wrong()
 
 
@@ -157,6 +179,28 @@ def test_of_equal_centroids_the_first_gets_the_points(measure: str) -> None:
     model = KMeans(distance_measure=measure, max_iter=1).fit([[2.0], [4.0]], initial=start)
     assert model.model_data["centroids"].tolist() == [[3.0], [1.0]]
     assert model.model_data["weights"].tolist() == [2.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("estimator", "columns"),
+    [
+        (LogisticRegression(), {"features": [[1.0], [2.0]], "label": [0.0, 1.0]}),
+        (LinearRegression(), {"features": [[1.0], [2.0]], "label": [0.0, 1.0]}),
+        (KMeans(), {"features": [[1.0], [2.0]]}),
+        (StandardScaler(), {"input": [[1.0], [2.0]]}),
+        (MaxAbsScaler(), {"input": [{"size": 2, "indices": [1], "values": [2.0]}] * 2}),
+        (KBinsDiscretizer(), {"input": [[1.0], [2.0]]}),
+        (Imputer(input_cols=("a",), output_cols=("b",)), {"a": [1.0, None]}),
+        (OneHotEncoder(input_cols=("a",), output_cols=("b",)), {"a": [1.0, 2.0]}),
+        (Interaction(input_cols=("a", "b")), {"a": [1.0, 2.0], "b": [[1.0], [2.0]]}),
+        (OnlineStandardScaler(), {"input": [[1.0], [2.0]]}),
+    ],
+)
+def test_no_rows_are_transformed_into_no_rows(estimator: Any, columns: dict[str, Any]) -> None:
+    table = pa.table(columns)
+    model = estimator.fit(table)
+    made = model.transform(table)
+    assert model.transform(table.slice(0, 0)).equals(made.slice(0, 0))
 
 
 def test_rows_that_do_not_fill_a_batch_make_no_version() -> None:
@@ -211,6 +255,46 @@ def test_a_program_reads_record_batches_of_any_stream() -> None:
     expected = scaler.fit(table)
     assert np.allclose(model.model_data["mean"], expected.model_data["mean"], rtol=1e-12)
     assert model.rows_seen == expected.rows_seen == 100
+
+
+@pytest.mark.parametrize(
+    ("strategy", "values", "bins", "expected"),
+    [
+        # two of three centroids start and stay at 0
+        ("kmeans", [0.0] * 8 + [10.0, 11.0, 12.0, 13.0], 3, [0.0, 5.75, 13.0]),
+        # rounding leaves no number between neighbours
+        ("quantile", [1.0] * 4 + [np.nextafter(1.0, 2.0)] * 4, 2, [1.0, np.nextafter(1.0, 2.0)]),
+        ("uniform", [1e16, 1e16 + 2], 5, [1e16, 1e16 + 2]),
+        ("kmeans", [-5.0] * 3, 2, [-np.inf, np.inf]),
+        ("quantile", [-5.0] * 3, 2, [-np.inf, np.inf]),
+    ],
+)
+def test_bins_that_cannot_have_a_width_are_omitted(
+    strategy: str, values: list[float], bins: int, expected: list[float]
+) -> None:
+    model = KBinsDiscretizer(strategy=strategy, num_bins=bins).fit([[v] for v in values])
+    (edges,) = model.model_data["binEdges"]
+    assert edges.tolist() == expected
+    assert reference.bin_edges(np.array(values), strategy, bins) == expected
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_the_end_of_a_stream_ends_its_last_window(parallelism: int) -> None:
+    times = np.arange(100) * 7
+    table = pa.table({"input": np.arange(100.0)[:, None].tolist(), "timestamp": times})
+    for windows in (
+        EventTimeTumblingWindows(100), EventTimeSessionWindows(6), ProcessingTimeSessionWindows(99),
+    ):  # fmt: skip
+        scaler = OnlineStandardScaler(windows=windows)
+        program = scaler.program(
+            lambda job: job.from_collection(table.to_batches(max_chunksize=9)),
+            parallelism=parallelism,
+        )
+        found = scaler.model_of(ReferenceExecutor().run(program)[MODEL], rows=100)
+        assert found.model_data["mean"].tolist() == [49.5]
+        if not isinstance(windows, ProcessingTimeSessionWindows):
+            expected = scaler.fit(table, parallelism=parallelism)
+            assert [m.to_params() for m in found] == [m.to_params() for m in expected]
 
 
 def test_bins_of_a_sample_are_bins_of_as_many_rows() -> None:

@@ -1,17 +1,26 @@
-"""The numbers that Flink ML's own tests state, at its parallelism of 4."""
+"""The numbers that Flink ML's own tests state, at its parallelism of 4.
+
+The tests of Apache Flink ML after 2.3 (commit 583a619, November 2024) are named after the class
+that a test here is about: ``KBinsDiscretizerTest`` for ``KBinsDiscretizer``, and so on.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.errors import TransformError
+from paimon_features.iteration import algorithms
 from paimon_features.iteration.algorithms import (
     CountTumblingWindows,
+    EventTimeSessionWindows,
     EventTimeTumblingWindows,
+    GlobalWindows,
     Imputer,
     Interaction,
     KBinsDiscretizer,
@@ -25,6 +34,8 @@ from paimon_features.iteration.algorithms import (
     OnlineKMeans,
     OnlineLogisticRegression,
     OnlineStandardScaler,
+    ProcessingTimeSessionWindows,
+    ProcessingTimeTumblingWindows,
     RobustScaler,
     StandardScaler,
 )
@@ -47,31 +58,70 @@ def near(left: Any, right: Any, tolerance: float = 1e-7) -> bool:
     return np.allclose(left, right, rtol=0, atol=tolerance)
 
 
-def test_defaults_are_those_of_flink_ml() -> None:
-    lr = LogisticRegression()
-    assert (lr.features_col, lr.label_col, lr.weight_col) == ("features", "label", None)
-    assert (lr.max_iter, lr.reg, lr.elastic_net, lr.learning_rate) == (20, 0, 0, 0.1)
-    assert (lr.global_batch_size, lr.tol, lr.multi_class) == (32, 1e-6, "auto")
-    assert (lr.prediction_col, lr.raw_prediction_col) == ("prediction", "rawPrediction")
-    assert LinearSVC().threshold == 0.0
-    kmeans = KMeans()
-    assert (kmeans.k, kmeans.max_iter, kmeans.init_mode) == (2, 20, "random")
-    assert kmeans.distance_measure == "euclidean"
-    online = OnlineLogisticRegression()
-    assert (online.alpha, online.beta, online.reg, online.elastic_net) == (0.1, 0.1, 0.0, 0.0)
-    assert (online.batch_strategy, online.global_batch_size) == ("count", 32)
-    assert (OnlineKMeans().decay_factor, OnlineKMeans().global_batch_size) == (0.0, 32)
-    standard = StandardScaler()
-    assert (standard.input_col, standard.output_col) == ("input", "output")
-    assert (standard.with_mean, standard.with_std) == (False, True)
-    assert (MinMaxScaler().min, MinMaxScaler().max) == (0.0, 1.0)
-    robust = RobustScaler()
-    assert (robust.lower, robust.upper, robust.relative_error) == (0.25, 0.75, 0.001)
-    assert (robust.with_centering, robust.with_scaling) == (False, True)
-    assert (Imputer().strategy, Imputer().missing_value) == ("mean", None)
-    bins = KBinsDiscretizer()
-    assert (bins.strategy, bins.num_bins, bins.sub_samples) == ("quantile", 5, 200_000)
-    assert OneHotEncoder().drop_last
+_VECTORS = {"input_col": "input", "output_col": "output"}
+_COLUMNS: dict[str, Any] = {"input_cols": (), "output_cols": ()}
+_PREDICTION = {"features_col": "features", "prediction_col": "prediction"}
+_LABELS = {"label_col": "label", "weight_col": None}
+_ROUNDS = {"max_iter": 20, "learning_rate": 0.1, "global_batch_size": 32, "tol": 1e-6}
+_PENALTY = {"reg": 0.0, "elastic_net": 0.0}
+_LINEAR = {**_PREDICTION, **_LABELS, **_ROUNDS, **_PENALTY}
+_RAW = {"raw_prediction_col": "rawPrediction"}
+_BATCHES = {"batch_strategy": "count", "global_batch_size": 32}
+_MOMENTS = {**_VECTORS, "with_mean": False, "with_std": True}
+
+PARAMETERS: dict[type, dict[str, Any]] = {
+    LinearRegression: _LINEAR,
+    LinearSVC: {**_LINEAR, **_RAW, "threshold": 0.0},
+    LogisticRegression: {**_LINEAR, **_RAW, "multi_class": "auto"},
+    KMeans: {**_PREDICTION, "k": 2, "max_iter": 20, "distance_measure": "euclidean",
+             "init_mode": "random"},
+    OnlineKMeans: {**_PREDICTION, **_BATCHES, "decay_factor": 0.0, "distance_measure": "euclidean"},
+    OnlineLogisticRegression: {
+        **_PREDICTION, **_LABELS, **_RAW, **_BATCHES, **_PENALTY, "alpha": 0.1, "beta": 0.1,
+        "model_version_col": "modelVersion",
+    },
+    StandardScaler: _MOMENTS,
+    OnlineStandardScaler: {
+        **_MOMENTS, "windows": GlobalWindows(), "max_allowed_model_delay_ms": 0,
+        "model_version_col": "version",
+    },
+    MinMaxScaler: {**_VECTORS, "min": 0.0, "max": 1.0},
+    MaxAbsScaler: _VECTORS,
+    RobustScaler: {
+        **_VECTORS, "lower": 0.25, "upper": 0.75, "relative_error": 0.001,
+        "with_centering": False, "with_scaling": True,
+    },
+    # NaN stands for a missing value
+    Imputer: {**_COLUMNS, "strategy": "mean", "relative_error": 0.001, "missing_value": None},
+    KBinsDiscretizer: {
+        **_VECTORS, "strategy": "quantile", "num_bins": 5, "sub_samples": 200_000,
+    },
+    OneHotEncoder: {**_COLUMNS, "drop_last": True, "handle_invalid": "error"},
+    Interaction: {"input_cols": (), "output_col": "output"},
+}  # fmt: skip
+"""What the testParam of each class states, and the interfaces of its parameters."""
+OURS = {
+    KMeans: {"seed": 0},  # there the hash of the class name
+    OnlineKMeans: {"seed": 0, "k": None},  # there 2; None: that of the initial model
+    KBinsDiscretizer: {"seed": 0},
+    OnlineStandardScaler: {"timestamp_col": "timestamp"},  # there an attribute of the table
+}
+"""Parameters that Flink ML does not have, or with another default."""
+
+
+@pytest.mark.parametrize("stage", PARAMETERS)
+def test_parameters_and_defaults_are_those_of_flink_ml(stage: Any) -> None:
+    found = {field.name: getattr(stage(), field.name) for field in fields(stage)}
+    assert found == {**PARAMETERS[stage], **OURS.get(stage, {})}
+    for name, value in found.items():
+        values = value if name.endswith("_cols") else (value,)
+        assert getattr(stage(), f"set_{name}")(*values) == stage()
+
+
+def test_every_stage_is_compared_with_flink_ml() -> None:
+    assert set(PARAMETERS) == {
+        stage for name in algorithms.__all__ if hasattr(stage := getattr(algorithms, name), "fit")
+    }
 
 
 def test_setters_chain_as_in_flink_mls_python_api() -> None:
@@ -82,14 +132,28 @@ def test_setters_chain_as_in_flink_mls_python_api() -> None:
 
 
 def test_logistic_regression() -> None:
-    found = coefficient(LogisticRegression(), data.BINARY)
-    assert near(found, [0.528, -0.286, -0.429, -0.572], 0.1)
     model = LogisticRegression(weight_col="weight").fit(data.BINARY, parallelism=P)
     made = model.transform(data.BINARY)
     assert made["prediction"].to_pylist() == data.BINARY["label"].to_pylist()
     raw = np.array(made["rawPrediction"].to_pylist())
     assert ((raw[:, 0] > 0.5) == (raw[:, 1] < 0.5)).all()
     assert (raw[:5, 0] > 0.5).all()
+
+
+@pytest.mark.parametrize(
+    ("reg", "elastic_net", "expected"),
+    [
+        (0.0, 0.7, [0.525, -0.283, -0.425, -0.567]),
+        (0.1, 0.0, [0.484, -0.258, -0.388, -0.517]),
+        (0.1, 1.0, [0.417, -0.145, -0.312, -0.480]),
+        (0.1, 0.5, [0.451, -0.203, -0.351, -0.498]),
+    ],
+)
+def test_penalties_of_logistic_regression(
+    reg: float, elastic_net: float, expected: list[float]
+) -> None:
+    found = coefficient(LogisticRegression(reg=reg, elastic_net=elastic_net), data.BINARY)
+    assert near(found, expected, 1e-3)
 
 
 @pytest.mark.parametrize("parallelism", [4, 12])
@@ -173,8 +237,8 @@ def ftrl(**more: Any) -> OnlineLogisticRegression:
     return OnlineLogisticRegression(reg=0.2, elastic_net=0.5, **more)
 
 
-def probabilities(versions: Any, asked: Any) -> list[list[float]]:
-    return [model.transform(asked)[:, 1:].tolist() for model in versions]
+def probabilities(versions: Any, requested: Any) -> list[list[float]]:
+    return [model.transform(requested)[:, 1:].tolist() for model in versions]
 
 
 def test_online_logistic_regression_of_dense_vectors() -> None:
@@ -185,6 +249,9 @@ def test_online_logistic_regression_of_dense_vectors() -> None:
         parallelism=P,
     )
     assert [v.model_data["modelVersion"] for v in versions] == [1, 2]
+    made = versions.transform(pa.table({"features": [[0.8, 2.7]]}))
+    assert made.column_names == ["features", "prediction", "rawPrediction", "modelVersion"]
+    assert made["modelVersion"].to_pylist() == [2]
     first = versions[0].model_data["coefficient"]
     assert near(first, [0.2994527071464283, -0.1412541067743284], 1e-5)
     expected = [
@@ -230,8 +297,8 @@ def test_online_logistic_regression_of_sparse_vectors(weighted: bool, expected: 
         initial=LogisticRegressionModel({"coefficient": [0.01] * 10}),
         parallelism=P,
     )
-    asked = [data.ones(1, 3, 5), data.ones(5, 8, 9)]
-    assert near(probabilities(versions, asked), expected, 1e-5)
+    requested = [data.ones(1, 3, 5), data.ones(5, 8, 9)]
+    assert near(probabilities(versions, requested), expected, 1e-5)
 
 
 def test_online_logistic_regression_starts_from_a_batch_model() -> None:
@@ -308,6 +375,99 @@ def test_online_standard_scaler(parallelism: int) -> None:
     assert near(whole.model_data["mean"], [0.3, 1, 0])
 
 
+@pytest.mark.parametrize(
+    ("delay_ms", "versions"),
+    [
+        (0, [0, 0, 0, 1, 1, 1, 2, 2, 2]),
+        (3000, [0, 0, 0, 1, 1, 1, 1, 1, 1]),
+        # row 3 (6000) may use the version of 2999
+        (3001, [0, 0, 0, 0, 1, 1, 1, 1, 1]),
+        (9000, [0] * 9),
+    ],
+)
+def test_online_standard_scaler_uses_versions_that_are_fresh_enough(
+    delay_ms: int, versions: list[int]
+) -> None:
+    # testFitAndPredictWithEventTimeWindow: row - model timestamp <= maxAllowedModelDelayMs
+    table = pa.table({"id": data.ONLINE_SCALER_TIMES, "input": data.ONLINE_SCALER.tolist()})
+    scaler = (
+        OnlineStandardScaler(timestamp_col="id")
+        .set_windows(EventTimeTumblingWindows(3000))
+        .set_max_allowed_model_delay_ms(delay_ms)
+        .set_with_mean(True)
+    )
+    fitted = scaler.fit(table)
+    shuffled = table.take([4, 8, 0, 2, 6, 1, 3, 5, 7])
+    made = fitted.transform(shuffled)
+    assert made.drop_columns(["output", "version"]).equals(shuffled)
+    found = made.sort_by("id")
+    assert found["version"].to_pylist() == versions
+    for row, (version, output) in enumerate(
+        zip(versions, found["output"].to_pylist(), strict=True)
+    ):
+        assert fitted[version].transform(table.slice(row, 1))["output"].to_pylist() == [output]
+    assert fitted.transform(shuffled.to_pandas())["version"].tolist() == made["version"].to_pylist()
+    assert len(fitted.transform(table.slice(0, 0))) == 0
+    # without times the newest version transforms all rows
+    newest = fitted.transform(table.select(["input"]))["version"].to_pylist()
+    assert newest == [2] * 9
+    later = pa.table({"id": [0, 12_000 + delay_ms], "input": data.ONLINE_SCALER[:2].tolist()})
+    with pytest.raises(TransformError, match=r"1 of 2 rows are more than .*, first row 1"):
+        fitted.transform(later)
+    assert fitted[-1].transform(later)["version"].to_pylist() == [2, 2]
+
+
+@pytest.mark.parametrize("parallelism", [1, 3])
+def test_online_standard_scaler_of_sessions(parallelism: int) -> None:
+    # Flink's sessions: rows that are exactly the gap apart are in one
+    times = [0, 100, 200, 301, 350, 1000]
+    rows = [[float(v)] for v in range(6)]
+    table = pa.table({"timestamp": times, "input": rows})
+    scaler = OnlineStandardScaler(windows=EventTimeSessionWindows(100))
+    versions = scaler.fit(table, parallelism=parallelism)
+    assert [v.model_data["timestamp"] for v in versions] == [299, 449, 1099]
+    assert [v.model_data["mean"].tolist() for v in versions] == [[1.0], [2.0], [2.5]]
+    # Flink's WindowsTest: one session of 100 consecutive milliseconds
+    table = pa.table({"timestamp": range(100), "input": [[1.0]] * 100})
+    assert len(OnlineStandardScaler(windows=EventTimeSessionWindows(14)).fit(table)) == 1
+    tumbling = OnlineStandardScaler(windows=EventTimeTumblingWindows(14)).fit(table)
+    assert len(tumbling) == 8
+
+
+class Ticking:
+    """A clock that is read once a block."""
+
+    def __init__(self, *times: int) -> None:
+        self.times = list(times)
+
+    def __call__(self) -> int:
+        return self.times.pop(0)
+
+
+@pytest.mark.parametrize(
+    ("windows", "means"),
+    [
+        # blocks of 8,192 rows arrive at 5, 95, 100, 90 (set back), 400
+        (ProcessingTimeTumblingWindows(100), [0.5, 1.5, 2.0]),
+        (ProcessingTimeSessionWindows(89), [0.0, 1.5, 2.0]),
+        (ProcessingTimeSessionWindows(90), [1.5, 2.0]),
+        (ProcessingTimeTumblingWindows(1000), [2.0]),
+    ],
+)
+def test_online_standard_scaler_of_arrival_times(windows: Any, means: list[float]) -> None:
+    rows = np.repeat(np.arange(5.0), 8192)[:, None]
+    scaler = OnlineStandardScaler(windows=replace(windows, clock=Ticking(5, 95, 100, 90, 400)))
+    versions = scaler.fit(rows, parallelism=2)
+    assert [v.model_data["mean"].tolist() for v in versions] == [[mean] for mean in means]
+    assert [v.model_data["version"] for v in versions] == list(range(len(means)))
+    assert {v.model_data["timestamp"] for v in versions} == {None}
+
+
+def test_every_row_is_in_a_processing_time_window() -> None:
+    versions = OnlineStandardScaler(windows=ProcessingTimeTumblingWindows(1)).fit(data.SCALER)
+    assert near(versions.model_data["mean"], [0.3, 1, 0])
+
+
 def test_min_max_scaler() -> None:
     model = MinMaxScaler().fit(
         [[0, 3], [2.1, 0], [4.1, 5.1], [6.1, 8.1], [200, 400]], parallelism=P
@@ -334,26 +494,26 @@ def test_max_abs_scaler_of_sparse_vectors() -> None:
         SparseVector(4, [0, 1], [2.0, 8.0]),
         SparseVector(4, [1, 3], [1.0, 5.0]),
     ]
-    asked = [
+    requested = [
         SparseVector(4, [0, 1], [2.0, 4.0]),
         SparseVector(4, [0, 2], [1.0, 3.0]),
         SparseVector(4, [], []),
         SparseVector(4, [1, 3], [1.0, 2.0]),
     ]
-    made = MaxAbsScaler().fit(rows, parallelism=P).transform(SparseRows.of(asked))
+    made = MaxAbsScaler().fit(rows, parallelism=P).transform(SparseRows.of(requested))
     assert near(made.values, [1.0, 0.5, 0.5, 0.5, 0.125, 0.4], 1e-12)
 
 
 def test_robust_scaler() -> None:
     rows = [[float(v), float(-v)] for v in range(9)]
-    asked = [[3.0, -3.0], [6.0, -6.0], [99.0, -99.0]]
+    requested = [[3.0, -3.0], [6.0, -6.0], [99.0, -99.0]]
     model = RobustScaler().fit(rows, parallelism=P)
     assert model.model_data["medians"].tolist() == [4.0, -4.0]
     assert model.model_data["ranges"].tolist() == [4.0, 4.0]
-    assert model.transform(asked).tolist() == [[0.75, -0.75], [1.5, -1.5], [24.75, -24.75]]
-    centred = RobustScaler(with_centering=True).fit(rows, parallelism=P).transform(asked)
+    assert model.transform(requested).tolist() == [[0.75, -0.75], [1.5, -1.5], [24.75, -24.75]]
+    centred = RobustScaler(with_centering=True).fit(rows, parallelism=P).transform(requested)
     assert centred.tolist() == [[-0.25, 0.25], [0.5, -0.5], [23.75, -23.75]]
-    moved = RobustScaler(with_centering=True, with_scaling=False).fit(rows).transform(asked)
+    moved = RobustScaler(with_centering=True, with_scaling=False).fit(rows).transform(requested)
     assert moved.tolist() == [[-1, 1], [2, -2], [95, -95]]
     flat = RobustScaler().fit([[0.0], [1.0], [1.0], [1.0], [4.0]], parallelism=P)
     assert flat.transform([[3.0]]).tolist() == [0.0]
@@ -405,7 +565,7 @@ def test_imputer_takes_the_least_of_several_modes() -> None:
     ("strategy", "expected"),
     [
         ("uniform", [[0, 0, 0], [0, 0, 1], [0, 0, 2], [1, 0, 2], [1, 0, 2], [2, 0, 2], [2, 0, 2]]),
-        ("quantile", [[0, 0, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0], [2, 0, 0], [2, 0, 0], [2, 0, 0]]),
+        ("quantile", [[0, 0, 0], [0, 0, 0], [0, 0, 1], [1, 0, 1], [2, 0, 1], [2, 0, 1], [2, 0, 1]]),
         ("kmeans", [[0, 0, 0], [0, 0, 1], [0, 0, 2], [1, 0, 2], [1, 0, 2], [2, 0, 2], [2, 0, 2]]),
     ],
 )
@@ -414,7 +574,23 @@ def test_k_bins_discretizer(strategy: str, expected: list[list[int]]) -> None:
     assert model.transform(data.BINS_ASKED).tolist() == expected
     if strategy == "uniform":
         edges = [e.tolist() for e in model.model_data["binEdges"]]
-        assert edges == [[1, 5, 9, 13], [], [0, 1, 2, 3]]
+        assert edges == [[1, 5, 9, 13], [-math.inf, math.inf], [0, 1, 2, 3]]
+
+
+def test_bins_without_width_get_the_middle_of_their_neighbours() -> None:
+    # KBinsDiscretizerTest.testBinsWithWidthAsZero: more bins than rows
+    model = KBinsDiscretizer(num_bins=10).fit(data.BINS, parallelism=P)
+    expected = [[0, 0, 0], [0, 0, 0], [0, 0, 1], [3, 0, 1], [5, 0, 1], [6, 0, 1], [6, 0, 1]]
+    assert model.transform(data.BINS_ASKED).tolist() == expected
+    # the example in the documentation of its class KBinsDiscretizer
+    (edges,) = (
+        KBinsDiscretizer(num_bins=9).fit([[0.0], *[[1.0]] * 3, *[[2.0]] * 4]).model_data["binEdges"]
+    )
+    assert edges.tolist() == [0, 1, 1.5, 1.75, 2]
+    for threes, expected in ((1, [0, 1.5, 3]), (8, [0, 1.5, 2.25, 3])):
+        rows = [[0.0]] * 8 + [[3.0]] * threes
+        (edges,) = KBinsDiscretizer(num_bins=3).fit(rows).model_data["binEdges"]
+        assert edges.tolist() == expected
 
 
 def test_one_hot_encoder() -> None:
@@ -434,23 +610,67 @@ def struct(size: int, indices: list[int], values: list[float]) -> dict[str, Any]
     return {"size": size, "indices": indices, "values": values}
 
 
+INTERACTION = pa.table(
+    {
+        "f0": [1, 2, 3],
+        "f1": [[1.0, 2.0], [2.0, 8.0], None],
+        "f2": [[3.0, 4.0], [3.0, 4.0, 5.0], None],
+        "f3": [
+            struct(17, [0, 3, 9], [1.0, 2.0, 7.0]),
+            struct(17, [0, 2, 14], [5.0, 4.0, 1.0]),
+            None,
+        ],
+    }
+)
+DENSE_PRODUCTS = [[3.0, 4.0, 6.0, 8.0], [12.0, 16.0, 20.0, 48.0, 64.0, 80.0], None]
+SPARSE_PRODUCTS = [
+    struct(
+        68,
+        [0, 3, 9, 17, 20, 26, 34, 37, 43, 51, 54, 60],
+        [3.0, 6.0, 21.0, 4.0, 8.0, 28.0, 6.0, 12.0, 42.0, 8.0, 16.0, 56.0],
+    ),
+    struct(
+        102,
+        [0, 2, 14, 17, 19, 31, 34, 36, 48, 51, 53, 65, 68, 70, 82, 85, 87, 99],
+        [
+            *(60.0, 48.0, 12.0, 80.0, 64.0, 16.0, 100.0, 80.0, 20.0),
+            *(240.0, 192.0, 48.0, 320.0, 256.0, 64.0, 400.0, 320.0, 80.0),
+        ],
+    ),
+    None,
+]
+
+
 def test_interaction() -> None:
-    table = pa.table(
-        {
-            "f0": [1, 3],
-            "f1": [[1.0, 2.0], None],
-            "f2": [[3.0, 4.0], None],
-            "f3": [struct(17, [0, 3, 9], [1.0, 2.0, 7.0]), None],
-        }
+    names, dense, sparse = ("f0", "f1", "f2"), DENSE_PRODUCTS, SPARSE_PRODUCTS
+    interaction = Interaction().set_input_cols(*names)
+    assert interaction.output_col == "output"
+    assert interaction.transform(INTERACTION)["output"].to_pylist() == dense
+    made = interaction.set_input_cols(*names, "f3").set_output_col("product").transform(INTERACTION)
+    assert made.column_names == [*INTERACTION.column_names, "product"]
+    assert made["product"].to_pylist() == sparse
+    assert interaction.transform(INTERACTION.slice(2))["output"].to_pylist() == [None]
+
+
+def test_interaction_keeps_the_order_of_rows_of_many_sizes() -> None:
+    rng = np.random.default_rng(0)
+    left, right = (
+        [None if rng.random() < 0.2 else rng.normal(size=rng.integers(0, 4)) for _ in range(60)]
+        for _ in range(2)
     )
-    dense = Interaction(input_cols=("f0", "f1", "f2")).transform(table)["output"].to_pylist()
-    assert dense == [[3.0, 4.0, 6.0, 8.0], None]
-    sparse = Interaction(input_cols=("f0", "f1", "f2", "f3")).transform(table)["output"]
-    assert sparse.to_pylist() == [
-        struct(
-            68,
-            [0, 3, 9, 17, 20, 26, 34, 37, 43, 51, 54, 60],
-            [3.0, 6.0, 21.0, 4.0, 8.0, 28.0, 6.0, 12.0, 42.0, 8.0, 16.0, 56.0],
-        ),
-        None,
-    ]
+    table = pa.table({"a": pa.array(left), "n": np.arange(60.0), "b": pa.array(right)})
+    made = Interaction(input_cols=("a", "n", "b")).transform(table.slice(5))["output"].to_pylist()
+    for row, found in enumerate(made, start=5):
+        a, b = left[row], right[row]
+        if a is None or b is None:
+            assert found is None
+        else:
+            assert found == [x * (row * y) for x in a for y in b]
+
+
+def test_a_served_interaction_has_one_size() -> None:
+    with pytest.raises(TransformError, match=r"'f2' has vectors of the sizes \[2, 3\]"):
+        Interaction(input_cols=("f1", "f2")).fit(INTERACTION)
+    model = Interaction(input_cols=("f1", "f2")).fit(INTERACTION.slice(0, 1))
+    with pytest.raises(TransformError, match=r"got vectors of the sizes \[2, 3\]; the model was"):
+        model.transform(INTERACTION)

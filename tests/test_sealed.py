@@ -1,0 +1,106 @@
+"""Only the holder of a key writes what is unpickled, and pickles are read in known places only."""
+
+from __future__ import annotations
+
+import ast
+import stat
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from paimon_features.errors import ConfigurationError, JobError
+from paimon_features.sealed import KEY_VARIABLE, Seal
+
+ROOT = Path(__file__).parents[1]
+READS = {"load", "loads", "Unpickler"}
+MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
+
+PICKLES_ARE_READ = {
+    # what a job carries to its own tasks and what they return through Flink
+    "paimon_features/flink/iteration/hosts.py": "stages and messages within a job",
+    "paimon_features/flink/iteration/superstep_runner.py": "an epoch's work within a job",
+    "paimon_features/tables/parts.py": "commit messages that tasks of this job return",
+    "paimon_features/tables/splits.py": "splits that this process has planned",
+    "paimon_features/iteration/envelope.py": "messages between the subtasks of a job",
+    # Flink's own state: whoever writes a checkpoint decides what the job does
+    "paimon_features/flink/iteration/keyed_state.py": "state of the job",
+    "paimon_features/iteration/state_backend.py": "state of the job",
+    "paimon_features/iteration/operators/replay.py": "state of the job",
+    # sealed
+    "paimon_features/iteration/operators/control.py": "notices of the wire, opened by its seal",
+    "paimon_features/iteration/operators/head.py": "payloads of the wire, opened by its seal",
+    "paimon_features/iteration/wires/redis.py": "messages opened by the job's seal",
+    "paimon_features/iteration/supersteps/variable_table.py": "rows opened by the user's seal",
+}
+
+
+def reads_pickles(tree: ast.AST) -> bool:
+    return any(
+        isinstance(node, ast.Attribute)
+        and node.attr in READS
+        and isinstance(node.value, ast.Name)
+        and node.value.id in MODULES
+        for node in ast.walk(tree)
+    ) or any(
+        isinstance(node, ast.ImportFrom)
+        and node.module in MODULES
+        and any(alias.name in READS for alias in node.names)
+        for node in ast.walk(tree)
+    )
+
+
+def test_pickles_are_read_in_these_places_only() -> None:
+    """A new place needs a reason why nobody else can choose its bytes."""
+    found = {
+        str(path.relative_to(ROOT))
+        for package in ("paimon_features", "trainer_bridge", "jobs")
+        for path in (ROOT / package).rglob("*.py")
+        if reads_pickles(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    assert found == set(PICKLES_ARE_READ)
+
+
+def test_only_the_same_key_and_context_open_the_content() -> None:
+    seal = Seal.random()
+    sealed = seal.close(b"context", b"content")
+    assert seal.open(b"context", sealed, "it") == b"content"
+    others = [
+        (Seal.random(), b"context", sealed),
+        (seal, b"contex", sealed),
+        (seal, b"", b"context" + sealed),
+        *((seal, b"context", sealed[:size]) for size in range(len(sealed))),
+        *(
+            (seal, b"context", bytes(b ^ (i == at) << bit for i, b in enumerate(sealed)))
+            for at in range(len(sealed))
+            for bit in range(8)
+        ),
+    ]
+    for other, context, data in others:
+        with pytest.raises(JobError, match="it was not written with the key of this job"):
+            other.open(context, data, "it")
+    assert "key" not in repr(seal)
+
+
+def test_the_key_of_a_user_is_created_once_and_readable_by_nobody_else(tmp_path: Path) -> None:
+    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
+    with ThreadPoolExecutor(8) as pool:
+        seals = list(pool.map(lambda _: Seal.of_user(environment), range(32)))
+    assert len({seal.close(b"", b"") for seal in seals}) == 1
+    (path,) = (tmp_path / "config" / "paimon-features").iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    moved = Seal.of_user({KEY_VARIABLE: path.read_text()})  # another host, by the environment
+    assert moved.open(b"", seals[0].close(b"", b"x"), "it") == b"x"
+
+
+@pytest.mark.parametrize("text", ["", "ab" * 31, "no key", "\xff\xfe"])
+def test_a_damaged_key_is_refused_and_not_replaced(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "paimon-features" / "key"
+    path.parent.mkdir()
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match="key"):
+        Seal.of_user({"XDG_CONFIG_HOME": str(tmp_path)})
+    assert path.read_text() == text
+    if text:
+        with pytest.raises(ConfigurationError, match=f"{KEY_VARIABLE}.*openssl rand -hex 32"):
+            Seal.of_user({KEY_VARIABLE: text})
