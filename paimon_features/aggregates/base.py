@@ -18,15 +18,18 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.arguments import check_arguments, is_list
 from paimon_features.array_types import Bools
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import parse
-from paimon_features.schema import DataType, Int64, check_name
+from paimon_features.schema import MAX_FEATURE_NAME, DataType, Int64, check_name
+from paimon_features.suggestions import did_you_mean
 from paimon_features.windows import (
     Length,
     format_duration,
     format_length,
+    is_duration,
     parse_duration,
     parse_length,
 )
@@ -186,8 +189,11 @@ class Aggregate(ABC):
     lengths: tuple[Length, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        given = (None,) if self.windows is None else tuple(self.windows)
-        if isinstance(self.windows, str) or not given:
+        self._check_column(self.column)
+        given: tuple[str | None, ...] = (None,) if self.windows is None else ()
+        if is_list(self.windows):
+            given = tuple(self.windows or ())
+        if not given:
             raise DefinitionError(
                 f"{self.kind}: windows={self.windows!r}; expected a list of durations and "
                 "calendar units such as ['1h', '30d', 'today'], or none for the whole lifetime"
@@ -197,10 +203,21 @@ class Aggregate(ABC):
             raise DefinitionError(f"{self.kind}: windows={list(given)!r} names a window twice")
         object.__setattr__(self, "windows", given)
         object.__setattr__(self, "lengths", lengths)
+        check_arguments(self.kind, self)
         if self.offset is not None:
             parse_duration(self.offset)
         if self.name is not None:
-            check_name("feature", self.name)
+            check_name("feature", self.name, MAX_FEATURE_NAME)
+
+    def _check_column(self, column: object) -> None:
+        if column is None or (isinstance(column, str) and not is_duration(column)):
+            return
+        windows = [column] if isinstance(column, str) else column
+        raise DefinitionError(
+            f"{self.kind}({column!r}): expected the name of a column; windows are given by "
+            f"name: {type(self).__name__}({'' if self.kind == 'count' else '<column>, '}"
+            f"windows={windows!r})"
+        )
 
     @property
     def stem(self) -> str:
@@ -315,7 +332,7 @@ class Aggregate(ABC):
         if self.column not in scope:
             raise DefinitionError(
                 f"{self.kind}({self.column!r}): there is no such column; "
-                f"the columns are: {', '.join(scope)}"
+                f"the columns are: {', '.join(scope)}{did_you_mean(self.column, scope)}"
             )
         return scope[self.column]
 
@@ -324,7 +341,7 @@ class Aggregate(ABC):
         if column is not None and column not in scope:
             raise DefinitionError(
                 f"{self.kind}({self.column!r}): there is no column {column!r}; "
-                f"the columns are: {', '.join(scope)}"
+                f"the columns are: {', '.join(scope)}{did_you_mean(column, scope)}"
             )
         kind = self._input_type(scope) if column is None else scope[column]
         if not kind.is_scalar:

@@ -26,7 +26,9 @@ from paimon_features.aggregates.base import (
 from paimon_features.array_types import Array, Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
+from paimon_features.expressions import decode_items
 from paimon_features.schema import (
+    Bool,
     DataType,
     Decimal,
     DecimalType,
@@ -34,10 +36,13 @@ from paimon_features.schema import (
     Float64,
     Int32,
     Int64,
+    String,
 )
 
 EXACT_SCALED = 2**51
 """Largest scaled unit up to which rounding a float to an integer is exact in every engine."""
+UNIT_DIGITS = 15
+"""Greatest number of decimal digits that ``EXACT_SCALED`` has room for."""
 EXACT_FLOAT = 2**53
 """Integers up to here convert to floats exactly, so a division rounds once."""
 MAX_SCALE = 9
@@ -127,11 +132,13 @@ class Numeric(Aggregate):
         name = f"{stem}_{self.column}" if number is None else stem
         number = self.column if number is None else number
         if scale is None:
+            # only sums can overflow: a minimum or a maximum can keep every number
             bound = FLOAT_BOUND if self.bound is None else self.bound
-            guards = (bound_guard(f"CAST({number} AS float64)", bound),)
-            return self._partial(name, Float64, merge, f"CAST({number} AS float64)", guards=guards)
+            finite: tuple[Guard, ...] = (bound_guard(f"CAST({number} AS float64)", bound),)
+            if merge is not Merge.SUM and self.bound is None:
+                finite = self._finite_guards(scope, self.column)
+            return self._partial(name, Float64, merge, f"CAST({number} AS float64)", guards=finite)
         if kind.is_integer and scale == 0:
-            # only sums can overflow: a minimum or a maximum can keep any integer
             bound = INTEGER_BOUND if self.bound is None else self.bound
             unbounded = merge is not Merge.SUM and self.bound is None
             own = () if unbounded else (bound_guard(f"{number}", bound, floating=False),)
@@ -143,15 +150,18 @@ class Numeric(Aggregate):
                 guards=own,
                 largest=math.floor(bound) if merge is Merge.SUM else None,
             )
-        limit = INTEGER_BOUND / 10**scale if self.bound is None else self.bound
-        limit = min(limit, EXACT_SCALED / 10**scale)
+        summed = merge is Merge.SUM
+        limit = (INTEGER_BOUND if summed else EXACT_SCALED) / 10**scale
+        limit = min(limit if self.bound is None else self.bound, EXACT_SCALED / 10**scale)
+        unbounded = self.bound is None and not summed and fits_units(kind, scale)
+        guard = bound_guard(f"CAST({number} AS float64)", limit)
         return self._partial(
             f"{name}_s{scale}",
             Int64,
             merge,
             f"scaled_int({number}, {scale})",
-            guards=(bound_guard(f"CAST({number} AS float64)", limit),),
-            largest=round(limit * 10**scale) if merge is Merge.SUM else None,
+            guards=() if unbounded else (guard,),
+            largest=round(limit * 10**scale) if summed else None,
         )
 
     def units_bound(self, scale: int) -> int:
@@ -231,7 +241,11 @@ class Mean(Numeric):
 
 @dataclass(frozen=True)
 class _Extreme(Numeric):
-    """Shared by Min and Max."""
+    """Shared by Min and Max: of any column whose values have an order.
+
+    Numbers that fit are kept as numbers and booleans as 0 and 1; everything else as the texts of
+    ``expressions.items``, whose order is that of the values.
+    """
 
     merge: ClassVar[Merge]
 
@@ -239,29 +253,77 @@ class _Extreme(Numeric):
         return "exact"
 
     def partials(self, scope: Scope) -> tuple[Partial, ...]:
-        return (self._value_partial(scope, self.merge, self.kind),)
+        kind = self._ordered_type(scope)
+        if self._is_number(kind):
+            return (self._value_partial(scope, self.merge, self.kind),)
+        name, column = f"{self.kind}_{self.column}", str(self.column)
+        if kind is Bool:
+            return (self._partial(name, Int64, self.merge, f"CAST({column} AS int64)"),)
+        guards: tuple[Guard, ...] = ()
+        if self.bound is not None:
+            guards = (bound_guard(f"CAST({column} AS float64)", self.bound),)
+        return (self._partial(name, String, self.merge, f"item({column})", guards=guards),)
 
     def output_type(self, scope: Scope) -> DataType:
-        plain = self._numeric_type(scope).is_integer and self.scale_of(scope) == 0
-        return Int64 if plain else Float64
+        kind = self._ordered_type(scope)
+        if self.scale is None:
+            return widened(kind)
+        if kind.is_decimal:
+            return Decimal(38, self.scale)
+        return Int64 if kind.is_integer and self.scale == 0 else Float64
 
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
+        (column,) = merged
+        kind = self.output_type(scope)
+        if not self._is_number(self._ordered_type(scope)):
+            return Finished(self._decoded(column, kind))
+        if kind is Int64:
+            return Finished(column)
         scale = self.scale_of(scope)
-        if self.output_type(scope) is Int64:
-            return Finished(merged[0])
         if scale is None:
-            return Finished(Column(positive_zero(merged[0].values), merged[0].valid))
-        values = np.where(merged[0].mask, merged[0].values, 0)
-        return Finished(Column(ratio(values, 10**scale), merged[0].valid))
+            return Finished(Column(positive_zero(column.values), column.valid))
+        units = np.where(column.mask, column.values, 0)
+        values = decimals(units, scale) if kind.is_decimal else ratio(units, 10**scale)
+        return Finished(Column(values, column.valid))
+
+    def _decoded(self, column: Column, kind: DataType) -> Column:
+        """The values of booleans and of texts."""
+        if kind is Bool:
+            return Column(column.values != 0, column.valid)
+        out, present = Column.nulls(len(column), kind), column.mask
+        out.values[present] = decode_items(column.values[present].tolist(), kind)
+        return Column(out.values, present)
+
+    def _is_number(self, kind: DataType) -> bool:
+        """Whether the partial is a number: an integer, a float, or units of a decimal."""
+        if not isinstance(kind, DecimalType):
+            return kind.is_numeric
+        return self.scale is not None or fits_units(kind, kind.scale)
+
+    def _ordered_type(self, scope: Scope) -> DataType:
+        """Type of the column; ``scale`` and ``bound`` are for numbers."""
+        kind = self._scalar_type(scope)
+        for name in ("scale", "bound"):
+            if getattr(self, name) is not None and not kind.is_numeric:
+                raise DefinitionError(
+                    f"{self.kind}({self.column!r}): {name}={getattr(self, name)!r} is for numbers; "
+                    f"the column is {kind!r}"
+                )
+        return kind
 
 
 @dataclass(frozen=True)
 class Min(_Extreme):
     """Smallest value of a column; null without values.
 
+    The column is of any type with an order, and so is the value: texts are compared by code point,
+    false is less than true, and a decimal stays a decimal. ``scale`` rounds floats and decimals.
+
     >>> import paimon_features as pf
     >>> pf.evaluate(pf.Min("amount"), [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}])
     2.0
+    >>> pf.evaluate(pf.Min("country"), [{"country": "NO"}, {"country": None}, {"country": "FR"}])
+    'FR'
     """
 
     kind: ClassVar[str] = "min"
@@ -270,15 +332,25 @@ class Min(_Extreme):
 
 @dataclass(frozen=True)
 class Max(_Extreme):
-    """Greatest value of a column; null without values.
+    """Greatest value of a column, of the types of ``Min``; null without values.
 
     >>> import paimon_features as pf
     >>> pf.evaluate(pf.Max("amount"), [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}])
     5.0
+    >>> from decimal import Decimal
+    >>> pf.evaluate(pf.Max("price"), [{"price": Decimal("9.90")}, {"price": Decimal("10.00")}])
+    Decimal('10.00')
     """
 
     kind: ClassVar[str] = "max"
     merge: ClassVar[Merge] = Merge.MAX
+
+
+def fits_units(kind: DataType, scale: int) -> bool:
+    """Whether every value of this type is at most 2^51 decimal units of ``10^-scale``."""
+    if not isinstance(kind, DecimalType):
+        return False
+    return scale <= MAX_SCALE and kind.precision - kind.scale + scale <= UNIT_DIGITS
 
 
 def bound_guard(expression: str, bound: float, *, floating: bool = True) -> Guard:

@@ -38,7 +38,7 @@ class _ByCategory(Aggregate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.values, str) or not 1 <= len(self.values) <= MAX_VALUES:
+        if not 1 <= len(self.values) <= MAX_VALUES:
             raise DefinitionError(
                 f"{self.kind}: values={self.values!r}; expected a list of 1 to {MAX_VALUES} "
                 "categories"

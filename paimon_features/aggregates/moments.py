@@ -25,6 +25,7 @@ from paimon_features.aggregates.base import (
     Scope,
 )
 from paimon_features.aggregates.basic import EXACT_FLOAT, Numeric, bound_guard, or_zero
+from paimon_features.aggregates.rounding import root_of_fraction, roots_of_fractions
 from paimon_features.array_types import Bools, Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
@@ -141,25 +142,29 @@ class Variance(Numeric):
         values = self._exact(sums, count, seen, scale)
         # negative only where events were retracted that never arrived: no such variance exists
         real = values >= 0
-        return Finished(Column(self._of_variance(np.where(real, values, 0.0)), seen & real))
+        return Finished(Column(np.where(real, values, 0.0), seen & real))
 
     def _exact(self, sums: Sequence[Ints], count: Ints, seen: Bools, scale: int) -> Floats:
-        """``(n * S2 - S1^2) / (n * (n - ddof))`` in units of ``10^-scale``, rounded once."""
+        """The value of ``(n * S2 - S1^2) / (n * (n - ddof))`` in units of ``10^-scale``.
+
+        It is rounded once; below zero it is some number below zero.
+        """
         total, high2, cross, low2 = sums
         unit2 = 10 ** (2 * scale)
         size = (np.abs(cross) + 1.0) * 2.0**17 + np.abs(high2) * 2.0**32 + np.abs(low2)
         below = np.maximum(count, 1) * np.maximum(count - self.ddof, 1).astype(np.float64) * unit2
-        # rows below 2^53 in every step are exact in int64, and their division rounds once
+        # rows below 2^53 in every step are exact in int64 and as floats
         small = seen & (count * size < EXACT_FLOAT) & (below < EXACT_FLOAT)
         small &= total.astype(np.float64) ** 2 < EXACT_FLOAT
         n, s1 = count[small], total[small]
         s2 = (high2[small] << 32) + (cross[small] << 17) + low2[small]
         values = np.zeros(len(count))
-        values[small] = (n * s2 - s1 * s1) / (n * (n - self.ddof) * unit2)
+        values[small] = self._of_fractions(n * s2 - s1 * s1, n * (n - self.ddof) * unit2)
         for i in np.flatnonzero(seen & ~small):
             k = int(count[i])
             square = (int(high2[i]) << 32) + (int(cross[i]) << 17) + int(low2[i])
-            values[i] = (k * square - int(total[i]) ** 2) / (k * (k - self.ddof) * unit2)
+            above = k * square - int(total[i]) ** 2
+            values[i] = self._of_fraction(above, k * (k - self.ddof) * unit2)
         return values
 
     def _from_floats(self, s1: Floats, s2: Floats, count: Ints, seen: Bools) -> Finished:
@@ -171,16 +176,27 @@ class Variance(Numeric):
         values = np.where(plain, 0.0, m2 / np.where(seen, n - self.ddof, 1.0))
         good = seen & reliable
         return Finished(
-            Column(self._of_variance(np.where(good, values, 0.0)), good), seen & ~reliable
+            Column(self._of_floats(np.where(good, values, 0.0)), good), seen & ~reliable
         )
 
-    def _of_variance(self, values: Floats) -> Floats:
-        return values
+    def _of_fraction(self, numerator: int, denominator: int) -> float:
+        """The value of a variance that is this fraction; below zero, a number below zero."""
+        return numerator / denominator
+
+    def _of_fractions(self, numerators: Ints, denominators: Ints) -> Floats:
+        """``_of_fraction`` of each pair, all of them below 2^53."""
+        quotients: Floats = numerators / denominators
+        return quotients
+
+    def _of_floats(self, variances: Floats) -> Floats:
+        return variances
 
 
 @dataclass(frozen=True)
 class StdDev(Variance):
     """Square root of the variance, with the same ``ddof``, ``center`` and rules.
+
+    For integers and with ``scale`` it is the float nearest to the root of the exact variance.
 
     >>> import paimon_features as pf
     >>> pf.evaluate(pf.StdDev("amount"), [{"amount": 2.0}, {"amount": None}, {"amount": 5.0}])
@@ -189,8 +205,15 @@ class StdDev(Variance):
 
     kind: ClassVar[str] = "stddev"
 
-    def _of_variance(self, values: Floats) -> Floats:
-        return np.sqrt(values)
+    def _of_fraction(self, numerator: int, denominator: int) -> float:
+        return -1.0 if numerator < 0 else root_of_fraction(numerator, denominator)
+
+    def _of_fractions(self, numerators: Ints, denominators: Ints) -> Floats:
+        roots = roots_of_fractions(np.maximum(numerators, 0), denominators)
+        return np.where(numerators < 0, -1.0, roots)
+
+    def _of_floats(self, variances: Floats) -> Floats:
+        return np.sqrt(variances)
 
 
 def safe_number(number: float) -> str:

@@ -23,6 +23,7 @@ import numpy as np
 from paimon_features.aggregates.base import Finished, Guard, Merge, Partial, Reading, Scope
 from paimon_features.aggregates.basic import Numeric, bound_guard, or_zero
 from paimon_features.aggregates.moments import FLOATS_LEAVE_ROUNDING, safe_number
+from paimon_features.aggregates.rounding import root_of_fraction
 from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import DefinitionError
@@ -160,9 +161,9 @@ class _Shape(Numeric):
 class Skewness(_Shape):
     """Skewness ``m3 / m2^1.5`` of the population; null without values, or if all are equal.
 
-    ``center`` is as for ``Variance``. With ``scale`` or on integers the value is exact up to two
-    roundings, and values of more than 2^30 units (10.7 million at ``scale=2``) go to the side
-    table.
+    ``center`` is as for ``Variance``. With ``scale`` or on integers the value is the float nearest
+    to the exact one, and values of more than 2^30 units (10.7 million at ``scale=2``) go to the
+    side table.
 
     >>> import paimon_features as pf
     >>> skewness = pf.evaluate(pf.Skewness("amount"), [{"amount": 1}, {"amount": 1}, {"amount": 4}])
@@ -181,7 +182,7 @@ class Skewness(_Shape):
         s1, s2, s3 = sums
         m2 = n * s2 - s1 * s1
         m3 = n * n * s3 - 3 * n * s1 * s2 + 2 * s1**3
-        return None if m2 <= 0 else math.copysign(math.sqrt(m3 * m3 / m2**3), m3)
+        return None if m2 <= 0 else math.copysign(root_of_fraction(m3 * m3, m2**3), m3)
 
     @property
     def shape(self) -> Callable[..., Floats]:

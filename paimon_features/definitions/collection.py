@@ -29,6 +29,7 @@ from paimon_features.definitions.transformed import (
     Transformed,
 )
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.suggestions import did_you_mean
 
 Definition = (
     Entity
@@ -123,7 +124,8 @@ class Definitions:
                     what = "feature view" if view is None else f"feature of view {ref.view!r}"
                     raise DefinitionError(
                         f"service {service.name!r} refers to {ref}, but there is no such {what}; "
-                        f"there is: {', '.join(known)}"
+                        f"there is: {', '.join(known) or 'none'}"
+                        f"{did_you_mean(ref.feature if view else ref.view, known)}"
                     )
             try:
                 out.outputs(service.items())

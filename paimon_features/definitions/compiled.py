@@ -226,21 +226,33 @@ class CompiledView:
     @cached_property
     def fingerprint(self) -> str:
         """Identifies a generation: equal if and only if the tile tables contain the same."""
-        return _digest(
-            {
-                "source": self.source.table,
-                "event_time": self.source.event_time,
-                "keys": {name: kind.text for name, kind in self.keys.items()},
-                "tile_ms": self.tile_ms,
-                "buckets": self.buckets,
-                "where": None if self.where is None else self.where.text,
-                "skip": sorted(rule.condition.text for rule in self.skip_rules),
-                "partials": [
-                    [p.name, p.type.text, p.merge.value, self.expressions[p.name].text]
-                    for p in self.partials
-                ],
-            }
-        )
+        partials = [self._partial_document(p) for p in self.partials]
+        return _digest({**self._events_of_tiles, "buckets": self.buckets, "partials": partials})
+
+    @cached_property
+    def tile_contents(self) -> Mapping[str, str]:
+        """Hashes of what a tile table contains: of each partial, and as "" of the events of tiles.
+
+        Tiles of another definition can be read for the partials that have equal hashes in both,
+        if the events of their tiles do too.
+        """
+        partials = {p.name: _digest(self._partial_document(p)) for p in self.partials}
+        return {"": _digest(self._events_of_tiles), **partials}
+
+    @property
+    def _events_of_tiles(self) -> dict[str, object]:
+        return {
+            "source": self.source.table,
+            "event_time": self.source.event_time,
+            "keys": {name: kind.text for name, kind in self.keys.items()},
+            "tile_ms": self.tile_ms,
+            "where": None if self.where is None else self.where.text,
+            "skip": sorted(rule.condition.text for rule in self.skip_rules),
+        }
+
+    def _partial_document(self, partial: Partial) -> list[str]:
+        text = self.expressions[partial.name].text
+        return [partial.name, partial.type.text, partial.merge.value, text]
 
     @cached_property
     def online_fingerprint(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, check_name
@@ -34,6 +35,7 @@ class Entity:
 
     def __post_init__(self) -> None:
         check_name("entity", self.name)
+        check_types(f"entity {self.name!r}: keys", self.keys)
         check_metadata("entity", self)
         if not self.keys and self.name != EVERYTHING:
             raise DefinitionError(f"entity {self.name!r} has no keys; expected at least one column")

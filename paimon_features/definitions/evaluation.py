@@ -22,6 +22,12 @@ from paimon_features.columns import Column
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView
 from paimon_features.definitions.entity import EVERYTHING, Entity
 from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.skipped import (
+    NO_RULE,
+    skipped_events,
+    verdicts,
+    warn_of_skipped,
+)
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions.evaluate import Program
@@ -82,6 +88,11 @@ def evaluate(
     aggregate stands for several features (several windows, half-lives or quantiles), and for a
     view. The entity counts as known, so an empty window has the value that the aggregate defines
     for it.
+
+    Warns
+    -----
+    SkippedEventsWarning
+        If events are in no feature, such as one with a value beyond the ``bound`` of an aggregate.
 
     Raises
     ------
@@ -177,13 +188,9 @@ def _partial_rows(
     times = np.array([row[view.source.event_time] for row in rows], np.int64)
     columns[EVENT_TIME] = Column(times)
     columns[TILE_END] = Column(floor_ms(times, view.tile_ms) + view.tile_ms)
-    conditions = [rule.condition for rule in view.skip_rules]
-    if view.where is not None:
-        conditions.append(view.where)
-    entering = np.ones(len(rows), np.bool_)
-    for condition in Program(conditions).run(columns, len(rows)):
-        entering &= condition.values.astype(np.bool_) & condition.mask
-    chosen = np.flatnonzero(entering)
+    members, broken = verdicts(view, columns, len(rows))
+    warn_of_skipped(view, skipped_events(view, columns, members, broken), len(rows), stacklevel=3)
+    chosen = np.flatnonzero(members & (broken == NO_RULE))
     computed = Program([view.expressions[p.name] for p in view.partials]).run(columns, len(rows))
     partials = zip(view.partials, computed, strict=True)
     return {p.name: column.take(chosen) for p, column in partials}, times[chosen]

@@ -23,10 +23,10 @@ from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import Expression, overflow_guard, parse, substitute
 from paimon_features.schema import DataType, Int64, check_name
+from paimon_features.suggestions import did_you_mean
 from paimon_features.windows import (
     DAY_MS,
     HOUR_MS,
-    KINDS,
     MAX_TIME_MS,
     MIN_TIME_MS,
     MINUTE_MS,
@@ -85,10 +85,6 @@ class FeatureView:
     def __post_init__(self) -> None:
         check_name("feature view", self.name)
         check_metadata("feature view", self)
-        if self.kind not in KINDS:
-            raise DefinitionError(
-                f"feature view {self.name!r}: kind={self.kind!r}; expected {', '.join(KINDS)}"
-            )
         if self.buckets < 1:
             raise DefinitionError(
                 f"feature view {self.name!r}: buckets={self.buckets}; expected >= 1"
@@ -105,6 +101,22 @@ class FeatureView:
         except DefinitionError as error:
             error.add_note(f"in feature view {self.name!r}")
             raise
+
+    def __getitem__(self, feature: str) -> str:
+        """Return the reference ``"view:feature"``, as services and reads take it.
+
+        Raises
+        ------
+        DefinitionError
+            If the view has no such feature.
+        """
+        names = [each.name for each in self.compiled.features]
+        if feature not in names:
+            raise DefinitionError(
+                f"feature view {self.name!r} has no feature {feature!r}; its features are: "
+                f"{', '.join(names)}{did_you_mean(feature, names)}"
+            )
+        return f"{self.name}:{feature}"
 
     @cached_property
     def compiled(self) -> CompiledView:

@@ -49,12 +49,6 @@ class Interaction:
         check_metadata("interaction", self)
         if not self.expression.strip():
             raise DefinitionError(f"interaction {self.name!r} has an empty expression")
-        many = self.request if isinstance(self.request, Sequence) else (self.request,)
-        if not all(isinstance(source, RequestSource) for source in many):
-            raise DefinitionError(
-                f"interaction {self.name!r}: request={self.request!r}; expected a RequestSource, "
-                "or several"
-            )
         _ = self.inputs
 
     def __str__(self) -> str:

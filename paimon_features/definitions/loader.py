@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+import inspect
+import re
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
+import paimon_features
 from paimon_features.definitions.collection import Definitions
+from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.errors import DefinitionError
+from paimon_features.python_file import run_python_file
+from paimon_features.suggestions import did_you_mean
 from paimon_features.transformers.fitted_version import FOLDER
 
 
@@ -26,23 +32,53 @@ def load_definitions(path: Path) -> Definitions:
         raise DefinitionError(
             f"there is no definitions file {path}; 'paimon-features init' writes an example"
         )
-    spec = importlib.util.spec_from_file_location("paimon_features_definitions", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     # the file may import modules next to it
     sys.path.insert(0, str(path.parent))
     try:
-        spec.loader.exec_module(module)
+        module = run_python_file(path, "paimon_features_definitions")
+        found: list[Any] = list(vars(module).values())
+        definitions = Definitions.of(found, fitted=path.parent / FOLDER)
     except DefinitionError as error:
-        error.add_note(f"while reading {path}")
+        error.add_note(f"while reading {_place(error, path)}")
         raise
     except Exception as error:
-        raise DefinitionError(f"{path} does not run: {type(error).__name__}: {error}") from error
+        raise DefinitionError(
+            f"{_place(error, path)} does not run: {type(error).__name__}: {error}"
+            f"{_unknown_argument(error)}{_feature_of_a_view(error)}"
+        ) from error
     finally:
         sys.path.remove(str(path.parent))
-    found: list[Any] = list(vars(module).values())
-    definitions = Definitions.of(found, fitted=path.parent / FOLDER)
     if not definitions.views and not definitions.sources:
         raise DefinitionError(f"{path} contains no EventSource and no FeatureView at its top level")
     return definitions
+
+
+def _place(error: BaseException, path: Path) -> str:
+    """The file, and the line of it (or of a module next to it) that raised the error."""
+    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
+        return f"{error.filename}, line {error.lineno}"
+    lines = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).parent == path.parent
+    ]
+    # the innermost one: a module next to the file, or a function in it
+    return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else str(path)
+
+
+def _unknown_argument(error: Exception) -> str:
+    """What an unknown argument of one of our classes may mean, and the known ones."""
+    match = _UNKNOWN_ARGUMENT.match(str(error)) if isinstance(error, TypeError) else None
+    if match is None or match[1] not in dir(paimon_features):
+        return ""
+    known = [*inspect.signature(getattr(paimon_features, match[1])).parameters]
+    return f"{did_you_mean(match[2], known)} (arguments: {', '.join(known)})"
+
+
+def _feature_of_a_view(error: Exception) -> str:
+    if isinstance(error, AttributeError) and isinstance(error.obj, FeatureView):
+        return f"; refer to a feature by view[{error.name!r}], or 'name_of_the_view:{error.name}'"
+    return ""
+
+
+_UNKNOWN_ARGUMENT = re.compile(r"(\w+)\.__init__\(\) got an unexpected keyword argument '(\w+)'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from paimon_features.arguments import check_arguments
 from paimon_features.errors import DefinitionError
 
 
@@ -22,7 +23,8 @@ class Described(Protocol):
 
 
 def check_metadata(what: str, item: Described) -> None:
-    """Raise DefinitionError if the metadata of an item are not texts.
+    """Raise DefinitionError if the metadata of an item are not texts, or another argument does
+    not have its type.
 
     ``what`` names the kind for the message, for example ``entity``.
     """
@@ -38,6 +40,7 @@ def check_metadata(what: str, item: Described) -> None:
             f"{what} {item.name!r}: tags={tags!r}; expected texts by name, "
             "for example {'team': 'growth'}"
         )
+    check_arguments(f"{what} {item.name!r}", item)
 
 
 def metadata(item: Described) -> dict[str, object]:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError, RequestError
 from paimon_features.schema import DataType, check_name
@@ -42,6 +43,7 @@ class RequestSource:
 
     def __post_init__(self) -> None:
         check_name("request source", self.name)
+        check_types(f"request source {self.name!r}: schema", self.schema)
         check_metadata("request source", self)
         if not self.schema:
             raise DefinitionError(

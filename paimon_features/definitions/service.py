@@ -38,11 +38,6 @@ class FeatureService:
         for item in self.features:
             if isinstance(item, str):
                 FeatureRef.parse(item)
-            elif not isinstance(item, FeatureView | TableView | Interaction | Transformed):
-                raise DefinitionError(
-                    f"service {self.name!r}: got {item!r}; expected a FeatureView, a TableView, an "
-                    "Interaction, a Transformed or a reference 'view:feature'"
-                )
         named = [str(item) for item in self.items()]
         double = sorted(duplicates(named))
         if double:

@@ -5,9 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError
-from paimon_features.schema import Bool, DataType, Float64, Int32, Int64, String, check_name
+from paimon_features.schema import (
+    Bool,
+    DataType,
+    Float64,
+    Int32,
+    Int64,
+    String,
+    Timestamp,
+    check_name,
+)
+from paimon_features.suggestions import did_you_mean
 from paimon_features.windows import parse_duration
 
 ADDED_KINDS = ("+I", "+U")
@@ -20,8 +31,9 @@ ROW_KINDS = ADDED_KINDS + RETRACTED_KINDS
 class EventSource:
     """A stream of events, stored in the append table ``events_<name>``.
 
-    ``event_time`` names an Int64 column of UTC milliseconds. Events ahead of the clock by
-    more than ``max_skew`` are held in ``rejected_<name>`` until they are due.
+    ``event_time`` names the column with the time of the event: a Timestamp, or Int64 UTC
+    milliseconds. Both are stored as Int64, which is its type in expressions. Events ahead of the
+    clock by more than ``max_skew`` are held in ``rejected_<name>`` until they are due.
 
     ``retraction`` names the column that distinguishes an event from a retraction: a Bool (true:
     retracted), or a String with the row kind of a change log, ``+I`` and ``+U`` (an event), ``-U``
@@ -54,6 +66,7 @@ class EventSource:
 
     def __post_init__(self) -> None:
         check_name("source", self.name)
+        check_types(f"source {self.name!r}: schema", self.schema)
         check_metadata("source", self)
         for column in self.schema:
             check_name(f"source {self.name!r}: column", column)
@@ -66,11 +79,16 @@ class EventSource:
             raise DefinitionError(
                 f"source {self.name!r}: event_time={self.event_time!r} is not a column; "
                 f"the columns are: {', '.join(self.schema)}"
+                f"{did_you_mean(self.event_time, self.schema)}"
             )
+        if self.schema[self.event_time] == Timestamp:
+            # the same number, and every entrance converts times to it
+            object.__setattr__(self, "schema", {**self.schema, self.event_time: Int64})
         if self.schema[self.event_time] != Int64:
             raise DefinitionError(
                 f"source {self.name!r}: event_time {self.event_time!r} is "
-                f"{self.schema[self.event_time]!r}; expected Int64, UTC milliseconds since 1970"
+                f"{self.schema[self.event_time]!r}; expected Timestamp or Int64, UTC milliseconds "
+                "since 1970"
             )
         self._check_retraction()
         self._check_event_id()
@@ -113,7 +131,7 @@ class EventSource:
         if column not in self.schema:
             raise DefinitionError(
                 f"source {self.name!r}: {role}={column!r} is not a column; "
-                f"the columns are: {', '.join(self.schema)}"
+                f"the columns are: {', '.join(self.schema)}{did_you_mean(column, self.schema)}"
             )
         return self.schema[column]
 

@@ -11,7 +11,7 @@ from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, Int64, check_name
+from paimon_features.schema import DataType, Int64, Timestamp, check_name
 from paimon_features.windows import parse_duration
 
 
@@ -20,8 +20,8 @@ class TableSource(EventSource):
     """Rows that replace one another: each is a version, valid from its ``event_time`` on.
 
     They are ingested and stored like events, in the append table ``events_<name>``, so that the
-    history of every row is kept. ``created_time`` (Int64, UTC ms) is the time at which a version
-    was created: of two versions with one event time the one created later counts.
+    history of every row is kept. ``created_time`` (Timestamp, or Int64 UTC ms) is the time at
+    which a version was created: of two versions with one event time the one created later counts.
 
     >>> from paimon_features.schema import Int64, String
     >>> profiles = TableSource("profiles", event_time="since_ms", created_time="made_ms",
@@ -37,11 +37,15 @@ class TableSource(EventSource):
         if self.created_time is None:
             return
         kind = self.schema.get(self.created_time)
+        if kind == Timestamp:
+            object.__setattr__(self, "schema", {**self.schema, self.created_time: Int64})
+            return
         if kind != Int64:
             got = "not a column" if kind is None else f"{kind!r}"
             raise DefinitionError(
-                f"source {self.name!r}: created_time={self.created_time!r} is {got}; expected an "
-                f"Int64 column, UTC milliseconds; the columns are: {', '.join(self.schema)}"
+                f"source {self.name!r}: created_time={self.created_time!r} is {got}; expected a "
+                "Timestamp or an Int64 column, UTC milliseconds; the columns are: "
+                f"{', '.join(self.schema)}"
             )
 
     def to_document(self) -> dict[str, object]:

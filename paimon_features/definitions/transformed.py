@@ -70,12 +70,7 @@ class Transformed:
     def __post_init__(self) -> None:
         check_name("transformed feature", self.name)
         check_metadata("transformed feature", self)
-        if not isinstance(self.fitted, Fitted):
-            raise DefinitionError(
-                f"transformed feature {self.name!r}: fitted={self.fitted!r}; expected a version "
-                "such as Fitted('amount_scaler', version=3)"
-            )
-        if not self.parts or not all(isinstance(part, str | Interaction) for part in self.parts):
+        if not self.parts:
             raise DefinitionError(
                 f"transformed feature {self.name!r}: of={self.of!r}; expected 'view:feature', an "
                 "Interaction or its name, or several of them"

@@ -1,7 +1,7 @@
 """Where an expression can leave int64 or the finite floats, and the test that it does not.
 
 int64 has no value for an overflow: engines wrap, raise or give NULL. So the rows on which an
-integer step overflows are found by a guard and put aside before anyone uses the value. The guard
+integer step overflows are found by a guard and excluded before anyone uses the value. The guard
 also finds the rows on which a float step becomes infinite or NaN and this can no longer be seen
 in the result (``a * b > 0``): the engines order NaN differently. An infinity that stays visible
 in a float result is left to ``finite``.

@@ -110,6 +110,10 @@ column 'quantity'; columns are: n
     return _Parser(text, columns).parse()
 
 
+_MEANT = {"&": "AND", "|": "OR", "!": "NOT", "^": "power(x, y)", "{": "(...)", "[": "(...)"}
+"""How characters of other languages are written."""
+
+
 class _Parser:
     def __init__(self, text: str, columns: Mapping[str, DataType]) -> None:
         self._text = text
@@ -126,8 +130,10 @@ class _Parser:
             if match is None:
                 at += len(text[at:]) - len(text[at:].lstrip())
                 what = "a string without its closing '" if text[at] == "'" else repr(text[at])
+                meant = f"; write {_MEANT[text[at]]}" if text[at] in _MEANT else ""
                 raise ExpressionError(
-                    f"expression {text!r}, position {at + 1}: {what} is not part of the language"
+                    f"expression {text!r}, position {at + 1}: {what} is not part of the "
+                    f"language{meant}"
                 )
             kind = str(match.lastgroup)
             tokens.append(_Token(kind, match[kind], match.start(kind) + 1))

@@ -26,7 +26,7 @@ from paimon_features.local.tiling import (
     tile_sql,
 )
 from paimon_features.tables import Lake, append_arrow, iter_batches
-from paimon_features.tables.deltas import DataFile, live_files
+from paimon_features.tables.deltas import DataFile, live_files, verify_files
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
@@ -68,6 +68,8 @@ def write_tiles(
         If DuckDB cannot compute it.
     SnapshotExpiredError
         If the snapshot, or a file of it, has expired.
+    DamagedFileError
+        If a data file is not what was written.
     """
     what = f"backfill of view {view.name!r}"
     skipped: list[pa.Table] = []
@@ -110,6 +112,7 @@ def _groups(
     files = live_files(lake, table, snapshot_id)
     if all(file.path.endswith(".parquet") for file in files):
         for group in _by_day(files):
+            verify_files(group, event_columns(view))
             days = {file.partition.get(EVENT_DAY) for file in group}
             yield (
                 parquet_sql([f.path for f in group]),

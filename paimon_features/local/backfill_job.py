@@ -100,7 +100,7 @@ def backfill(
         except BaseException:
             target.update(job={**job, "state": "FAILED"})
             raise
-        return end_backfill(target, job, begun)
+        return end_backfill(target, job, begun, on_message)
 
 
 def _describe(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:

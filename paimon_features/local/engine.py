@@ -89,7 +89,7 @@ class DuckDBEngine:
 
     def load(self, name: str, rows: pa.RecordBatchReader) -> None:
         """Copy a stream into a table of that name, which may be larger than memory."""
-        with _told("loading events"):
+        with _reported("loading events"):
             self._connection.register("__stream", rows)
             try:
                 self._connection.execute(
@@ -150,7 +150,7 @@ class DuckDBEngine:
         try:
             while (item := _next(ready)) is not None:
                 if isinstance(item, BaseException):
-                    with _told(what):
+                    with _reported(what):
                         raise item
                 yield item
         finally:
@@ -169,7 +169,7 @@ def _next(ready: queue.Queue[Any]) -> Any:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
+def _reported(what: str) -> Iterator[None]:
     """DuckDB's errors as ours."""
     duckdb = _duckdb()
     try:

@@ -1,7 +1,7 @@
 """Features straight from raw events, by one DuckDB join: no lake, no tiles, no levels.
 
 For trying a definition out before it is applied, and as a second twin of the point-in-time
-join: windows are told here by comparing each event's time with their edges::
+join: windows are determined by comparing each event's time with their edges::
 
     start               end = q
       [------------------)
@@ -13,7 +13,7 @@ partials (printed for DuckDB), and how merged partials are finished.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ from paimon_features.aggregates.fold import canonical
 from paimon_features.array_types import Bools, Ints
 from paimon_features.columns import Column, one_array
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureView
+from paimon_features.definitions.skipped import SkippedEvents, warn_of_skipped
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.expressions import to_duckdb
 from paimon_features.local.engine import DuckDBEngine
 from paimon_features.local.tiling import (
+    broken_sql,
     entering_sql,
     event_columns,
     fold_lists,
@@ -69,7 +71,8 @@ def features(
     events
         An Arrow table, a pandas or Polars DataFrame, or the path of a Parquet file or folder
         with the columns of the view's source; others are passed over. Rows may come in any
-        order; those that are no members or break a rule of the view are left out.
+        order; those that are no members or break a rule of the view are left out, the latter with
+        a warning.
     rows
         As for ``get_historical_features``.
     names
@@ -79,6 +82,12 @@ def features(
         ILL_CONDITIONED.
     memory, threads
         What DuckDB may use, for example ``memory="4GB"``.
+
+    Warns
+    -----
+    SkippedEventsWarning
+        If events are in no feature, such as one with a value beyond the ``bound`` of an aggregate:
+        how many, why, an example, and what can be done.
 
     Raises
     ------
@@ -100,29 +109,44 @@ def features(
     """
     compiled = view.compiled
     chosen = _chosen(compiled, names)
-    asked = arrow_table(rows)
+    requested = arrow_table(rows)
     for feature in chosen:
-        if feature.name in asked.column_names:
+        if feature.name in requested.column_names:
             raise RequestError(
                 f"entity rows have a column {feature.name!r}, which is also the name of a "
                 "feature; rename the column"
             )
-    as_of_ms = event_times(asked)
+    as_of_ms = event_times(requested)
     table = _Join(
-        compiled, chosen, key_columns(asked, compiled.keys, compiled.entity.name), as_of_ms
+        compiled, chosen, key_columns(requested, compiled.keys, compiled.entity.name), as_of_ms
     )
     with DuckDBEngine(memory=memory, threads=threads) as engine:
         engine.add("__events", _events(compiled, events))
         engine.add("__rows", table.rows)
-        found = engine.table(table.statement(), f"features of view {view.name!r}")
-    values, told = table.answers(found)
+        what = f"features of view {view.name!r}"
+        found = engine.table(table.statement(), what)
+        counts = engine.table(broken_sql(compiled, identifier("__events")), what)
+    _warn_of_skipped(compiled, counts.to_pylist())
+    values, reported = table.answers(found)
     for feature in chosen:
         column = values[feature.name].to_arrow(feature.type.arrow)
-        asked = asked.append_column(feature.name, column)
+        requested = requested.append_column(feature.name, column)
     for feature in chosen if statuses else ():
-        codes = pa.DictionaryArray.from_arrays(pa.array(told[feature.name]), pa.array(STATUS_NAMES))
-        asked = asked.append_column(f"{feature.name}__status", codes)
-    return asked
+        codes = pa.DictionaryArray.from_arrays(
+            pa.array(reported[feature.name]), pa.array(STATUS_NAMES)
+        )
+        requested = requested.append_column(f"{feature.name}__status", codes)
+    return requested
+
+
+def _warn_of_skipped(view: CompiledView, counts: Sequence[Mapping[str, Any]]) -> None:
+    """Issue a warning for the rows of ``broken_sql`` with a rule."""
+    skipped = [
+        SkippedEvents(view.skip_rules[row["rule"]], row["events"], row["example"])
+        for row in counts
+        if row["rule"] is not None
+    ]
+    warn_of_skipped(view, skipped, sum(row["events"] for row in counts), stacklevel=3)
 
 
 def bounds(feature: CompiledFeature, as_of_ms: Ints) -> tuple[Ints, Ints]:
@@ -152,7 +176,7 @@ class _Join:
             else:
                 self.windows.append(edges)
                 self.members.append([feature])
-        # whether an entity is known does not depend on the features that are asked for
+        # whether an entity is known does not depend on the requested features
         self.horizon = view.horizon(as_of_ms)
         columns = {_NUMBER: np.arange(len(as_of_ms)), _HORIZON: self.horizon}
         for i, (start, end) in enumerate(self.windows):
@@ -160,7 +184,7 @@ class _Join:
         self.rows = pa.table({**{name: keys.column(name) for name in keys.column_names}, **columns})
 
     def statement(self) -> str:
-        """One row per asked row whose entity has an event before its time.
+        """One row per requested row whose entity has an event before its time.
 
         A decayed partial of a window is brought to the end of the window's newest tile before it
         is added, so that neither very old nor very new events leave the range of a float.
@@ -229,7 +253,7 @@ class _Join:
                 Status.EXPIRED
             )
         present = status == Status.PRESENT
-        values, told = {}, {}
+        values, reported = {}, {}
         for i, members in enumerate(self.members):
             ends = _spread(Column.from_arrow(found.column(f"__newest{i}")), number, count)
             for feature in members:
@@ -242,8 +266,8 @@ class _Join:
                 ]
                 done = feature.aggregate.finish(self.view.scope, merged, reading)
                 values[feature.name] = Column(done.column.values, done.column.mask & present)
-                told[feature.name] = _with(status, done.ill_conditioned, present)
-        return values, told
+                reported[feature.name] = _with(status, done.ill_conditioned, present)
+        return values, reported
 
 
 def _with(status: npt.NDArray[np.int8], ill: Bools | None, present: Bools) -> npt.NDArray[np.int8]:

@@ -99,6 +99,29 @@ def skipped_sql(view: CompiledView, events: str) -> str:
     )
 
 
+def broken_sql(view: CompiledView, events: str) -> str:
+    """The statement that counts members by the number of the rule that each breaks first.
+
+    Columns: ``rule`` (null: the event enters), ``events``, and ``example``, the columns of the
+    earliest event that breaks the rule.
+    """
+    cases = " ".join(
+        f"WHEN ({to_duckdb(rule.condition)}) IS NOT TRUE THEN {number}"
+        for number, rule in enumerate(view.skip_rules)
+    )
+    fields = ", ".join(f"{identifier(n)} := {identifier(n)}" for n in event_columns(view))
+    # an event without a time comes last
+    order = f"coalesce({identifier(view.source.event_time)}, {2**63 - 1})"
+    return (
+        f'SELECT "__rule" AS "rule", CAST(count(*) AS BIGINT) AS "events",\n'
+        f"  arg_min(struct_pack({fields}), {order})\n"
+        f'    FILTER (WHERE "__rule" IS NOT NULL) AS "example"\n'
+        f'FROM (SELECT *, CASE {cases} END AS "__rule"\n'
+        f"  FROM {_columns_sql(view, events)}\n  WHERE {_member_sql(view)})\n"
+        f'GROUP BY "__rule" ORDER BY "__rule"'
+    )
+
+
 def entering_sql(view: CompiledView, events: str) -> str:
     """The events that enter a tile, as something that can stand behind FROM.
 

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_HALF_EVEN
+from decimal import ROUND_HALF_EVEN, localcontext
 from decimal import Decimal as PyDecimal
 from fractions import Fraction
 from functools import singledispatch
@@ -33,6 +33,9 @@ from paimon_features.schema import DataType, ListType, MapType
 from paimon_features.windows import parse_duration
 
 Row = Mapping[str, Any]
+
+ROOT_DIGITS = 200
+"""Decimal digits of square roots: so many more than a float's that only one rounding is left."""
 
 
 @dataclass(frozen=True)
@@ -102,11 +105,15 @@ def _(aggregate: agg.Mean, window: Window) -> Any:
 @reference_value.register(agg.Min)
 @reference_value.register(agg.Max)
 def _(aggregate: agg.Min | agg.Max, window: Window) -> Any:
-    values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
+    values, kind = window.values(aggregate.column), aggregate.output_type(window.scope)
+    if aggregate.scale is not None:
+        values = [exact(value, aggregate.scale) for value in values]
     if not values:
         return None
     value = min(values) if isinstance(aggregate, agg.Min) else max(values)
-    return int(value) if aggregate.output_type(window.scope).text == "int64" else float(value)
+    if aggregate.scale is not None:
+        return total_of([value], aggregate.scale, kind)
+    return float(value) + 0.0 if kind.is_float else value
 
 
 @reference_value.register
@@ -163,8 +170,8 @@ def _(aggregate: agg.Variance, window: Window) -> Any:
         return None
     if is_ill_conditioned(aggregate, values, window):
         return IllConditioned()
-    variance = float(spread(values) / (len(values) - aggregate.ddof))
-    return math.sqrt(variance) if isinstance(aggregate, agg.StdDev) else variance
+    variance = spread(values) / (len(values) - aggregate.ddof)
+    return nearest_root(variance) if isinstance(aggregate, agg.StdDev) else float(variance)
 
 
 @reference_value.register
@@ -175,7 +182,7 @@ def _(aggregate: agg.Skewness, window: Window) -> Any:
     m2, m3 = central_moment(values, 2), central_moment(values, 3)
     if m2 == 0:
         return None
-    return math.copysign(math.sqrt(m3 * m3 / (m2 * m2 * m2)), m3)
+    return math.copysign(nearest_root(m3 * m3 / (m2 * m2 * m2)), m3)
 
 
 @reference_value.register
@@ -185,6 +192,12 @@ def _(aggregate: agg.Kurtosis, window: Window) -> Any:
         return IllConditioned()
     m2 = central_moment(values, 2)
     return None if m2 == 0 else float(central_moment(values, 4) / (m2 * m2) - 3)
+
+
+def nearest_root(value: Fraction) -> float:
+    """The float nearest to the square root of a fraction that is not negative."""
+    with localcontext(prec=ROOT_DIGITS):
+        return float((PyDecimal(value.numerator) / PyDecimal(value.denominator)).sqrt())
 
 
 def central_moment(values: Sequence[Fraction], power: int) -> Fraction:

@@ -6,6 +6,7 @@ goes to share ``i % parallelism``, as Flink's rebalance deals them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -90,7 +91,7 @@ def sgd(
         if total_weight > 0:
             coefficient = coefficient - learning_rate / total_weight * gradient
             coefficient = regularized(coefficient, reg, elastic_net, learning_rate)
-        # without a weight there is no loss, and it goes on
+        # without a weight there is no loss, and training continues
         if total_weight > 0 and not total_loss / total_weight > tol:
             break
     return coefficient
@@ -224,19 +225,22 @@ def most_frequent(values: Floats) -> float:
 
 
 def bin_edges(values: Floats, strategy: str, bins: int) -> list[float]:
-    """The edges of the bins of one column; none for a constant one."""
+    """The ascending edges of the bins of one column, infinite ones of a constant one.
+
+    As ``KBinsDiscretizer`` of Flink ML computes them since FLINK-31029, without equal edges.
+    """
     values = np.sort(values)
     low, high, n = float(values[0]), float(values[-1]), len(values)
     if low == high:
-        return []
+        return [-math.inf, math.inf]
     starts = [float(values[int(place * (1.0 * n / bins))]) for place in range(bins)]
     if strategy == "quantile":
-        return sorted({*starts, high})
+        return sorted(set(_separated([*starts, high] if n > bins else values.tolist())))
     if strategy == "uniform" or len(set(values.tolist())) <= bins:
         edges = [low]
         for _ in range(bins):
             edges.append(edges[-1] + (high - low) / bins)
-        return edges
+        return sorted(set(edges)) if edges[-1] > low else [low, high]
     centres, old_loss, change, rounds = starts, np.inf, np.inf, 0
     while rounds < 300 and change > 1e-4:
         chosen = [min(range(bins), key=lambda c: (abs(centres[c] - v), c)) for v in values]
@@ -245,4 +249,18 @@ def bin_edges(values: Floats, strategy: str, bins: int) -> list[float]:
         centres = [sum(g) / len(g) if g else centres[k] for k, g in enumerate(groups)]
         change, old_loss, rounds = abs(loss - old_loss), loss, rounds + 1
     centres = sorted(centres)
-    return [low, *((a + b) / 2 for a, b in pairwise(centres)), high]
+    return sorted({low, *((a + b) / 2 for a, b in pairwise(centres)), high})
+
+
+def _separated(edges: list[float]) -> list[float]:
+    """The edges, each at most twice, one of two equal ones moved between its neighbours."""
+    kept: list[float] = []
+    for edge in sorted(edges):
+        if kept.count(edge) < 2:
+            kept.append(edge)
+    for i in range(1, len(kept) - 1):
+        if kept[i] == kept[i - 1]:
+            kept[i] = (kept[i + 1] + kept[i - 1]) / 2
+    if kept[-1] == kept[-2]:
+        kept[-2] = (kept[-1] + kept[-3]) / 2
+    return kept

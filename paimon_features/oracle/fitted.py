@@ -1,4 +1,4 @@
-"""One row through a fitted transformer, told by its stored parameters alone: a loop per kind.
+"""One row through a fitted transformer, determined by its stored parameters alone: a loop per kind.
 
 ``row_of`` takes the parameters as they stand in an exported file, and Python values; None is
 null, and NaN is a number that is not known.

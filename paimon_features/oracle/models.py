@@ -1,4 +1,4 @@
-"""The models of Flink ML as loops over one row, told by their stored parameters alone.
+"""The models of Flink ML as loops over one row, determined by their stored parameters alone.
 
 Sums go over the features in their order, as the models add them, so that both give the same
 number to the last bit. None is null.

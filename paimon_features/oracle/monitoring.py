@@ -5,6 +5,7 @@ Values are Python numbers and None; sums are exact (``fractions``).
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from fractions import Fraction
@@ -38,6 +39,19 @@ def naive_psi(current: Sequence[int], reference: Sequence[int]) -> float:
         b = (there + 0.5) / (sum(reference) + 0.5 * bins)
         total += (a - b) * math.log(a / b)
     return total
+
+
+def naive_psi_p_value(current: Sequence[int], reference: Sequence[int]) -> float:
+    """The probability of at least this PSI if rows are in a range by chance: all divisions."""
+    pooled = [here + there for here, there in zip(current, reference, strict=True)]
+    found, total, reached = naive_psi(current, reference), 0, 0
+    for counts in itertools.product(*(range(count + 1) for count in pooled)):
+        if sum(counts) == sum(current):
+            ways = math.prod(math.comb(n, k) for n, k in zip(pooled, counts, strict=True))
+            rest = [n - k for n, k in zip(pooled, counts, strict=True)]
+            total += ways
+            reached += ways * (naive_psi(counts, rest) >= found - 1e-12)
+    return reached / total
 
 
 def naive_ks(current: Sequence[float], reference: Sequence[float]) -> float:

@@ -69,7 +69,7 @@ def grid_percentile(
     return percentile(spread, percent, method)
 
 
-def learnt_percentiles(
+def fitted_percentiles(
     params: Params, column: int, percents: Sequence[float], method: str = "linear"
 ) -> list[float]:
     """The percentiles of a column in parameters: as they stand there, or of counts on a grid."""
@@ -114,7 +114,7 @@ def _max_abs(params: Params, index: int, value: float) -> float:
 
 def _robust(params: Params, index: int, value: float) -> float:
     ends = params["quantile_range"]
-    low, centre, high = learnt_percentiles(params, index, [ends[0], 50.0, ends[1]])
+    low, centre, high = fitted_percentiles(params, index, [ends[0], 50.0, ends[1]])
     if params["with_centering"]:
         value = value - centre
     if params["with_scaling"]:
@@ -129,7 +129,7 @@ def _robust(params: Params, index: int, value: float) -> float:
 def _quantile(params: Params, index: int, value: float) -> float:
     count = max(1, min(params["n_quantiles"], params["rows"]))
     shares = steps(1.0, count - 1) if count > 1 else [0.0]
-    seen = learnt_percentiles(params, index, [share * 100 for share in shares])
+    seen = fitted_percentiles(params, index, [share * 100 for share in shares])
     if math.isnan(value) or math.isnan(seen[0]):
         return math.nan
     is_normal = params["output_distribution"] == "normal"
@@ -221,7 +221,7 @@ def imputed_with(params: Params, column: int) -> Any:
     if strategy == "median":
         if params["grid"] is None:
             return params["median"][column]
-        (found,) = learnt_percentiles(params, column, [50.0])
+        (found,) = fitted_percentiles(params, column, [50.0])
         return None if math.isnan(found) else found
     if strategy == "most_frequent":
         pairs = sorted(params["counts"][column])
@@ -262,7 +262,7 @@ def bins_of(params: Params, column: int) -> list[float] | None:
     numbers = {count} if isinstance(n_bins, int) else set(n_bins)
     percents = [percent for n in sorted(numbers) for percent in steps(100.0, n)]
     start = sum(n + 1 for n in numbers if n < count)
-    found = learnt_percentiles(params, column, percents, params["quantile_method"])
+    found = fitted_percentiles(params, column, percents, params["quantile_method"])
     edges = found[start : start + count + 1]
     if math.isnan(edges[0]):
         return None

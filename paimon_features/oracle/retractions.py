@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from decimal import Decimal as PyDecimal
 from fractions import Fraction
@@ -11,7 +10,7 @@ from typing import Any
 from paimon_features import aggregates as agg
 from paimon_features.definitions import FeatureView
 from paimon_features.expressions import parse
-from paimon_features.oracle.aggregates import Window, exact, reference_value
+from paimon_features.oracle.aggregates import Window, exact, nearest_root, reference_value
 from paimon_features.oracle.expressions import evaluate_row
 
 Row = Mapping[str, Any]
@@ -60,8 +59,8 @@ def lessened(aggregate: agg.Aggregate, seen: Window, unmet: Window) -> Any:
         spread = n * squares - total**2
         if n <= aggregate.ddof or spread < 0:
             return None
-        variance = float(spread / (n * (n - aggregate.ddof)))
-        return math.sqrt(variance) if isinstance(aggregate, agg.StdDev) else variance
+        variance = spread / (n * (n - aggregate.ddof))
+        return nearest_root(variance) if isinstance(aggregate, agg.StdDev) else float(variance)
     if aggregate.as_decimal:
         assert scale is not None
         return PyDecimal(int(total * 10**scale)).scaleb(-scale)

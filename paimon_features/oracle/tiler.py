@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -60,11 +60,18 @@ def event_rows(events: pa.Table) -> list[Event]:
     columns = []
     for name in events.schema.names:
         column = events.column(name)
-        if pa.types.is_date32(column.type):
-            column = column.cast(pa.int32())
-        elif pa.types.is_timestamp(column.type):
-            column = column.cast(pa.timestamp("ms")).cast(pa.int64())
-        elif pa.types.is_list(column.type) and pa.types.is_date32(column.type.value_type):
-            column = column.cast(pa.list_(pa.int32()))
+        if pa.types.is_list(column.type):
+            for item in _steps_to_number(column.type.value_type):
+                column = column.cast(pa.list_(item))
+        else:
+            for kind in _steps_to_number(column.type):
+                column = column.cast(kind)
         columns.append(column.to_pylist())
     return [dict(zip(events.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _steps_to_number(kind: pa.DataType) -> Sequence[pa.DataType]:
+    """The types to which a date or timestamp is cast in turn; none for other types."""
+    if pa.types.is_date32(kind):
+        return (pa.int32(),)
+    return (pa.timestamp("ms"), pa.int64()) if pa.types.is_timestamp(kind) else ()

@@ -94,7 +94,7 @@ def plan_drop(
     UnknownNameError
         If there is no such thing.
     DefinitionError
-        If it is still defined, or something that exists is made of it.
+        If it is still defined, or something that exists depends on it.
     GenerationError
         For a generation that is read, or is not there.
     """
@@ -134,7 +134,7 @@ def plan_drop(
             names = ", ".join(reader for _, reader in readers)
             first = f"{readers[0][0].replace('_', '-')} {readers[0][1]}"
             raise DefinitionError(
-                f"source {name!r} is what {names} is made of; "
+                f"{names} is computed from source {name!r}; "
                 f"drop that first: 'paimon-features drop {first}'"
             )
         tables = _tables(lake, [document["table"], f"rejected_{name}"])
@@ -150,7 +150,7 @@ def _check_not_derived_from(applied: Mapping[registry.Key, registry.Version], vi
     ]
     if made:
         raise DefinitionError(
-            f"feature view {view!r} is what {', '.join(made)} is made of; "
+            f"{', '.join(made)} is computed from feature view {view!r}; "
             f"drop that first: 'paimon-features drop derived-view {made[0]}'"
         )
 
@@ -188,10 +188,10 @@ def _tables(lake: Lake, names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _notes(lake: Lake, tables: Sequence[str]) -> tuple[str, ...]:
-    """Which training sets were made of these tables: they stay, but could not be made again."""
+    """Training sets computed from these tables: they stay, but could not be computed again."""
     return tuple(
-        f"training set {name.removeprefix(TRAINING_PREFIX)} was made of it; it stays, but could "
-        "not be made again"
+        f"training set {name.removeprefix(TRAINING_PREFIX)} was computed from it; it stays, but "
+        "could not be computed again"
         for name in lake.list()
         if name.startswith(TRAINING_PREFIX) and set(_sources(lake, name)) & set(tables)
     )

@@ -24,6 +24,7 @@ from paimon_features.errors import DefinitionError
 from paimon_features.planning import registry
 from paimon_features.planning.center_proposals import proposed_centers
 from paimon_features.planning.registry import Document, Key
+from paimon_features.planning.skipped_events import skipped_by_plan
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.fitted import fitted_versions
 from paimon_features.tables.generations import GenerationRecord
@@ -151,7 +152,10 @@ def _make_generation(lake: Lake, view: CompiledView, generation: int) -> None:
             table=view.table(generation),
             fingerprint=view.fingerprint,
             buckets=view.buckets,
+            # a dropped table of this name has used the numbers before
+            incarnation=len(lake.removals(view.table(generation))),
             state="active" if first else "building",
+            contents=view.tile_contents,
         ),
     )
 
@@ -239,6 +243,7 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     details += [f"keeps out and counts events with {guard}" for guard in _bounds(view)]
     details += _room(view)
     details += map(str, proposed_centers(lake, view))
+    details += skipped_by_plan(lake, view)
     if records:
         events = _events(lake, view.source)
         details.append(

@@ -11,6 +11,7 @@ from paimon_features.windows.durations import (
     ceil_ms,
     floor_ms,
     format_duration,
+    is_duration,
     parse_duration,
 )
 from paimon_features.windows.tumbling import CALENDAR_SIZES, Tumbling
@@ -44,6 +45,7 @@ __all__ = [
     "format_duration",
     "format_length",
     "hop_of",
+    "is_duration",
     "parse_duration",
     "parse_length",
     "step_of",

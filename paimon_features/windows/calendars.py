@@ -218,6 +218,6 @@ def _ms(duration: dt.timedelta) -> int:
 
 def _shift_days(day: int) -> int:
     """The shift that moves a day into the years that ``datetime`` and all zones support."""
-    if day < _FIRST_DAY:
-        return _CYCLE_DAYS
-    return -_CYCLE_DAYS if day > _LAST_DAY else 0
+    beyond = max(_FIRST_DAY - day, 0) - max(day - _LAST_DAY, 0)
+    cycles = -(-abs(beyond) // _CYCLE_DAYS)  # rounded up
+    return cycles * _CYCLE_DAYS if beyond > 0 else -cycles * _CYCLE_DAYS

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
+from datetime import timedelta
 from typing import overload
 
 from paimon_features.array_types import Ints
@@ -23,6 +24,14 @@ MIN_TIME_MS = -62_135_596_800_000
 MAX_TIME_MS = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the latest event time that enters a tile."""
 
+_DURATION = re.compile(r"([0-9]+)\s*(ms|s|min|h|d|w)")
+_WORDS = re.compile(
+    r"([0-9]+)\s*(ms|milliseconds?|s|secs?|seconds?|m|mins?|minutes?"
+    r"|h|hrs?|hours?|d|days?|w|weeks?)",
+    re.IGNORECASE,
+)
+_MILLISECONDS = ("ms", "millisecond", "milliseconds")
+_MEANT = {"s": "s", "m": "min", "h": "h", "d": "d", "w": "w"}
 _UNITS = {"ms": 1, "s": SECOND_MS, "min": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
 
 
@@ -39,16 +48,36 @@ def parse_duration(text: str) -> int:
 
 
 def _parse(text: str) -> int:
-    match = re.fullmatch(r"([0-9]+)\s*(ms|s|min|h|d|w)", str(text))
+    match = _DURATION.fullmatch(str(text))
     if match is None or int(match[1]) == 0:
         raise DefinitionError(
             f"duration {text!r}: expected a positive integer and a unit "
-            f"({', '.join(_UNITS)}), for example '5min' or '30d'"
+            f"({', '.join(_UNITS)}), for example '5min' or '30d'{_meant(text)}"
         )
     duration_ms = int(match[1]) * _UNITS[match[2]]
     if duration_ms > MAX_TIME_MS - MIN_TIME_MS:
         raise DefinitionError(f"duration {text!r} is longer than the years 1 to 9999")
     return duration_ms
+
+
+def _meant(text: object) -> str:
+    """The end of a message: how other notations are written here."""
+    written = None
+    if isinstance(text, timedelta) and text % timedelta(milliseconds=1) == timedelta():
+        written = format_duration(text // timedelta(milliseconds=1))
+    elif isinstance(text, str) and (match := _WORDS.fullmatch(text)):
+        unit = match[2].lower()
+        written = match[1] + ("ms" if unit in _MILLISECONDS else _MEANT[unit[0]])
+    return "" if written in (None, "0d") else f"; did you mean {written!r}?"
+
+
+def is_duration(text: str) -> bool:
+    """Whether a text is a duration, in our notation or another common one.
+
+    >>> [is_duration(text) for text in ("7d", "24 hours", "price", "d7")]
+    [True, True, False, False]
+    """
+    return bool(_DURATION.fullmatch(text) or _WORDS.fullmatch(text))
 
 
 _parsed = functools.lru_cache(maxsize=1_024)(_parse)

@@ -21,6 +21,7 @@ from paimon_features import aggregates as agg
 from paimon_features.aggregates import Aggregate, Reading
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.errors import SkippedEventsWarning
 from paimon_features.local import features as local_features
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.oracle.tiler import event_rows, tile_table
@@ -178,16 +179,21 @@ def test_an_event_with_nan_or_an_infinity_enters_no_tile_of_a_view_that_reads_it
     bad: float,
 ) -> None:
     for aggregate in (agg.Sum("x", **WINDOW), agg.Sum("x", scale=2, **WINDOW)):
-        assert value(aggregate, event(x=bad), event(x=1.5)) == 1.5
-    assert value(agg.Last("x", **WINDOW), event(Q_MS - 1, x=bad), event(x=1.5)) == 1.5
+        with pytest.warns(SkippedEventsWarning, match="1 of 2 events are in none of its features"):
+            assert value(aggregate, event(x=bad), event(x=1.5)) == 1.5
+    with pytest.warns(SkippedEventsWarning, match="1 with x is not finite .for example x=.*null"):
+        assert value(agg.Last("x", **WINDOW), event(Q_MS - 1, x=bad), event(x=1.5)) == 1.5
     # all of the event stays out, not its column alone
     assert value(agg.Count("word", where="x > 0", **WINDOW), event(x=1.0, word="a")) == 1
-    assert value(agg.TopK("word", by="x", **WINDOW), event(x=bad, word="a"), EARLY) is None
+    with pytest.warns(SkippedEventsWarning):
+        assert value(agg.TopK("word", by="x", **WINDOW), event(x=bad, word="a"), EARLY) is None
 
 
 def test_a_value_beyond_its_bound_stays_out_and_one_on_it_enters() -> None:
     bounded = agg.Sum("n", bound=10, **WINDOW)
-    assert value(bounded, event(n=10), event(n=-10), event(n=1), event(n=11), event(n=-11)) == 1
+    events = [event(n=n) for n in (10, -10, 1, 11, -11)]
+    with pytest.warns(SkippedEventsWarning, match=r"2 with \|n\| > 10 \(for example n=11"):
+        assert value(bounded, *events) == 1
 
 
 @pytest.mark.parametrize("bound", [2**47, 2**62])
@@ -196,8 +202,12 @@ def test_a_value_whose_square_has_no_room_stays_out_of_a_variance_whatever_its_b
 ) -> None:
     spread = agg.Variance("n", bound=bound, **WINDOW)
     assert value(spread, event(n=2**46), event(n=2**46 - 3)) == 2.25
-    assert value(spread, event(n=5), event(n=2**47 + 1)) == 0.0
-    assert value(agg.Variance("x", scale=2, bound=1e15, **WINDOW), event(x=5.0), event(x=1e13)) == 0
+    with pytest.warns(SkippedEventsWarning):
+        assert value(spread, event(n=5), event(n=2**47 + 1)) == 0.0
+    scaled = agg.Variance("x", scale=2, bound=1e15, **WINDOW)
+    with pytest.warns(SkippedEventsWarning) as warned:
+        assert value(scaled, event(x=5.0), event(x=1e13)) == 0
+    assert "larger bound=" not in str(warned[0].message)  # it would not help
     squares = spread.partials(SCHEMA)[1]
     assert squares.events_that_fit == 1
     assert agg.Variance("n").partials(SCHEMA)[1].events_that_fit > 4 * 10**8
@@ -356,4 +366,7 @@ def test_vectors_are_added_element_by_element_and_null_ones_passed_over() -> Non
 @pytest.mark.parametrize("bad", [[1.0, 2.0], [1.0, None, 2.0], [1.0, math.nan, 2.0]])
 def test_a_vector_of_another_length_or_with_a_hole_enters_no_tile(bad: list[Any]) -> None:
     good = event(vec=[1.0, 2.0, 4.0])
-    assert value(agg.VectorSum("vec", **WINDOW), event(vec=bad), good) == [1.0, 2.0, 4.0]
+    with pytest.warns(
+        SkippedEventsWarning, match=r"vec is not a list of 3 numbers|element\(vec, 2\).*NaN"
+    ):
+        assert value(agg.VectorSum("vec", **WINDOW), event(vec=bad), good) == [1.0, 2.0, 4.0]

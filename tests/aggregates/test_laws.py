@@ -42,10 +42,11 @@ class TestMean(AggregateContract):
 class TestMinAndMax(AggregateContract):
     def aggregates(self) -> Sequence[Aggregate]:
         return [
-            *map(agg.Min, NUMBERS),
-            *map(agg.Max, NUMBERS),
+            *map(agg.Min, dict.fromkeys((*NUMBERS, *SCALARS))),
+            *map(agg.Max, dict.fromkeys((*NUMBERS, *SCALARS))),
             agg.Min("x", scale=2),
             agg.Max("price", scale=0),
+            agg.Max("word", where="n > 0"),
         ]
 
 

@@ -75,15 +75,15 @@ def test_a_variance_needs_more_values_than_ddof() -> None:
 
 def test_a_float_variance_is_returned_near_its_center_and_not_far_from_it() -> None:
     values = np.array([1e9 + 1e-3, 1e9 - 1e-3])
-    for center, told in ((1e9, True), (0.0, False)):
+    for center, reported in ((1e9, True), (0.0, False)):
         shifted = values - center
         sums = (shifted.sum(), (shifted * shifted).sum(), 2)
         columns = [Column(np.array([s])) for s in sums]
         finished = StdDev("x", center=center).finish(SCOPE, columns, NOW)
         assert finished.ill_conditioned is not None
-        assert bool(finished.ill_conditioned[0]) is not told
-        assert bool(finished.column.mask[0]) is told
-        if told:
+        assert bool(finished.ill_conditioned[0]) is not reported
+        assert bool(finished.column.mask[0]) is reported
+        if reported:
             assert finished.column.values[0] == pytest.approx(1e-3, rel=1e-4)
 
 
@@ -119,15 +119,15 @@ def test_shapes_of_integers_are_exact_up_to_the_greatest_units(size: int, offset
 def test_a_float_shape_far_from_its_center_is_ill_conditioned(kind: type[agg.Skewness]) -> None:
     rng = random.Random(1)
     values = np.array([rng.gauss(1e6, 1.0) for _ in range(200)])
-    for center, told in ((1e6, True), (0.0, False)):
+    for center, reported in ((1e6, True), (0.0, False)):
         aggregate = kind("x", center=center)
         shifted = values - center
         sums = [(shifted**power).sum() for power in range(1, aggregate.highest + 1)]
         columns = [Column(np.array([s])) for s in (*sums, len(values))]
         finished = aggregate.finish(SCOPE, columns, NOW)
         assert finished.ill_conditioned is not None
-        assert bool(finished.column.mask[0]) is told
-        assert bool(finished.ill_conditioned[0]) is not told
+        assert bool(finished.column.mask[0]) is reported
+        assert bool(finished.ill_conditioned[0]) is not reported
 
 
 @pytest.mark.parametrize("edges", [agg.linear_edges(-5, 60, 40), agg.log_edges(0.1, 60, 0.1)])
@@ -190,7 +190,7 @@ def test_a_ratio_beyond_float_precision_is_rounded_once() -> None:
         (lambda: agg.LastN("s", n=0), "n=0; expected 1 to 1000"),
         (lambda: agg.TopK("s", by="v").partials(SCOPE), "has no order"),
         (lambda: agg.CountBy("s"), r"values=\(\); expected a list of 1 to 200 categories"),
-        (lambda: agg.CountBy("s", values="ab"), "expected a list of 1 to 200 categories"),
+        (lambda: agg.CountBy("s", values="ab"), "expected a list of str or int or bool"),
         (lambda: agg.CountBy("s", values=["a", "a"]), "names one twice"),
         (
             lambda: agg.CountBy("s", values=["other"]),

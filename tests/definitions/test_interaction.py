@@ -202,8 +202,8 @@ def test_keys_of_one_name_have_one_type_in_a_service() -> None:
     [
         (lambda: Interaction("Bad", "x"), "Bad"),
         (lambda: Interaction("x", "  "), "has an empty expression"),
-        (lambda: Interaction("x", "a", request=3), "request=3; expected a RequestSource"),
-        (lambda: Interaction("x", "a", request=["a"]), r"request=\['a'\]; expected a Req"),
+        (lambda: Interaction("x", "a", request=3), "request=3; expected RequestSource"),
+        (lambda: Interaction("x", "a", request=["a"]), r"request=\['a'\]; expected Req"),
         (lambda: RequestSource("r", {}), "has no inputs"),
         (lambda: RequestSource("r", {"a": Bytes}), "'a' is Bytes; an input is a Bool, number"),
         (lambda: RequestSource("r", {"a": List(Int64)}), r"'a' is List\(Int64\)"),

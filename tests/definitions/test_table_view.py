@@ -89,5 +89,5 @@ def test_a_feature_view_and_a_table_view_cannot_share_a_name() -> None:
     ]
     with pytest.raises(DefinitionError, match="named 'same'"):
         Definitions.of(views)
-    with pytest.raises(DefinitionError, match="an Interaction, a Transformed or a reference"):
+    with pytest.raises(DefinitionError, match="or Interaction or Transformed or str"):
         FeatureService("s", [source])  # type: ignore[list-item]

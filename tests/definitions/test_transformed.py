@@ -206,9 +206,9 @@ def test_names_of_transformed_features_are_their_own(fitted: Path) -> None:
         (lambda: Fitted("amount", 0), "version=0; expected 1 or more"),
         (lambda: Fitted("Amount", 1), "a name starts with a lower-case letter"),
         (lambda: Fitted("amount", True), "version=True"),
-        (lambda: Transformed("x", "v:f", "amount"), "fitted='amount'; expected a version such as"),
+        (lambda: Transformed("x", "v:f", "amount"), "fitted='amount'; expected Fitted"),
         (lambda: Transformed("x", [], Fitted("a", 1)), r"of=\[\]; expected 'view:feature'"),
-        (lambda: Transformed("x", [1], Fitted("a", 1)), r"of=\[1\]; expected 'view:feature'"),
+        (lambda: Transformed("x", [1], Fitted("a", 1)), r"of=\[1\]; expected str or Interaction"),
         (lambda: FeatureService("m", [AMOUNT, AMOUNT]), "names amount_scaled twice"),
     ):
         with pytest.raises(DefinitionError, match=message):

@@ -8,7 +8,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, Kurtosis, StdDev, Sum, Variance
+from paimon_features.aggregates import (
+    Aggregate,
+    Count,
+    Kurtosis,
+    Last,
+    Max,
+    Mean,
+    StdDev,
+    Sum,
+    TimeSinceLast,
+    Variance,
+)
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -233,3 +244,56 @@ def test_the_plan_proposes_a_center_where_a_variance_of_floats_would_lose_digits
         "which costs 8 of 16 digits; center=101325.0 is near"
     ) in str(make_plan(lake, views(0)))
     assert "center=" not in str(make_plan(lake, views(101_300)))
+
+
+PAYMENTS = EventSource(
+    "payments",
+    schema={"user_id": Int64, "t": Int64, "paid_at": Int64, "wait_ms": Int64, "amount": Float64},
+    event_time="t",
+)
+
+
+def payments(*features: Aggregate, where: str | None = None) -> Definitions:
+    user = Entity("user", keys={"user_id": Int64})
+    return Definitions.of([FeatureView("paid", PAYMENTS, user, features, where=where)])
+
+
+def test_the_plan_warns_of_columns_whose_names_are_those_of_times(lake: Lake) -> None:
+    text = str(make_plan(lake, payments(Sum("paid_at"), Mean("t"), Sum("wait_ms"))))
+    assert (
+        "sum_paid_at: events with |paid_at| > 9223372036 are in none of the view's features, and "
+        "'paid_at' is, by its name, a time; times in milliseconds are larger"
+    ) in text
+    assert "mean_t: events with |t| > 9223372036" in text
+    assert "sum_wait_ms: events" not in text
+    for fitting in (
+        Max("paid_at"), Last("paid_at"), TimeSinceLast("paid_at"), Count("paid_at"),
+        Sum("paid_at", bound=10**13), Sum("paid_at", where="paid_at < 100000"),
+    ):  # fmt: skip
+        assert "by its name" not in str(make_plan(lake, payments(fitting))), fitting
+
+
+def test_the_plan_names_the_events_that_would_be_in_no_feature(lake: Lake) -> None:
+    apply_plan(lake, Definitions.of([PAYMENTS]), now_ms=0)
+    rows = {
+        "user_id": [1, 1, None, 2, 3],
+        "t": [0] * 5,
+        "paid_at": [1, 2, 3, 1_700_000_000_000, 5],
+        "wait_ms": [0] * 5,
+        "amount": [1.0, np.nan, 2.0, None, 1e300],
+        "event_day": pa.array([0] * 5, pa.int32()),
+        "ingest_time_ms": [0] * 5,
+    }
+    table = pa.table(rows).select(lake.schema("events_payments").names)
+    append_arrow(lake, "events_payments", table)
+    append_arrow(lake, "events_payments", table)
+    text = str(make_plan(lake, payments(Sum("paid_at"), Sum("amount"))))
+    for line in (
+        "of 10 events, none of its features has 2 with user_id is null (for example user_id=None",
+        "of 10 events, none of its features has 4 with |amount| > 1e+290 (for example amount=",
+        "of 10 events, none of its features has 2 with |paid_at| > 9223372036 (for example "
+        "paid_at=1700000000000, user_id=2, t=0): if they are right, give sum_paid_at",
+    ):
+        assert line in text
+    valid = payments(Sum("paid_at"), Sum("amount"), where="amount < 10 AND user_id = 1")
+    assert "none of its features" not in str(make_plan(lake, valid))

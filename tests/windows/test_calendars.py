@@ -185,3 +185,15 @@ def test_a_host_without_time_zones_gets_an_error_with_the_package(
     monkeypatch.setattr(calendars, "available_timezones", set)
     with pytest.raises(DefinitionError, match="no time zone database; install the package tzdata"):
         check_time_zone("Europe/London")
+
+
+@pytest.mark.parametrize("cycles", [-(10**6), -30_000, -5, 19, 30_000, 10**6])
+def test_days_of_any_year_repeat_every_400_years(cycles: int) -> None:
+    # the newest event of an empty bucket is at the least int64
+    days = 146_097 * cycles
+    for day in (0, 45, 19_999):
+        expected = (day + days) * DAY_MS
+        assert calendars.day_start("UTC", day + days) == expected
+        assert [unit.first_day(day + days) - days for unit in CalendarUnit] == [
+            unit.first_day(day) for unit in CalendarUnit
+        ]

@@ -1,0 +1,90 @@
+"""Check of column types, with what to write instead."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.arguments import shown
+from paimon_features.errors import DefinitionError
+from paimon_features.schema import (
+    Bool,
+    Bytes,
+    DataType,
+    Date,
+    Float32,
+    Float64,
+    Int32,
+    Int64,
+    String,
+    Timestamp,
+)
+
+_MEANT: Mapping[Any, str] = {
+    **{kind.text: repr(kind) for kind in (Bool, Bytes, Date, Float32, Float64, Int32, Int64)},
+    **{kind.text: repr(kind) for kind in (String, Timestamp)},
+    "int": "Int64",
+    "long": "Int64",
+    "bigint": "Int64",
+    "integer": "Int32",
+    "float": "Float64",
+    "double": "Float64",
+    "str": "String",
+    "text": "String",
+    "varchar": "String",
+    "boolean": "Bool",
+    "datetime": "Timestamp",
+    "binary": "Bytes",
+    int: "Int64",
+    float: "Float64",
+    str: "String",
+    bool: "Bool",
+    bytes: "Bytes",
+    dt.date: "Date",
+    dt.datetime: "Timestamp",
+    decimal.Decimal: "Decimal(precision, scale)",
+    list: "List(item, length)",
+    dict: "Map(String, item)",
+    pa.large_string(): "String",
+    **{kind.arrow: repr(kind) for kind in (Bool, Bytes, Date, Float32, Float64, Int32, Int64)},
+    String.arrow: "String",
+}
+"""Types of Python, SQL and Arrow, and what they are here."""
+
+
+def check_types(what: str, columns: Any) -> None:
+    """Check that ``columns`` maps names to column types.
+
+    Raises
+    ------
+    DefinitionError
+        If it does not; the message names the first wrong column and the type that may be meant.
+    """
+    if not isinstance(columns, Mapping):
+        raise DefinitionError(
+            f"{what}: got {shown(columns)}; expected a dict of columns and their types, for "
+            'example {"user_id": pf.Int64, "price": pf.Float64}'
+        )
+    for name, kind in columns.items():
+        if not isinstance(kind, DataType):
+            raise DefinitionError(f"{what}: column {name!r} is {shown(kind)}; {_expected(kind)}")
+
+
+def _expected(kind: Any) -> str:
+    key = kind.lower() if isinstance(kind, str) else kind
+    if isinstance(kind, pa.DataType) and pa.types.is_timestamp(kind):
+        key = dt.datetime
+    try:
+        meant = _MEANT.get(key)
+    except TypeError:  # not hashable
+        meant = None
+    if meant is not None:
+        return f"write pf.{meant}"
+    return (
+        "expected a type such as pf.Int64, pf.Float64, pf.String, pf.Bool, pf.Date, pf.Timestamp, "
+        "pf.Decimal(10, 2), pf.List(pf.Float32, 3)"
+    )
