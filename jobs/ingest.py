@@ -17,6 +17,7 @@ from typing import Any
 
 from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.ingest.files import ingest_files
+from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES
 from paimon_features.flink.ingest.topic import ingest_change_log, ingest_kafka
 from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns, parse_mapping
 from paimon_features.project import Project
@@ -30,6 +31,9 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--source", required=True, help="The event source.")
     p.add_argument("--column", action="append", default=[], help="COLUMN=NAME in the files.")
     p.add_argument("--again", action="store_true", help="Also files that were ingested before.")
+    p.add_argument(
+        "--max-line-bytes", type=int, default=MAX_LINE_BYTES, help="Longer lines are rejected."
+    )
     p.add_argument("--kafka", help="HOST:PORT,... of the brokers; read --topic, not files.")
     p.add_argument("--topic", help="With --kafka: the topic.")
     p.add_argument("--group", help="With --kafka: the consumer group.")
@@ -84,7 +88,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
         print(json.dumps({"job_id": job_id}))
     else:
-        result = ingest_files(project.lake, source, args.paths, columns, again=args.again, **where)
+        result = ingest_files(
+            project.lake,
+            source,
+            args.paths,
+            columns,
+            again=args.again,
+            max_line_bytes=args.max_line_bytes,
+            **where,
+        )
         print(json.dumps(result.to_document()))
 
 

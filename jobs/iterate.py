@@ -15,6 +15,7 @@ from pathlib import Path
 from paimon_features.cli.jobs_iterate import load_program
 from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
+from paimon_features.flink.iteration.job_settings import choose_wire
 from paimon_features.project import Project
 
 
@@ -26,7 +27,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--cluster", help="HOST:PORT, where Flink does not run this program itself.")
     p.add_argument("--parallelism", type=int, help="Default: the project's.")
     p.add_argument("--mode", choices=["auto", "thread", "process"], default="auto")
-    p.add_argument("--wire", help="redis://...; default: the project's online store.")
+    p.add_argument("--wire", help="redis://... or memory; default: [flink] wire of the project.")
     p.add_argument("--output", type=Path, help="Folder for the outputs.")
     p.add_argument("--resume", help="Resume from this savepoint or checkpoint.")
     p.add_argument("--detach", action="store_true", help="Return once the job runs.")
@@ -40,11 +41,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     cluster = cluster_address(config.state_dir, args.cluster)
     name = args.program.rpartition("/")[2].replace(":", ".").replace(".py", "")
     folder = (args.output or config.state_dir / "iterations" / name).absolute()
-    wire = args.wire or ("memory" if cluster is None else str(config.online["url"]))
     job = IterationJob(
         name=name,
         settings=IterationSettings(
-            mode=args.mode, wire=wire, checkpoint_interval_ms=config.flink.checkpoint_interval_ms
+            mode=args.mode,
+            wire=choose_wire(args.wire, config.flink, cluster),
+            checkpoint_interval_ms=config.flink.checkpoint_interval_ms,
         ),
         cluster=cluster,
         state_dir=config.state_dir,

@@ -22,6 +22,7 @@ from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS, host_cluster
 from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.workers import write_python
 from paimon_features.flink_rest import FlinkRest, JobSummary
+from paimon_features.ports import free_ports
 from paimon_features.tables.files import locked, read_json, write_json
 from paimon_features.tables.lease import ProcessHolder
 
@@ -205,7 +206,7 @@ class LocalCluster:
         return self.folder / "cluster.json"
 
     def _start(self, shape: ClusterShape) -> ClusterRecord:
-        rest_port, rpc_port = _free_ports(2)
+        rest_port, rpc_port = free_ports(2)
         own = "127.0.0.1"
         place = _Endpoint(own, own, own, rest_port, rpc_port, self.folder / "tmp")
         environment = _prepare(self.folder, self.log_dir, _options(shape, place, self.state_dir))
@@ -370,17 +371,6 @@ def _run(scripts: list[Path], environment: dict[str, str]) -> None:
         # also after Ctrl-C: a script writes the pid file only at its end
         for process in started:
             process.wait()
-
-
-def _free_ports(number: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(number)]
-    try:
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 def _java_options(standard: str) -> str:

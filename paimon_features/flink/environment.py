@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
 from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway, started_by_flink
 from paimon_features.interrupts import interruptible
+from paimon_features.ports import free_ports
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
 
@@ -68,7 +68,7 @@ def open_environment(
         they continue when this process ends. Its class path must contain the jars of
         ``paimon-features jars`` (in its ``lib`` folder, or by HADOOP_CLASSPATH at its start).
         None runs them inside this process's JVM, where they end with it. In a program that Flink
-        itself started, the jobs run where Flink was told to run them.
+        itself started, the jobs run where Flink was configured to run them.
     state_dir
         The project's state folder, for the log of the JVM.
     heap
@@ -121,9 +121,7 @@ def host_cluster() -> str | None:
 
 def local_rest() -> tuple[str, dict[str, str]]:
     """A free ``host:port`` of this host, and options for a local job's REST interface there."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = str(probe.getsockname()[1])
+    port = str(free_ports(1)[0])
     return f"127.0.0.1:{port}", {
         "rest.address": "127.0.0.1",
         "rest.bind-address": "127.0.0.1",

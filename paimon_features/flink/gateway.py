@@ -7,7 +7,7 @@ handle that ends it.
 
 It ends with its client in every case. It calls back to its client continuously, and exits when
 that connection breaks (2 s after a ``kill -9`` of the client). At a regular exit, and after
-Ctrl-C, it is asked to exit, waited for, and killed by its process id if it does not.
+Ctrl-C, it is requested to exit, waited for, and killed by its process id if it does not.
 
 A program that Flink itself starts (``flink run -py``, application mode) uses the JVM of Flink's
 client or job manager, which started it: none is started here, and none ended.
@@ -54,7 +54,7 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
 KEPT_LOGS = 10
 HOST_PORT = "PYFLINK_GATEWAY_PORT"
-"""The variable by which Flink tells a program that it starts where its JVM listens."""
+"""The variable by which Flink passes the address of its JVM to a program that it starts."""
 
 _LOG4J = """\
 rootLogger.level = ${env:ROOT_LOG_LEVEL:-WARN}

@@ -21,7 +21,7 @@ from paimon_features.job_control.target import TileTarget
 from paimon_features.local import backfill_job as local_backfill
 from paimon_features.oracle.merges import words_of
 from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Int64, arrow_schema
+from paimon_features.schema import Decimal, Int64, Timestamp, arrow_schema
 from paimon_features.tables import read_arrow
 from paimon_features.testing.generators import EVENT_TIME, VALUE_COLUMNS, random_events
 from paimon_features.testing.tile_jobs import append_events, wrong_tiles
@@ -32,7 +32,13 @@ TargetOf = Callable[[str, FeatureView], TileTarget]
 
 SOURCE = EventSource(
     "everything",
-    schema={"user": Int64, EVENT_TIME: Int64, **VALUE_COLUMNS},
+    schema={
+        "user": Int64,
+        EVENT_TIME: Int64,
+        **VALUE_COLUMNS,
+        "moment": Timestamp,
+        "wide": Decimal(38, 12),
+    },
     event_time=EVENT_TIME,
 )
 EVERYTHING = FeatureView(
@@ -65,6 +71,9 @@ EVERYTHING = FeatureView(
         agg.VectorSum("vec"),
         agg.VectorMean("pair"),
         agg.DecayedSum("small", half_life=["1h", "1d"]),
+        *map(agg.Min, ("word", "day", "flag", "moment")),
+        *map(agg.Max, ("word", "price", "wide", "moment")),
+        agg.Max("price", scale=1, name="rounded"),
     ],
 )
 VISITS = FeatureView(

@@ -121,7 +121,7 @@ RESULT = IngestResult(
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def requested(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The arguments of the job, which is replaced and returns RESULT."""
     seen: dict[str, Any] = {}
 
@@ -134,7 +134,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_run_is_reported_with_its_rate_and_an_example_per_reason(
-    asked: dict[str, Any],
+    requested: dict[str, Any],
 ) -> None:
     done = run("clicks", "a.csv", "empty", "--column", "id=Id", "--again")
     assert done.exit_code == 0
@@ -149,11 +149,15 @@ def test_a_run_is_reported_with_its_rate_and_an_example_per_reason(
         "        480  wrong_type         e.g. column id: expected int64, got 'x' (/in/a.csv)",
         "         20  missing_time       e.g. ?",
     ]
-    assert asked["paths"] == (Path("a.csv"), Path("empty"))
-    assert (asked["source"], asked["mapping"], asked["again"]) == ("clicks", {"id": "Id"}, True)
+    assert requested["paths"] == (Path("a.csv"), Path("empty"))
+    assert (requested["source"], requested["mapping"], requested["again"]) == (
+        "clicks",
+        {"id": "Id"},
+        True,
+    )
 
 
-def test_json_output_is_one_complete_document(asked: dict[str, Any]) -> None:
+def test_json_output_is_one_complete_document(requested: dict[str, Any]) -> None:
     document = json.loads(run("clicks", "a.csv", "--json").stdout)
     assert document == {
         "run_id": "17b3",
@@ -170,4 +174,4 @@ def test_json_output_is_one_complete_document(asked: dict[str, Any]) -> None:
         "forgotten_files": ["/in/c.csv"],
         "released": 0,
     }
-    assert asked["report"].silent
+    assert requested["report"].silent

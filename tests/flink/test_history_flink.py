@@ -65,6 +65,8 @@ EVERYTHING = FeatureView(
         agg.Mean("amount", windows=["7d"], scale=2),
         agg.Min("x", windows=WINDOWS),
         agg.Max("small", windows=WINDOWS),
+        agg.Max("word", windows=WINDOWS),
+        agg.Min("price", windows=["7d"]),
         agg.StdDev("small", windows=["7d"]),
         agg.Skewness("small", windows=["7d"], scale=0),
         agg.First("word", tie="day", windows=MORE),
@@ -154,9 +156,9 @@ def test_every_aggregate_equals_the_oracle(
     assert got.schema == read(lake, view, rows, None).schema
     names = [f.name for f in view.compiled.features]
     values = event_rows(got.select(names))
-    told = got.select([f"{name}__status" for name in names]).to_pylist()
+    reported = got.select([f"{name}__status" for name in names]).to_pylist()
     found = entered(view, event_rows(events))
-    for key, q, mine, statuses in zip(keys.to_pylist(), as_of_ms, values, told, strict=True):
+    for key, q, mine, statuses in zip(keys.to_pylist(), as_of_ms, values, reported, strict=True):
         whole = None not in key.values()
         own = Entered(e for e in found if whole and all(e[k] == v for k, v in key.items()))
         named = {name.removesuffix("__status"): status for name, status in statuses.items()}
@@ -289,7 +291,7 @@ def test_method_command_and_training_set_return_the_same_features(
         }
     )
     here = shop.get_historical_features("all", rows, statuses=True)
-    told: list[str] = []
+    reported: list[str] = []
     steps: list[tuple[int, int]] = []
     # so little memory that rows and results are processed in several chunks
     there = shop.get_historical_features(
@@ -297,12 +299,12 @@ def test_method_command_and_training_set_return_the_same_features(
         pa.RecordBatchReader.from_batches(rows.schema, iter(rows.to_batches(200))),
         statuses=True,
         memory_mb=0.1,
-        engine=EngineOptions("flink", on_message=told.append),
+        engine=EngineOptions("flink", on_message=reported.append),
         progress=lambda done, total: steps.append((done, total)),
     )
     assert there.equals(here)
-    assert told[0].startswith("spend: ")
-    assert "rows staged" in told[0]
+    assert reported[0].startswith("spend: ")
+    assert "rows staged" in reported[0]
     assert steps[-1] == (4_000, 4_000)
     pq.write_table(rows, tmp_path / "rows.parquet")
     made = shop.build_training_set("one", "spend", rows, engine="flink")

@@ -75,12 +75,12 @@ def test_a_job_on_an_unreachable_cluster_owns_its_tables_until_released(
     with pytest.raises(JobError, match="does not answer"):
         cancel(target)
 
-    told = CliRunner().invoke(
+    reported = CliRunner().invoke(
         cli, ["jobs", "--release", target.tables[0], "--project", str(project.root)]
     )
 
-    assert told.exit_code == 0, told.output
-    assert f"Flink job {JOB_ID} at http://{NOWHERE} no longer holds it" in told.output
+    assert reported.exit_code == 0, reported.output
+    assert f"Flink job {JOB_ID} at http://{NOWHERE} no longer holds it" in reported.output
     assert holder_of(target.lake, target.tables[0]) is None
     assert job_state(target.lake, target.record()) == "LOST"
     again = CliRunner().invoke(
@@ -100,6 +100,8 @@ def test_a_recorded_job_owns_its_tables_even_without_a_lease_handover(
 
 
 def test_only_existing_tables_can_be_released(project: Project) -> None:
-    told = CliRunner().invoke(cli, ["jobs", "--release", "tiles", "--project", str(project.root)])
-    assert told.exit_code == 2
-    assert "tiles_spend_g1" in told.output
+    reported = CliRunner().invoke(
+        cli, ["jobs", "--release", "tiles", "--project", str(project.root)]
+    )
+    assert reported.exit_code == 2
+    assert "tiles_spend_g1" in reported.output

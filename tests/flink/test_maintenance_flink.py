@@ -38,14 +38,14 @@ def test_maintenance_preserves_rows_and_its_job_continues_exactly(
     rows = read_arrow(target.lake, events).num_rows
     held = latest_snapshot(target.lake, events).id - 1  # type: ignore[union-attr]
     register_consumer(target.lake, events, "a-reader", held)
-    asked = pa.table({"customer_id": [1, 2, -4], "event_time_ms": [15_047 * DAY_MS] * 3})
-    lifetimes = project.get_historical_features(["spend:count"], asked)
+    requested = pa.table({"customer_id": [1, 2, -4], "event_time_ms": [15_047 * DAY_MS] * 3})
+    lifetimes = project.get_historical_features(["spend:count"], requested)
     assert project.jobs.roll_up("spend").made > 0
-    assert project.get_historical_features(["spend:count"], asked) == lifetimes
+    assert project.get_historical_features(["spend:count"], requested) == lifetimes
 
     done = {m.table: m for m in maintain(project, keep_newest=1)}
 
-    assert project.get_historical_features(["spend:count"], asked) == lifetimes
+    assert project.get_historical_features(["spend:count"], requested) == lifetimes
     again = project.jobs.roll_up("spend")
     assert again.made == 0 < again.fresh, "what was compacted is rolled up anew"
 

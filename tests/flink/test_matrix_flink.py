@@ -22,7 +22,7 @@ TargetOf = Callable[[str, FeatureView], TileTarget]
 
 
 @pytest.mark.parametrize(
-    ("mode", "kinds", "tile", "withdrawn"),
+    ("mode", "kinds", "tile", "retracted"),
     [
         ("batch", KINDS, "5min", False),
         ("batch", KINDS, "5min", True),
@@ -31,14 +31,14 @@ TargetOf = Callable[[str, FeatureView], TileTarget]
     ],
 )
 def test_features_from_flink_tiles_equal_the_oracle_in_every_cell(
-    target_of: TargetOf, mode: str, kinds: Sequence[Kind], tile: str, withdrawn: bool
+    target_of: TargetOf, mode: str, kinds: Sequence[Kind], tile: str, retracted: bool
 ) -> None:
     # tiles do not depend on windows: one job computes those for all kinds, grains and orders of
     # a source
     matrix = [
         cell
         for cell in cells([(kind, tile) for kind in kinds])
-        if (cell.order == "withdrawn") == withdrawn
+        if (cell.order == "retracted") == retracted
     ]
     target = target_of(mode, matrix[0].view)
     for number in range(BATCHES):

@@ -80,8 +80,8 @@ def test_a_corrupted_table_is_repaired_and_its_job_continues_exactly(
     assert sum(day.spurious for day in shown.days) == 1
     assert sum(day.changed for day in shown.days) == 3
     assert {day.day for day in shown.days} == {*days, tiles.column("tile_day")[-1].as_py()}
-    told = [str(change) for day in shown.days for change in day.examples]
-    assert any(line.startswith("(99) ") and line.endswith(" -> None") for line in told)
+    reported = [str(change) for day in shown.days for change in day.examples]
+    assert any(line.startswith("(99) ") and line.endswith(" -> None") for line in reported)
     part = repair(target, days[0], days[0])
     assert [day.day for day in part.days] == [days[0]]
 
@@ -141,10 +141,10 @@ def test_tiles_without_events_are_removed_and_missing_ones_restored(
     assert shown.output.endswith("nothing was written; --fix replaces these days\n")
     fixed = CliRunner().invoke(cli, [*around, "--fix", "--json"])
     assert fixed.exit_code == 0, fixed.output
-    told = json.loads(fixed.stdout)
-    by_day = {day["day"]: (day["missing"] > 0, day["spurious"]) for day in told["days"]}
+    reported = json.loads(fixed.stdout)
+    by_day = {day["day"]: (day["missing"] > 0, day["spurious"]) for day in reported["days"]}
     assert by_day == {str(date(1970, 1, 1) + timedelta(gone)): (True, 0), "1970-01-08": (False, 1)}
-    assert told["snapshot"] == newest(target)
+    assert reported["snapshot"] == newest(target)
     feed.assert_exact()
     wrong = CliRunner().invoke(cli, [*around, "--from", "2031-01-01"])
     assert wrong.exit_code == 2

@@ -68,14 +68,14 @@ class FlinkHistoryEngine:
         address = cluster_address(config.state_dir, cluster)
         return cls(config.state_dir, config.flink.parallelism, address, on_message)
 
-    def answer(
+    def join(
         self,
         lake: Lake,
         read: FeatureViewRead,
-        asked: EntityRows,
+        entity_rows: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
-    ) -> FlinkAnswers:
+    ) -> FlinkFeatures:
         """Compute all rows of a view by one job.
 
         Raises
@@ -89,11 +89,13 @@ class FlinkHistoryEngine:
 
         if self.cluster is not None:
             FlinkRest(self.cluster).overview()
-        history.start(self.state_dir, self.cluster is not None or asked.count <= SHORT_LIVED_ROWS)
+        history.start(
+            self.state_dir, self.cluster is not None or entity_rows.count <= SHORT_LIVED_ROWS
+        )
         layout = JoinLayout(read.view, read.features)
         with Staging(lake) as staging:
             staged = _Staged(lake, staging, layout)
-            needed = staged.put(asked, read)
+            needed = staged.put(entity_rows, read)
             statements = staged.statements(read, needed)
             if statements:
                 self._report(f"{read.name}: {needed.rows:,} rows staged; Flink joins them")
@@ -107,7 +109,7 @@ class FlinkHistoryEngine:
                     tick=self._ticker(read.name),
                 )
                 self._report(f"{read.name}: joined; finishing the features")
-            return _finish(staged, asked, read, spill_folder, tick)
+            return _finish(staged, entity_rows, read, spill_folder, tick)
 
     def _ticker(self, view: str) -> Callable[[float], None]:
         """Reports a running job now and then."""
@@ -126,7 +128,7 @@ class FlinkHistoryEngine:
             self.on_message(text)
 
 
-class FlinkAnswers:
+class FlinkFeatures:
     """The results of all rows, chunk by chunk; spilled if there are several chunks."""
 
     def __init__(self, chunks: int, spill_folder: str | None) -> None:
@@ -152,15 +154,15 @@ class FlinkAnswers:
 
 def _finish(
     staged: _Staged,
-    asked: EntityRows,
+    entity_rows: EntityRows,
     read: FeatureViewRead,
     spill_folder: str | None,
     tick: Callable[[int], None],
-) -> FlinkAnswers:
-    results = FlinkAnswers(asked.chunks, spill_folder)
+) -> FlinkFeatures:
+    results = FlinkFeatures(entity_rows.chunks, spill_folder)
     try:
-        for chunk in range(asked.chunks):
-            _, as_of_ms = asked.keys(chunk, read)
+        for chunk in range(entity_rows.chunks):
+            _, as_of_ms = entity_rows.keys(chunk, read)
             tiles, edges = staged.get(chunk)
             results.append(finish_features(staged.layout, as_of_ms, tiles, edges))
             tick(len(as_of_ms))
@@ -180,13 +182,13 @@ class _Staged:
         self.tiles = staging.create("tiles", layout.tiles_columns, by_chunk)
         self.edges = staging.create("edges", layout.edges_columns, by_chunk)
 
-    def put(self, asked: EntityRows, read: FeatureViewRead) -> NeededDays:
+    def put(self, entity_rows: EntityRows, read: FeatureViewRead) -> NeededDays:
         """Stage all rows, a chunk at a time; returns the data they need."""
         needed = NeededDays()
 
         def chunks() -> Iterator[pa.Table]:
-            for chunk in range(asked.chunks):
-                keys, as_of_ms = asked.keys(chunk, read)
+            for chunk in range(entity_rows.chunks):
+                keys, as_of_ms = entity_rows.keys(chunk, read)
                 yield rows_to_stage(self.layout, chunk, keys, as_of_ms, needed)
 
         some = (table for table in chunks() if table.num_rows)

@@ -16,10 +16,12 @@ from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.ingest.job import IngestJob, Report
 from paimon_features.flink.ingest.ledger import FileChoice, LedgerRun
+from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES, without_long_lines
 from paimon_features.flink.sql.ingest import IngestRun, file_statements
 from paimon_features.flink.sql.input_columns import group_files
 from paimon_features.flink.sql.inputs import InputFile, find_files, inspect_file
 from paimon_features.tables import Lake, latest_snapshot, read_arrow
+from paimon_features.tables.lease import acquire
 from paimon_features.tables.reader import snapshots
 from paimon_features.tables.release import release_due
 
@@ -81,6 +83,7 @@ def ingest_files(
     parallelism: int = 2,
     cluster: str | None = None,
     report: Report | None = None,
+    max_line_bytes: int = MAX_LINE_BYTES,
 ) -> IngestResult:
     """Load files into the source's events table, each file once.
 
@@ -99,6 +102,8 @@ def ingest_files(
         ``host:port`` of a session cluster that sees the same files; None runs the job here.
     report
         Called about every second while the job runs.
+    max_line_bytes
+        Longer lines of text files are rejected, with their first 1,000 bytes.
 
     Raises
     ------
@@ -110,9 +115,12 @@ def ingest_files(
         If another job or process writes one of the two tables.
     JobError
         If the job fails; then nothing was committed, or the next run finishes it.
+    RecordLostError
+        If the ledger of the source was lost, or is older than its table.
     """
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     job.check()
+    job.ledger.check()
     inspected = [inspect_file(path) for path in find_files(paths)]
     choice = job.ledger.choose(inspected, again)
     # problems of columns are reported before a JVM starts
@@ -127,13 +135,36 @@ def ingest_files(
         if not choice.new:
             reasons = _reasons(choice)
             return IngestResult(None, (), reasons, finished_run=finished, forgotten_files=left)
-        job.hold(stack)  # on a cluster, the leases ended with the run that was finished
         released = release_due(lake, source, now_ms())
         # the time identifies this run's rows
         begun_ms = max(now_ms(), released.time_ms + 1)
-        run = job.ledger.begin(choice.new, dict(mapping or {}), begun_ms)
+        run = job.ledger.begin(choice.new, dict(mapping or {}), begun_ms, max_line_bytes)
         result = _run_files(job, run, choice, (True, True), finished, left)
         return replace(result, released=released.events)
+
+
+def mark_ingested(lake: Lake, source: EventSource, paths: Iterable[Path]) -> FileChoice:
+    """Record files as ingested without reading their rows, to rebuild a ledger that was lost.
+
+    Returns the files that are recorded now, and those that were before. Without files, the loss
+    is accepted and the ledger starts empty.
+
+    Raises
+    ------
+    ConfigurationError
+        For an invalid path, or a file that has changed.
+    UnknownNameError
+        If the source was not applied.
+    OwnershipError
+        If another job or process writes one of the two tables.
+    """
+    job = IngestJob(lake, source, Path(), 1, None, None)
+    job.check()
+    inspected = [inspect_file(path) for path in find_files(paths)]
+    with ExitStack() as stack:
+        for table in job.tables:
+            stack.enter_context(acquire(lake, table, purpose="rebuild the ledger"))
+        return job.ledger.adopt(inspected, now_ms())
 
 
 def _run_files(
@@ -146,12 +177,14 @@ def _run_files(
 ) -> IngestResult:
     """Run the job of a recorded run, then close the run."""
     started = time.monotonic()
-    groups = group_files(choice.new, job.source, run.mapping)
     before = [_latest_id(job.lake, table) for table in job.tables]
     shown = [str(file.path) for file in choice.new[:3]]
     more = f" and {len(choice.new) - len(shown)} more" if len(choice.new) > len(shown) else ""
     doing = f"ingesting {', '.join(shown)}{more} into {job.source.name!r}"
-    job.run("batch", file_statements(job.source, groups, run.run), doing, sinks)
+    copies = job.state_dir / "ingest" / run.id
+    with without_long_lines(choice.new, copies, run.max_line_bytes) as files:
+        groups = group_files(files, job.source, run.mapping)
+        job.run("batch", file_statements(job.source, groups, run.run), doing, sinks)
     (accepted, events), (bad, rejects) = (
         _commits(job.lake, table, run.run, since)
         for table, since in zip(job.tables, before, strict=True)

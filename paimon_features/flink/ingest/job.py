@@ -80,6 +80,8 @@ class IngestJob:
         self.report = report
         self.ledger = IngestLedger(lake, source)
         self.leases: list[Lease] = []
+        self._stack: ExitStack
+        self._holder: ProcessHolder
 
     @property
     def tables(self) -> tuple[str, str]:
@@ -113,7 +115,7 @@ class IngestJob:
             FlinkRest(self.cluster).overview()
 
     def hold(self, stack: ExitStack, short_lived: bool = False) -> None:
-        """Own both tables until the end of ``stack``. Idempotent.
+        """Own both tables until the end of ``stack``.
 
         ``short_lived`` is for a small job (see ``start_gateway``).
 
@@ -126,10 +128,10 @@ class IngestJob:
             If another job or process owns a table, or a job of this source still runs.
         """
         gateway = start_gateway(self.state_dir, short_lived=short_lived or self.cluster is not None)
-        holder = ProcessHolder.of(gateway.pid)
+        self._stack, self._holder = stack, ProcessHolder.of(gateway.pid)
         purpose = f"ingest into {self.source.name!r}"
         self.leases = [
-            stack.enter_context(lease.acquire(self.lake, table, holder, purpose))
+            stack.enter_context(lease.acquire(self.lake, table, self._holder, purpose))
             for table in self.tables
         ]
         # its client may have been killed before it transferred the leases
@@ -142,6 +144,15 @@ class IngestJob:
                 f"{sent} ingests into {self.source.name!r}, it is {state}; wait for its end, "
                 f"or stop it by 'paimon-features ingest {self.source.name} --stop'"
             )
+
+    def _owning(self, tick: Callable[[float], None]) -> Callable[[float], None]:
+        """``tick``, and an error once the tables were taken over: the job is cancelled then."""
+
+        def checked(elapsed_s: float) -> None:
+            lease.check_all(self.leases)
+            tick(elapsed_s)
+
+        return checked
 
     def environment(
         self, mode: Literal["streaming", "batch"], conf: Mapping[str, str]
@@ -193,17 +204,18 @@ class IngestJob:
             self.ledger.send(ClusterJob(rest.url, job_id, kept))
             with flink_errors(doing):
                 result = inserts.execute()
-            for held in self.leases:
-                held.transfer(holder)
+            self.leases = [held.transfer(holder) for held in self.leases]
             if mode == "streaming" and until is None:
                 return job_id
         tick = _watch(rest, job_id, self.report)
         if until is not None and checkpoints is not None:
             tick = _stopping(tick, rest, job_id, until, checkpoints / job_id)
-        await_job(result, doing, tick)
+        await_job(result, doing, self._owning(tick))
         if self.cluster is not None:
-            for table in self.tables:
-                lease.release(self.lake, table)  # its holder, the job, has ended
+            # the job, which owned the tables, has ended; what it did is recorded under their leases
+            self.leases = [
+                self._stack.enter_context(held.transfer(self._holder)) for held in self.leases
+            ]
         return job_id
 
 

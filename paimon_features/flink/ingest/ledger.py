@@ -4,22 +4,30 @@ One JSON file per source next to the tables. A run is recorded before its job st
 after its commits; one that a crash left open is finished or dropped by the next run: the tables
 show which of the two commits was made. A job on a cluster is recorded before it is submitted as
 well: it may outlive the process that submits it.
+
+A ledger that was lost, or is older than the tables, is refused: its mark in the events table says
+that there was one, and its snapshots name the runs that made them.
 """
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from paimon_features.definitions import EventSource
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RecordLostError
+from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES
 from paimon_features.flink.sql.ingest import IngestRun
 from paimon_features.flink.sql.inputs import InputFile
 from paimon_features.tables import Lake, read_arrow
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.records import Record
+from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids
+
+_FILE_RUN = re.compile("ingest-([0-9a-f]{12})_[0-9a-f-]{36}")
+"""The commit user of a run over files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class LedgerRun:
     time_ms: int
     files: tuple[LedgerFile, ...]
     mapping: dict[str, str] = field(default_factory=dict)
+    max_line_bytes: int = MAX_LINE_BYTES
     events_snapshot: int | None = None
     rejected_snapshot: int | None = None
 
@@ -80,7 +89,8 @@ class IngestLedger:
     def __init__(self, lake: Lake, source: EventSource) -> None:
         self.lake = lake
         self.source = source
-        self.path: Path = lake.side_folder / "ingests" / f"{lake.database}.{source.name}.json"
+        file = f"{lake.database}.{source.name}.json"
+        self.record = Record(lake, "ingests", file, source.name, source.table)
 
     def runs(self) -> list[LedgerRun]:
         """All finished runs, in order."""
@@ -90,6 +100,37 @@ class IngestLedger:
         """The run that was started and not finished, because the host or process died."""
         raw = self._read()["open"]
         return None if raw is None else _run(raw)
+
+    def check(self) -> None:
+        """Raise RecordLostError if the ledger is missing, or the tables contain runs unknown to it.
+
+        Runs whose snapshots have expired are not seen in the tables.
+        """
+        unknown = self._unknown_runs(self._read())
+        if unknown:
+            raise RecordLostError(
+                f"source {self.source.name!r}: {self.record.path} does not contain the run "
+                f"{', '.join(unknown)}, which committed to {self.source.table}: it is missing or "
+                "older than the table, and the files of that run could be ingested twice. Restore "
+                "it from the same backup as the tables, or name the files that were ingested: "
+                f"'paimon-features ingest {self.source.name} FILES --mark-ingested'"
+            )
+
+    def adopt(self, files: Iterable[InputFile], now_ms: int) -> FileChoice:
+        """Record files as ingested without reading them, and accept the loss of the ledger.
+
+        Returns the files that were not recorded before, and the others.
+        """
+        if not self.record.path.exists():
+            self.record.accept_loss()
+        choice = self.choose(files)
+        state = self._read()
+        adopted = [*state.get("adopted", []), *self._unknown_runs(state)]
+        self._write({**state, "adopted": adopted})
+        if choice.new:
+            run = self.begin(choice.new, {}, now_ms)
+            self.finish(run, None, None)
+        return choice
 
     def choose(self, files: Iterable[InputFile], again: bool = False) -> FileChoice:
         """Choose the files to ingest; with ``again`` all of them.
@@ -125,7 +166,13 @@ class IngestLedger:
                 new[file.sha256] = file
         return FileChoice(tuple(new.values()), tuple(skipped))
 
-    def begin(self, files: Iterable[InputFile], mapping: dict[str, str], now_ms: int) -> LedgerRun:
+    def begin(
+        self,
+        files: Iterable[InputFile],
+        mapping: dict[str, str],
+        now_ms: int,
+        max_line_bytes: int = MAX_LINE_BYTES,
+    ) -> LedgerRun:
         """Record the start of a run. Its time is later than those of all runs before."""
         state = self._read()
         assert state["open"] is None, "the open run must be settled first"
@@ -135,8 +182,9 @@ class IngestLedger:
             max(now_ms, last + 1),
             tuple(map(LedgerFile.of, files)),
             mapping,
+            max_line_bytes,
         )
-        write_json(self.path, {**state, "open": asdict(run)})
+        self._write({**state, "open": asdict(run)})
         return run
 
     def finish(
@@ -145,11 +193,11 @@ class IngestLedger:
         """Record that both commits of the run are made."""
         done = replace(run, events_snapshot=events_snapshot, rejected_snapshot=rejected_snapshot)
         runs = [*self._read()["runs"], asdict(done)]
-        write_json(self.path, {**self._read(), "open": None, "runs": runs})
+        self._write({**self._read(), "open": None, "runs": runs})
 
     def forget(self) -> None:
         """Drop the open run: none of its commits was made."""
-        write_json(self.path, {**self._read(), "open": None})
+        self._write({**self._read(), "open": None})
 
     def cluster_job(self) -> ClusterJob | None:
         """The job that was last submitted to a cluster; it may have ended since."""
@@ -158,7 +206,7 @@ class IngestLedger:
 
     def send(self, job: ClusterJob) -> None:
         """Record that a job is about to be submitted to a cluster."""
-        write_json(self.path, {**self._read(), "job": asdict(job)})
+        self._write({**self._read(), "job": asdict(job)})
 
     def committed(self, run: LedgerRun) -> tuple[bool, bool]:
         """Whether the run's events, and its rejected rows, are in their tables.
@@ -179,8 +227,33 @@ class IngestLedger:
         )
         return events.num_rows > 0, rejected.num_rows > 0
 
+    def _write(self, state: dict[str, Any]) -> None:
+        """Replace the ledger, unless the events table was taken over: it is the next owner's."""
+        with self.lake.committing(self.source.table, f"writing the ledger of {self.source.name!r}"):
+            self.record.write(state)
+
     def _read(self) -> dict[str, Any]:
-        return read_json(self.path) or {"open": None, "runs": []}
+        state = self.record.read() or {}
+        created_ms = self._created_ms()
+        if state.get("created_ms", created_ms) != created_ms:
+            # of a table that was dropped: its files are not in this one
+            state = {"job": state.get("job")}
+        return {"open": None, "runs": [], **state, "created_ms": created_ms}
+
+    def _created_ms(self) -> int | None:
+        table = self.source.table
+        return self.lake.created_ms(table) if self.lake.exists(table) else None
+
+    def _unknown_runs(self, state: dict[str, Any]) -> list[str]:
+        """The runs that committed events and are not in the ledger, in order."""
+        recorded = [*state["runs"], *([state["open"]] if state["open"] else [])]
+        known = {run["id"] for run in recorded}.union(state.get("adopted", []))
+        table = self.source.table
+        folder = f"{self.lake.path(table)}/snapshot"
+        found = (read_snapshot_file(self.lake, folder, i) for i in snapshot_ids(self.lake, table))
+        users = (snapshot.commit_user for snapshot in found if snapshot is not None)
+        made = dict.fromkeys(match[1] for match in map(_FILE_RUN.fullmatch, users) if match)
+        return [run for run in made if run not in known]
 
 
 def _run(raw: dict[str, Any]) -> LedgerRun:

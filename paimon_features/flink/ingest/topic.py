@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,9 +23,13 @@ from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.job_control.restart import find_checkpoints
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.consumers import consumers, register_consumer
+from paimon_features.tables.files import read_json, write_json
 from paimon_features.tables.reader import snapshots
 from paimon_features.tables.release import release_due
 from paimon_features.tables.snapshots import earliest_snapshot_id, snapshot_ids
+
+_TABLES = "tables.json"
+"""In a folder of checkpoints: when the tables that they belong to were created."""
 
 
 def ingest_kafka(
@@ -115,6 +119,7 @@ def ingest_change_log(
         checkpoint_folder(state_dir, source, log.name),
         checkpoint_interval_ms,
         until=reached if bounded else None,
+        reads=[(opened, name)],
     )
 
 
@@ -131,12 +136,13 @@ def follow(
     checkpoint_interval_ms: int,
     restart: bool = False,
     until: Callable[[], bool] | None = None,
+    reads: Sequence[tuple[Lake, str]] = (),
 ) -> str:
     """Run a stream from its last checkpoint in ``folder``; a new one from its start.
 
     The statements' source must keep its position in Flink's checkpoints. Once ``until`` returns
     True, the job is stopped with a savepoint. Events held for future timestamps that have passed
-    since are released before the start.
+    since are released before the start. ``reads`` are the tables that it reads.
     """
     job.check()
     with ExitStack() as stack:
@@ -148,6 +154,10 @@ def follow(
             **_memory_of_ids(job.source),
         }
         checkpoint = None if restart else recovery_path(job.lake, job.tables, run, folder)
+        tables = [*((job.lake, table) for table in job.tables), *reads]
+        if checkpoint is not None:
+            check_same_tables(tables, folder)
+        write_json(folder / _TABLES, creation_times(tables))
         if checkpoint is not None:
             conf["execution.state-recovery.path"] = checkpoint.as_uri()
         doing = f"following {folder.name}"
@@ -191,6 +201,27 @@ def recovery_path(lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: P
                 "that by --restart (with --kafka), or define a source under another name"
             )
     return None if newest is None else newest.path
+
+
+def check_same_tables(tables: Iterable[tuple[Lake, str]], folder: Path) -> None:
+    """Raise JobError if one was created again since the checkpoints in ``folder`` were written.
+
+    Their positions are those of the earlier table, or of what was written into it.
+    """
+    known = read_json(folder / _TABLES) or {}
+    for path, created_ms in creation_times(tables).items():
+        if known.get(path, created_ms) != created_ms:
+            raise JobError(
+                f"table {path} was dropped and created again since the checkpoints in {folder} "
+                "were written: to resume from them would leave out the rows before. Delete this "
+                "folder to start from the beginning; --restart (with --kafka) continues from the "
+                "group's offsets"
+            )
+
+
+def creation_times(tables: Iterable[tuple[Lake, str]]) -> dict[str, int]:
+    """When tables were created (UTC ms), by their paths."""
+    return {lake.path(name): lake.created_ms(name) for lake, name in tables}
 
 
 def stop_cluster_job(lake: Lake, source: EventSource) -> tuple[str, str | None]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from paimon_features.config import FlinkConfig
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.environment import flink_errors, remote_options
 from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway
@@ -26,6 +27,28 @@ UNKNOWN_CLUSTER = "elsewhere"
 
 LOCAL_TASK_MANAGERS = 3
 """Number for a job inside this process in process mode; each has all slots that the job needs."""
+
+
+def choose_wire(given: str | None, config: FlinkConfig, cluster: str | None) -> str:
+    """Return the wire of a job: ``given``, else ``[flink] wire``, else memory without a cluster.
+
+    Never the online store: whoever may write features must not disturb jobs, and the other way
+    round.
+
+    Raises
+    ------
+    ConfigurationError
+        If a job on a cluster has none.
+    """
+    wire = given or config.wire or ("memory" if cluster is None else None)
+    if wire is None:
+        raise ConfigurationError(
+            "an iteration on a cluster needs a wire for its feedback: pass --wire "
+            "redis://HOST:6379/0, or set [flink] wire in paimon-features.toml; a Redis database "
+            "of its own, not the online store. --wire memory works with one task manager and "
+            "--mode thread"
+        )
+    return wire
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -177,8 +177,7 @@ class TableOwnership:
     def hand_over(self, holder: Holder) -> None:
         """Transfer the leases to the job itself, which continues after this process."""
         for at, lease in enumerate(self._leases):
-            lease.transfer(holder)
-            self._leases[at] = Lease(lease.lake, replace(lease.record, holder=holder))
+            self._leases[at] = lease.transfer(holder)
 
     def release(self) -> None:
         """Release the leases; harmless to repeat."""

@@ -1,7 +1,8 @@
 """Maintenance of a project's tables: compaction, then expiry of old snapshots.
 
-Each table is maintained as its owner: one that a job or a trainer is writing is skipped, and
-reported. A detached tile job can be paused: it stops with a savepoint, and resumes from it.
+Each table is maintained as its owner: one that a job owns is skipped, and reported; a trainer that
+writes feedback waits. A detached tile job can be paused: it stops with a savepoint, and resumes
+from it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from paimon_features.job_control.target import ProjectParts, TileTarget
 from paimon_features.offline.rollup import roll_up
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.deltas import live_files
-from paimon_features.tables.lease import FlinkJobHolder, acquire, holder_of
+from paimon_features.tables.lease import FlinkJobHolder, Lease, acquire, holder_of
 from paimon_features.tables.snapshots import snapshot_ids
 from paimon_features.tables.specs import TRAINING_PREFIX
 from paimon_features.tables.staging import STAGING_PREFIX
@@ -76,10 +77,10 @@ def maintain(
         for table in chosen:
             before = size_of(lake, table)
             try:
-                with acquire(lake, table, purpose="maintain it"):
+                with acquire(lake, table, purpose="maintain it") as lease:
                     if latest_snapshot(lake, table) is not None:
                         procedures = procedures or _procedures(project)
-                        _maintain(lake, procedures, table, compact, keep_newest, on_message)
+                        _maintain(lake, procedures, table, compact, keep_newest, on_message, lease)
                 out.append(MaintainedTable(table, before, size_of(lake, table)))
             except OwnershipError as error:
                 out.append(MaintainedTable(table, before, before, skipped=str(error)))
@@ -114,6 +115,7 @@ def _maintain(
     compact: bool,
     keep_newest: int | None,
     on_message: OnMessage,
+    lease: Lease,
 ) -> None:
     full = f"{lake.database}.{table}"
     newest = latest_snapshot(lake, table)
@@ -123,8 +125,10 @@ def _maintain(
         partitions = to_compact(live_files(lake, table, newest.id), keyed)
         if partitions:
             on_message(f"{table}: compacting {len(partitions)} partitions")
+            lease.check()
             procedures.call(compact_sql(full, keyed, partitions), f"compacting {table}")
     on_message(f"{table}: expiring snapshots")
+    lease.check()
     procedures.call(expire_sql(full, keep_newest), f"expiring snapshots of {table}")
 
 

@@ -19,7 +19,7 @@ from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
 from paimon_features.flink.sql.input_columns import InputColumn, check_mapping, find_columns
 from paimon_features.flink.sql.inputs import InputFile
-from paimon_features.flink.sql.scans import InputScan, sql_options
+from paimon_features.flink.sql.scans import InputScan, not_utf8, sql_options
 from paimon_features.schema import Bool
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
@@ -133,7 +133,8 @@ def change_scan(name: str, log: ChangeLog) -> InputScan:
     nothing = "CAST(NULL AS STRING)"
     query = (
         f"SELECT {nothing} AS `raw`, {literal(f'table:{log.name}')} AS `origin`, "
-        f"{nothing} AS `broken`, {cells} FROM {path} /*+ OPTIONS({sql_options(options)}) */"
+        f"{not_utf8(log.columns)} AS `broken`, {cells} "
+        f"FROM {path} /*+ OPTIONS({sql_options(options)}) */"
     )
     return InputScan(None, ((f"{name}_cells", query),))
 

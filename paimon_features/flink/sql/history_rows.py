@@ -94,8 +94,8 @@ def rows_to_stage(
         columns[f"tile_{i}"] = pa.array(span.tile_ms)
         columns[f"from_{i}"] = pa.array(span.low_ms)
         columns[f"until_{i}"] = pa.array(span.high_ms)
-        asked = span.tile_ms[span.high_ms > span.low_ms]
-        needed.event_days.update(np.unique(asked // DAY_MS).tolist())
+        requested = span.tile_ms[span.high_ms > span.low_ms]
+        needed.event_days.update(np.unique(requested // DAY_MS).tolist())
     if len(some):
         bounds = int(low.min()), int(high.max())
         if needed.rows:

@@ -97,7 +97,7 @@ def group_files(
         used = {column.field for column in columns}
         ignored = tuple(name for name in file.columns if name not in used)
         absent = tuple(c.name for c in columns if file.columns and c.field not in file.columns)
-        key = (file.path.parent, file.format, file.header, columns)
+        key = (file.read_path.parent, file.format, file.header, columns)
         if key in groups:
             known = groups[key]
             files_ = (*known.files, file)

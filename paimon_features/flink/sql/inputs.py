@@ -44,7 +44,10 @@ _FIELDS = re.compile(rf",({FIELD})")
 
 @dataclass(frozen=True, slots=True)
 class InputFile:
-    """An inspected file; ``columns`` are its column names, for JSON the keys of its first rows."""
+    """An inspected file; ``columns`` are its column names, for JSON the keys of its first rows.
+
+    ``copy`` is what the job reads instead of it, if it has lines that are too long.
+    """
 
     path: Path
     format: str
@@ -53,6 +56,12 @@ class InputFile:
     header: str = ""
     columns: tuple[str, ...] = ()
     physical: tuple[Physical, ...] = ()
+    copy: Path | None = None
+
+    @property
+    def read_path(self) -> Path:
+        """The file that the job reads."""
+        return self.copy or self.path
 
 
 def find_files(paths: Iterable[Path]) -> list[Path]:

@@ -19,6 +19,14 @@ from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
 
 TOO_MANY_COLUMNS = "too_many_columns"
+LINE_TOO_LONG = "line_too_long"
+CUT_LINE = "\x01[line of "
+"""What stands for a line that is too long, before its bytes and its beginning."""
+
+_TOO_LONG = (
+    f"WHEN `raw` LIKE '{CUT_LINE}%' THEN CONCAT('{LINE_TOO_LONG}: it has ', "
+    "REGEXP_EXTRACT(`raw`, '^.\\[line of ([0-9]+) bytes\\]', 1), ' bytes; see --max-line-bytes') "
+)
 
 _EACH_FIELD = rf",({FIELD})"
 
@@ -95,6 +103,20 @@ def _json_value(column: InputColumn) -> str:
     return f"CAST({cell} AS STRING)" if cast else cell
 
 
+def not_utf8(columns: Sequence[InputColumn]) -> str:
+    """SQL of why a typed row cannot be read, else null: its texts may be any bytes.
+
+    Flink would store them, and other readers refuse the whole file.
+    """
+    texts = {quote(column.field) for column in columns if column.physical.kind == "text"}
+    if not texts:
+        return "CAST(NULL AS STRING)"
+    wrong = " OR ".join(
+        f"CAST({text} AS BYTES) <> ENCODE({text}, 'UTF-8')" for text in sorted(texts)
+    )
+    return once(f"CASE WHEN {wrong} THEN '{UNREADABLE}: a text is not UTF-8' END")
+
+
 def row_text(source: EventSource) -> str:
     """SQL of the row's values as one JSON object of texts, which ``tables.release`` reads."""
     pairs = []
@@ -123,7 +145,8 @@ def _csv_scan(name: str, group: FileGroup) -> InputScan:
     counts = f"': expected {group.width} columns, got ', CAST({number} AS STRING)"
     # if the fields are not the complete line, there is text between them
     broken = (
-        f"CASE WHEN ARRAY_JOIN(`fields`, ',') <> `raw` THEN '{UNREADABLE}: a quote is not closed, "
+        f"CASE {_TOO_LONG}"
+        f"WHEN ARRAY_JOIN(`fields`, ',') <> `raw` THEN '{UNREADABLE}: a quote is not closed, "
         "or text follows a closed one (a value cannot contain a line break)' "
         f"WHEN {number} < {group.width} THEN CONCAT('{TOO_FEW_COLUMNS}', {counts}) "
         f"WHEN {number} > {group.width} THEN CONCAT('{TOO_MANY_COLUMNS}', {counts}) "
@@ -146,10 +169,13 @@ def json_views(name: str, columns: Sequence[InputColumn]) -> tuple[tuple[str, st
     # Flink reads the first JSON value of a text and ignores the rest, unless it is in brackets
     all_of_it = "CONCAT('[', `raw`, ']')"
     broken = (
-        f"CASE WHEN `raw` IS NULL OR `raw` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
+        f"CASE {_TOO_LONG}"
+        f"WHEN `raw` IS NULL OR `raw` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
         f"OR JSON_EXISTS({all_of_it}, 'lax $[1]') "
         f"THEN '{UNREADABLE}: not one JSON object' "
-        f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' END"
+        f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' "
+        f"WHEN {_HALF_CHARACTER} THEN '{UNREADABLE}: an escape \\ud800 to \\udfff without its "
+        "other half is no character' END"
     )
     scalars, cells = [], []
     for column in columns:
@@ -183,6 +209,17 @@ _BAD_ENCODING = "(`raw` LIKE '%\ufffd%' AND CAST(`line` AS BYTES) <> ENCODE(`lin
 """SQL: whether the bytes of a line are not UTF-8."""
 
 
+_HALF_CHARACTER = (
+    r"((`raw` LIKE '%\ud%' OR `raw` LIKE '%\uD%') AND REGEXP(REGEXP_REPLACE(`raw`, "
+    r"'\\[^u]|\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}', ''), "
+    r"'\\u[dD][89a-fA-F]'))"
+)
+"""SQL: whether an escape of a JSON text is half of a surrogate pair, which Java would write as '?'.
+
+From the left, other escapes (also of a backslash) and complete pairs are removed; a surrogate that
+remains has no other half."""
+
+
 def _parquet_scan(name: str, group: FileGroup) -> InputScan:
     # a column may serve several columns of the source
     fields = {column.field: column.physical.flink for column in group.columns}
@@ -196,8 +233,8 @@ def _parquet_scan(name: str, group: FileGroup) -> InputScan:
     cells = ", ".join(_cell(column, quote(column.field)) for column in group.columns)
     nothing = "CAST(NULL AS STRING)"
     query = (
-        f"SELECT {nothing} AS `raw`, {quote(_ORIGIN)} AS `origin`, {nothing} AS `broken`, {cells} "
-        f"FROM {quote(name)}"
+        f"SELECT {nothing} AS `raw`, {quote(_ORIGIN)} AS `origin`, "
+        f"{not_utf8(group.columns)} AS `broken`, {cells} FROM {quote(name)}"
     )
     return InputScan(table, ((f"{name}_cells", query),))
 
@@ -214,15 +251,19 @@ def _cell(column: InputColumn, expression: str) -> str:
 
 
 def _lines_table(name: str, group: FileGroup) -> str:
+    copied = next((file for file in group.files if file.copy is not None), None)
+    if copied is None:
+        origin = "`origin` STRING NOT NULL METADATA FROM 'file.path'"
+    else:  # it is in a folder, and so in a group, of its own
+        origin = f"`origin` AS CAST({literal(str(copied.path))} AS STRING)"
     return (
-        f"CREATE TEMPORARY TABLE {quote(name)} (`line` STRING, "
-        "`origin` STRING NOT NULL METADATA FROM 'file.path') "
+        f"CREATE TEMPORARY TABLE {quote(name)} (`line` STRING, {origin}) "
         f"WITH ({sql_options({**_files(group), 'format': 'raw'})})"
     )
 
 
 def _files(group: FileGroup) -> dict[str, str]:
-    paths = [file.path for file in group.files]
+    paths = [file.read_path for file in group.files]
     if len(paths) == 1:
         return {"connector": "filesystem", "path": f"file://{paths[0]}"}
     folder: Path = paths[0].parent

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +45,7 @@ from paimon_features.tables.consumers import (
     earliest_snapshot_id,
     register_consumer,
 )
-from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.lease import Lease, ProcessHolder, check_all
 
 START_TIMEOUT_S = 180.0
 REPORT_S = 1.0
@@ -127,7 +127,7 @@ def submit(
     ):
         check_not_running(target)
         if rebuild:
-            on_message(f"{target}: emptied, incarnation {target.rebuild().incarnation}")
+            target.empty(on_message)
         if rollback:
             _roll_back(target, checkpoint, on_message)
         start = decide_start(target.ledger())
@@ -150,7 +150,7 @@ def submit(
             return TileJobResult(
                 target.view.name, target.generation, "RUNNING", runner.job_id, resumed
             )
-        events_read = _follow(target, runner, goal, stop, report)
+        events_read = _follow(target, runner, goal, stop, report, leases if not cluster else ())
         failure = runner.failure()
         record = target.finish(runner.job_id, "STOPPED" if failure is None else "FAILED")
         if failure is not None:
@@ -205,7 +205,7 @@ def backfill(
                 f"the backfill of {target} failed: {failure}; nothing was committed, "
                 f"'paimon-features backfill {target.view.name}' starts it again"
             )
-        return end_backfill(target, job, begun)
+        return end_backfill(target, job, begun, on_message)
 
 
 def _nothing_new(target: TileTarget) -> bool:
@@ -299,6 +299,7 @@ def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: EventsSca
         checkpoint_folder=str(target.checkpoint_folder),
         resume_path=None if start.resume is None else str(start.resume.path),
         last_committed_identifier=target.ledger(record).tiles_committed if keeps_user else None,
+        events_history=target.lake.history_mark(target.events),
     )
     target.prune_checkpoints(start.resume)
     options = {
@@ -337,12 +338,21 @@ def _check_handover(target: TileTarget, runner: JobRunner, scan: EventsScan) -> 
 
 
 def _follow(
-    target: TileTarget, runner: JobRunner, goal: int | None, stop: threading.Event, report: Report
+    target: TileTarget,
+    runner: JobRunner,
+    goal: int | None,
+    stop: threading.Event,
+    report: Report,
+    leases: Sequence[Lease],
 ) -> int:
-    """Watch the job until it ends, and stop it when it is due; returns the events it has read."""
+    """Watch the job until it ends, and stop it when it is due; returns the events it has read.
+
+    LeaseLostError once one of ``leases`` is lost: the job of this process must not go on.
+    """
     began = reported = time.monotonic()
     events_read = before = 0
     while not runner.ended:
+        check_all(leases)
         with suppress(JobError):  # it may just be ending
             events_read = runner.rest.source_records(runner.job_id)
         if stop.is_set() or (goal is not None and _has_read(target, goal)):

@@ -52,7 +52,7 @@ class Client(NamedTuple):
     worker: int
 
 
-class Server:
+class WorkerServer:
     """Serves one request after another."""
 
     def __init__(self, listener: socket.socket, owner: int) -> None:
@@ -224,7 +224,7 @@ def main() -> None:
                 importlib.import_module(name)
         # garbage collection would write to every shared page
         gc.freeze()
-        server = Server(listener, owner)
+        server = WorkerServer(listener, owner)
         worker = server.serve()
     finally:
         if worker is None:

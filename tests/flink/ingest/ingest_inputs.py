@@ -120,6 +120,23 @@ def csv_bytes(seed: int, rows: int, names: list[str], end: str = "\n") -> bytes:
     return end.encode().join(lines) + rng.choice((b"", end.encode()))
 
 
+_SURROGATES = (
+    "\ud800",
+    "a\udfff",
+    "\ude00\ud83d",
+    "\U0001f600",
+    "\U0001f600\ud83d",
+    "\ud83d\U0001f600",
+    "\\ud800",
+    "\\\ud800",
+    "\\\\ud83d",
+    "\ud7ff\ue000",
+)
+
+
+_NOT_UTF8 = (b"\xff", b"caf\xe9", b"\xed\xa0\x80", b"\xc0\x80", b"a\xf4\x90\x80\x80", b"\xe2\x82")
+
+
 def json_bytes(seed: int, rows: int) -> bytes:
     """JSON lines: strings and numbers, missing keys, and lines that are not objects."""
     rng = random.Random(seed)
@@ -132,7 +149,12 @@ def json_bytes(seed: int, rows: int) -> bytes:
             )
         if rng.random() < 0.3:
             del row[rng.choice(NAMES)]
-        text = json.dumps({**row, "more": 1}, ensure_ascii=rng.random() < 0.5)
+        ascii_only = rng.random() < 0.5
+        if rng.random() < 0.1:
+            # pairs, halves of pairs and what only looks like them, as escapes
+            row[rng.choice(("note", "unused"))] = rng.choice(_SURROGATES)
+            ascii_only = True
+        text = json.dumps({**row, "more": 1}, ensure_ascii=ascii_only)
         broken = rng.random() * 10
         if broken < 0.5:
             bad = (
@@ -184,7 +206,16 @@ def parquet_table(seed: int, rows: int) -> tuple[pa.Table, list[Any]]:
             row[rng.choice(NAMES)] = None
         made.append(row)
     schema = pa.schema([(name, kind) for name, (kind, _) in pools.items()])
-    return pa.Table.from_pylist(made, schema), [_stored(row) for row in made]
+    outcomes = [_stored(row) for row in made]
+    for row in rng.sample(range(rows), rows // 30):
+        outcomes[row] = Bad("unreadable")
+        made[row]["note"] = rng.choice(_NOT_UTF8)
+    notes = [n.encode() if isinstance(n := row["note"], str) else n for row in made]
+    table = pa.Table.from_pylist([{**row, "note": None} for row in made], schema)
+    column = table.column_names.index("note")
+    # pyarrow checks what it encodes, but not what it reinterprets
+    texts = pa.array(notes, pa.binary()).view(pa.string())
+    return table.set_column(column, "note", texts), outcomes
 
 
 def _stored(row: dict[str, Any]) -> Any:

@@ -288,6 +288,8 @@ def json_rows(data: bytes, source: EventSource, now_ms: int) -> Iterator[tuple[s
             continue
         try:
             row = json.loads(text, parse_int=str, parse_float=str, parse_constant=_no_json)
+            # half of a surrogate pair is no character: no bytes stand for it
+            json.dumps(row, ensure_ascii=False).encode()
         except ValueError:
             row = None
         if not isinstance(row, dict) or text.encode() != line:

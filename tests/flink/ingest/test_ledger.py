@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import shutil
+import uuid
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from paimon_features.definitions import EventSource
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RecordLostError
 from paimon_features.flink.ingest.ledger import ClusterJob, IngestLedger
 from paimon_features.flink.sql.inputs import InputFile
 from paimon_features.schema import Int64
@@ -86,6 +88,20 @@ def test_the_ledger_is_persistent(ledger: IngestLedger) -> None:
     assert ledger.open_run() is None
 
 
+def test_files_of_a_dropped_table_are_new_to_the_one_created_again(ledger: IngestLedger) -> None:
+    ingest(ledger, file("a"))
+    job = ClusterJob("http://localhost:8081", "0" * 32)
+    ledger.send(job)
+    ledger.begin([file("b")], {}, 2_000)
+    ledger.lake.drop(SALES.table)
+    ledger.lake.create(events_spec(SALES.table, SALES.schema))
+    assert ledger.open_run() is None
+    assert ledger.choose([file("a"), file("b")]).new == (file("a"), file("b"))
+    assert ledger.cluster_job() == job
+    again = ingest(ledger, file("a"))
+    assert [run.id for run in ledger.runs()] == [again]
+
+
 def test_a_forgotten_run_leaves_its_files_new(ledger: IngestLedger) -> None:
     ledger.begin([file("a")], {}, 5)
     ledger.forget()
@@ -97,6 +113,57 @@ def test_run_times_are_unique_even_if_the_clock_goes_back(ledger: IngestLedger) 
     # the time identifies the rows of a run, so it must be unique
     ingest(ledger, file("a"), now_ms=1_000)
     assert ledger.begin([file("b")], {}, 999).time_ms == 1_001
+
+
+def test_a_lost_ledger_is_refused_until_the_ingested_files_are_named(ledger: IngestLedger) -> None:
+    lake = ledger.lake
+    ingest(ledger, file("a"), file("b"))
+    shutil.rmtree(lake.side_folder)
+    for refused in (ledger.check, ledger.runs, ledger.open_run, lambda: ledger.choose([file("a")])):
+        with pytest.raises(RecordLostError, match=r"ingests/features.sales.json.*--mark-ingested"):
+            refused()
+    with pytest.raises(RecordLostError):
+        ledger.begin([file("a")], {}, 1)
+    assert ledger.adopt([file("a")], 7).new == (file("a"),)
+    ledger.check()
+    assert ledger.choose([file("a"), file("b")]).new == (file("b"),)
+    assert ledger.adopt([file("a"), file("b")], 8).new == (file("b"),)
+    assert ledger.choose([file("a"), file("b")]).new == ()
+
+
+def test_a_ledger_that_is_older_than_the_table_is_refused(ledger: IngestLedger) -> None:
+    #  ledger   run 1 ---- copy ------------------------ the copy again: run 2 is unknown
+    #  events          1 --------- 2
+    def commit(run: str) -> None:
+        schema = ledger.lake.schema(SALES.table)
+        rows = pa.Table.from_pylist([dict.fromkeys(schema.names, 1)], schema)
+        user = f"ingest-{run}_{uuid.UUID(int=1)}"  # as of Flink's sink
+        append_arrow(ledger.lake, SALES.table, rows, commit_user=user, commit_identifier=1)
+
+    commit(ingest(ledger, file("a")))
+    older = ledger.record.path.read_text()
+    second = ingest(ledger, file("b"))
+    commit(second)
+    ledger.check()
+    ledger.record.path.write_text(older)
+    with pytest.raises(RecordLostError, match=f"not contain the run {second}.*--mark-ingested"):
+        ledger.check()
+    ledger.adopt([file("b")], 9)
+    ledger.check()
+    # a warehouse of before the marks: the snapshots alone show the loss
+    ledger.record.path.unlink()
+    ledger.record.accept_loss()
+    with pytest.raises(RecordLostError, match="is missing or older"):
+        ledger.check()
+
+
+def test_the_ledger_of_a_dropped_table_is_not_missed(ledger: IngestLedger) -> None:
+    ingest(ledger, file("a"))
+    ledger.lake.drop(SALES.table)
+    ledger.lake.create(events_spec(SALES.table, SALES.schema))
+    ledger.record.path.unlink()
+    ledger.check()
+    assert ledger.choose([file("a")]).new == (file("a"),)
 
 
 @pytest.mark.parametrize(("events", "rejected"), [(0, 0), (1, 0), (0, 1), (1, 1)])

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.cli.jobs_iterate import Watch, load_program
+from paimon_features.config import FlinkConfig
 from paimon_features.errors import ConfigurationError
 
 PROGRAM = """
@@ -101,14 +102,26 @@ def test_conflicting_options_are_rejected(program: Path) -> None:
     assert "--detach requires --cluster" in result.output
 
 
+def test_a_job_on_a_cluster_needs_a_wire_and_never_takes_the_online_store(program: Path) -> None:
+    arguments = ["jobs", "iterate", str(program), "--cluster", "127.0.0.1:1"]
+    result = CliRunner().invoke(cli, [*arguments, "--project", str(program.parent)])
+    assert result.exit_code == 2
+    assert "pass --wire redis://HOST:6379/0, or set [flink] wire" in result.stderr
+    choose_wire = pytest.importorskip("paimon_features.flink.iteration.job_settings").choose_wire
+    configured = FlinkConfig(wire="redis://127.0.0.1:6379/1")
+    assert choose_wire(None, configured, "127.0.0.1:1") == configured.wire
+    assert choose_wire("memory", configured, "127.0.0.1:1") == "memory"
+    assert choose_wire(None, FlinkConfig(), None) == "memory"
+
+
 @pytest.mark.flink
 def test_a_program_runs_from_the_command_line(program: Path) -> None:
     project = ["--project", str(program.parent)]
     result = CliRunner().invoke(cli, ["jobs", "iterate", str(program), "--json", *project])
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert told["outputs"] == {"model": 1}
-    assert told["epochs"] == [10]  # 64 / 2**10 is the first that is at most 0.1
+    reported = json.loads(result.stdout)
+    assert reported["outputs"] == {"model": 1}
+    assert reported["epochs"] == [10]  # 64 / 2**10 is the first that is at most 0.1
 
 
 @pytest.mark.flink
@@ -133,8 +146,8 @@ def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> 
     how = ["--resume", found[1], "--output", found[2], "--json"]
     result = CliRunner().invoke(cli, ["jobs", "iterate", str(slow), *how, *project])
     assert result.exit_code == 0, result.output
-    told = json.loads(result.stdout)
-    assert (told["outputs"], told["epochs"]) == ({"model": 1}, [10])
+    reported = json.loads(result.stdout)
+    assert (reported["outputs"], reported["epochs"]) == ({"model": 1}, [10])
     assert not list(state.glob("savepoints/*")), "of what is over nothing is kept"
 
 

@@ -43,9 +43,9 @@ def test_als_and_difficulty_on_flink_equal_a_run_in_one_process(tmp_path: Path) 
         y = (x[:, 0] + random.normal(size=200) > 0).astype(np.float64)
         program = difficulty.build(x, y, size=60)
         (model,), progress, found = job.run(program)
-        (same,), told, _ = ReferenceExecutor().run(program)
+        (same,), reported, _ = ReferenceExecutor().run(program)
         np.testing.assert_allclose(model, same, rtol=1e-12)
-        assert progress == told
+        assert progress == reported
         # each loss of each round was committed once
         seen = sorted((each.round, each.block) for each in found)
-        assert seen == [(r, b) for r in range(len(told)) for b in range(4)]
+        assert seen == [(r, b) for r in range(len(reported)) for b in range(4)]

@@ -154,11 +154,9 @@ def test_a_loop_on_flink_equals_the_reference_executor(flink: Any) -> None:
 
 
 def test_the_end_does_not_wait_for_rare_checkpoints(flink: Any) -> None:
-    started = time.monotonic()
-    program = sums(parallelism=1, rounds=3)
+    program = sums(parallelism=1, rounds=3)  # the test's timeout is half of the interval
     results = flink(checkpoint_interval_ms=600_000).run(program)
     assert ordered(results) == ordered(ReferenceExecutor().run(program))
-    assert time.monotonic() - started < 120
 
 
 def test_failures_inside_the_loop_change_no_committed_row(flink: Any, tmp_path: Path) -> None:

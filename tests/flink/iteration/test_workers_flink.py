@@ -63,7 +63,7 @@ class Count(IterationListener):
         if epoch == 3 and self.subtask == 1 and not self.killed.exists():
             self.killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        out.side("told", (self.subtask, epoch, self.total.value(0), os.getpid(), os.getppid()))
+        out.side("reported", (self.subtask, epoch, self.total.value(0), os.getpid(), os.getppid()))
         out.collect(epoch + 1)
 
 
@@ -73,7 +73,7 @@ def counts(killed: Path) -> Any:
             went = variables.get(0).process(Count(killed)).name("count")
             return IterationBodyResult(
                 DataStreamList.of(went),
-                DataStreamList.of(went.get_side_output("told")),
+                DataStreamList.of(went.get_side_output("reported")),
                 went.flat_map(terminate_on_max_iter(EPOCHS)),
             )
 
@@ -104,15 +104,15 @@ def test_workers_are_forked_and_a_killed_one_changes_no_row(
         state_dir=tmp_path / "state",
         settings=IterationSettings(mode="process", wire=redis_url, checkpoint_interval_ms=200),
     )
-    told = job.run(counts(tmp_path / "killed"))
+    reported = job.run(counts(tmp_path / "killed"))
     assert (tmp_path / "killed").exists()
     # what is fed back in an epoch is the number of the next one
-    assert sorted(one[:3] for one in told) == [
+    assert sorted(one[:3] for one in reported) == [
         (subtask, epoch, first + sum(range(epoch + 1)))
         for subtask, first in enumerate([10, 20])
         for epoch in range(EPOCHS)
     ]
-    servers = {server for *_, server in told}
+    servers = {server for *_, server in reported}
     if sys.platform == "linux":
         assert len(servers) == 1, "the workers of one task manager come from one process"
         (server,) = servers
@@ -120,6 +120,6 @@ def test_workers_are_forked_and_a_killed_one_changes_no_row(
         assert all(runs(pid) for pid in cluster.status().pids), "the task manager is still there"
     cluster.stop()
     deadline = time.monotonic() + 30
-    while any(runs(pid) for one in told for pid in one[3:]) and time.monotonic() < deadline:
+    while any(runs(pid) for one in reported for pid in one[3:]) and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert not [pid for one in told for pid in one[3:] if runs(pid)]
+    assert not [pid for one in reported for pid in one[3:] if runs(pid)]

@@ -22,6 +22,7 @@ from paimon_features.cli import cli
 from paimon_features.columns import Column
 from paimon_features.definitions import Definitions, FeatureView
 from paimon_features.errors import GenerationError, JobError, OwnershipError, TableError
+from paimon_features.job_control.backfill import skipped_counts
 from paimon_features.job_control.jobs import cancel, job_state, list_jobs
 from paimon_features.job_control.restart import Start, decide_start
 from paimon_features.job_control.target import TileTarget
@@ -64,9 +65,9 @@ def test_a_backfill_is_one_commit_recorded_like_that_of_flink(
 ) -> None:
     for _ in range(3):
         feed.commit(200)
-    told: list[str] = []
+    reported: list[str] = []
     reports: list[BackfillProgress] = []
-    outcome = backfill(target, on_message=told.append, report=reports.append)
+    outcome = backfill(target, on_message=reported.append, report=reports.append)
     feed.assert_exact()
     for name in target.tables:
         (made,) = snapshots(target.lake, name)
@@ -74,7 +75,11 @@ def test_a_backfill_is_one_commit_recorded_like_that_of_flink(
     record = target.record()
     assert (record.backfilled, record.backfill_snapshot, record.handover_snapshot) == (True, 1, 3)
     assert record.commit_user is not None
-    assert "backfill of 660 events, events_retail at snapshot 3" in told[-1]
+    assert "backfill of 660 events, events_retail at snapshot 3" in reported[0]
+    skips = counted_skips(target.lake, target.tables[1])
+    assert skipped_counts(target.lake, target.tables[1]) == skips
+    assert f"{skips.total():,} of 660 events are in none of its features" in reported[-1]
+    assert all(f"{n} {reason} ({detail})" in reported[-1] for (reason, detail), n in skips.items())
     assert consumers(target.lake, target.events) == {target.consumer: 4}
     assert (outcome.state, outcome.events_read, outcome.snapshot) == ("STOPPED", 660, 1)
     assert reports[-1].events_read == reports[-1].events == 660

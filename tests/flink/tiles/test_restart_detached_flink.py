@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from paimon_features.errors import OwnershipError
+from paimon_features.errors import JobError, OwnershipError
 from paimon_features.flink.cluster import ClusterRecord, ClusterShape, LocalCluster
 from paimon_features.flink.maintenance.tables import maintain
 from paimon_features.flink.tiles.job_runner import JobRunner
 from paimon_features.flink.tiles.submission import backfill, submit
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.job_control.jobs import cancel, job_state, list_jobs
 from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
@@ -28,6 +29,10 @@ def cluster(target: TileTarget) -> Iterator[ClusterRecord]:
         yield local.start(ClusterShape(slots=4, task_manager_mb=1024, job_manager_mb=768))
     finally:
         local.stop()
+
+
+def lose_the_reply(*_: object) -> None:
+    raise JobError("the cluster does not respond: timed out")
 
 
 def test_a_detached_job_is_exclusive_resumable_and_survives_its_cluster(
@@ -60,7 +65,11 @@ def test_a_detached_job_is_exclusive_resumable_and_survives_its_cluster(
     assert (row.state, row.where) == ("RUNNING", cluster.address)
     assert row.job_id != first.job_id
 
-    savepoint = cancel(target)
+    rest = FlinkRest(cluster.address)
+    with monkeypatch.context() as patched:
+        patched.setattr(FlinkRest, "_await_end", lose_the_reply)
+        savepoint = cancel(target)
+    assert rest.ended(row.job_id)
     assert target.record().resume_path == savepoint
     assert job_state(target.lake, target.record()) == "STOPPED"
     feed.commit()

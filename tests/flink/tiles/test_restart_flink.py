@@ -43,14 +43,14 @@ def test_a_checkpoint_before_the_tiles_requires_a_rollback_and_allows_any_parall
 
     with pytest.raises(GenerationError, match="submit spend --rollback"):
         submit(target, bounded=True)
-    told: list[str] = []
+    reported: list[str] = []
     before = target.record().incarnation
     alone = replace(target, flink=replace(target.flink, parallelism=1))
-    third = submit(alone, bounded=True, rollback=True, on_message=told.append)
+    third = submit(alone, bounded=True, rollback=True, on_message=reported.append)
 
     feed.assert_exact()
     assert third.resumed == first.checkpoint
-    assert any(line.startswith("tiles_spend_g1: rolled back to snapshot") for line in told)
+    assert any(line.startswith("tiles_spend_g1: rolled back to snapshot") for line in reported)
     assert target.record().incarnation == before + 1
 
 

@@ -1,6 +1,6 @@
 """Tile jobs in processes of their own: stopped on request, or killed without a word.
 
-``PAIMON_FEATURES_KILLS`` is how often (``make chaos`` says a hundred times), a failing run tells
+``PAIMON_FEATURES_KILLS`` is how often (``make chaos`` says a hundred times), a failing run prints
 its seed for ``PAIMON_FEATURES_SEED``.
 """
 
@@ -27,7 +27,7 @@ from paimon_features.tables import snapshots
 from tests.flink.conftest import FEATURES
 from tests.flink.feed import Feed
 
-KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "6"))
+KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "3"))
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
 
 pytestmark = pytest.mark.flink

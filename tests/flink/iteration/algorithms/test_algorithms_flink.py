@@ -12,9 +12,12 @@ import pytest
 
 from paimon_features.iteration import IterationConfig, ReferenceExecutor
 from paimon_features.iteration.algorithms import (
+    EventTimeTumblingWindows,
     KMeans,
     LogisticRegression,
     OnlineLogisticRegression,
+    OnlineStandardScaler,
+    ProcessingTimeTumblingWindows,
     RobustScaler,
     StandardScaler,
 )
@@ -52,6 +55,7 @@ def table_of(rows: int) -> pa.Table:
         {
             **{f"x{j}": features[:, j] for j in range(3)},
             "label": labels,
+            "time": np.arange(rows),
         }
     )
 
@@ -71,6 +75,17 @@ def algorithms() -> dict[str, tuple[Estimator, Any]]:
         "ftrl": (
             OnlineLogisticRegression(features_col=COLUMNS, global_batch_size=100, reg=0.1),
             zero,
+        ),
+        "windows": (
+            OnlineStandardScaler(
+                input_col=COLUMNS, windows=EventTimeTumblingWindows(300), timestamp_col="time"
+            ),
+            None,
+        ),
+        # all rows arrive in one window of the clock
+        "arrivals": (
+            OnlineStandardScaler(input_col=COLUMNS, windows=ProcessingTimeTumblingWindows(10**13)),
+            None,
         ),
     }
 
@@ -121,11 +136,11 @@ def test_algorithms_of_one_job_equal_the_reference_executor_bit_for_bit(
     table = table_of(1000)
     marker = tmp_path / "failed"
     expected = models(ReferenceExecutor().run(programs(table)))
-    assert [len(versions) for versions in expected.values()] == [1, 1, 1, 10]
+    assert [len(versions) for versions in expected.values()] == [1, 1, 1, 10, 4, 1]
     settings = IterationSettings(
         mode="thread", wire="memory", checkpoint_interval_ms=100, stuck_s=60.0
     )
-    lake = points_of(tmp_path, table)
+    lake = points_of(tmp_path, table.drop_columns("time"))
     scaler = StandardScaler(input_col=COLUMNS)
     build = programs(table, marker)
 
