@@ -30,7 +30,7 @@ from paimon_features.definitions.derived import FIRST_EVENT_TIME
 from paimon_features.errors import RequestError
 from paimon_features.offline.joins.edge_events import concat
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, sort_order
-from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner
+from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner, check_contents
 from paimon_features.offline.reading.view_reads import width
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import DataFile, live_files, read_file
@@ -39,7 +39,7 @@ from paimon_features.tables.specs import TILE_DAY, TILE_START
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, Tumbling, floor_ms
 
 MEMORY_MB = 1024.0
-"""About how much memory the tiles of the days that are worked on take, unless told otherwise."""
+"""About how much memory the tiles of the days that are worked on take, unless set otherwise."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class DerivedRead:
         If there is no time between ``from_ms`` and ``to_ms``.
     SnapshotExpiredError
         If the snapshot of ``as_of`` is gone.
+    GenerationError
+        If the tiles of that time lack something that the rows are computed from.
     """
 
     def __init__(
@@ -105,9 +107,11 @@ class DerivedRead:
         self.lake, self.derived, self.view = lake, derived, derived.view
         self.from_ms, self.to_ms, self.include_open = from_ms, to_ms, include_open
         pinner = Pinner(lake, as_of)
-        self.pin: Pin = pinner.pin(record.table, record.incarnation)
+        chosen = pinner.generation(self.view, lambda _: record)
+        check_contents(self.view, chosen, derived.partials)
+        self.pin: Pin = pinner.pin(chosen.table)
         pinner.done()
-        self._buckets = range(record.buckets)
+        self._buckets = range(chosen.buckets)
         self._partials = [self.view.partial[name] for name in derived.partials]
         widths = [*(p.type for p in self._partials), *derived.view.keys.values()]
         self._chunk_rows = int(memory_mb * (1 << 20)) // (4 * sum(map(width, widths)) + 60)
@@ -126,6 +130,7 @@ class DerivedRead:
                 table = pa.concat_tables(parts)
                 order = [self.derived.start, *self.view.keys]
                 yield table.sort_by([(name, "ascending") for name in order]).combine_chunks()
+        self.pin.check(self.lake)  # files are found by the snapshot's number
 
     def table(self) -> pa.Table:
         """All rows at once."""
@@ -268,7 +273,7 @@ class DerivedRead:
             yield low, high
 
     def _standing(self, tiles: SortedTiles) -> SortedTiles:
-        """The tiles that hold an event that was not withdrawn."""
+        """The tiles that contain an event that was not retracted."""
         rows = tiles.columns[ROWS.name].values
         return tiles if (rows > 0).all() else tiles.take(np.flatnonzero(rows > 0))
 

@@ -131,7 +131,7 @@ def _make(lake: Lake, derived: CompiledDerived, record: GenerationRecord, replac
                 f"table {target!r} holds rows of another definition of {derived.name!r}; replace "
                 "it by the range that is derived now: replace=True, on the command line --replace"
             )
-        lake.drop(target)
+        lake.drop(target, how="replaced")
     lake.create(
         features_spec(
             target,

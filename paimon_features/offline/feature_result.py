@@ -13,7 +13,7 @@ from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import FeatureRef, Output, Selection
 from paimon_features.definitions.request import row_inputs
 from paimon_features.offline.output_columns import with_outputs
-from paimon_features.offline.reading.engine import OfflineEngine, ViewResult
+from paimon_features.offline.reading.engine import OfflineEngine, ViewFeatures
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.partitioned_join import PartitionedView
 from paimon_features.offline.reading.view_reads import FeatureViewRead, ViewRead
@@ -35,7 +35,7 @@ class FeatureResult:
     def __init__(
         self,
         lake: Lake,
-        asked: EntityRows,
+        entity_rows: EntityRows,
         reads: Sequence[ViewRead],
         selection: Selection,
         *,
@@ -45,11 +45,11 @@ class FeatureResult:
         progress: OnProgress | None,
         engine: OfflineEngine | None = None,
     ) -> None:
-        self.asked, self.selection, self._statuses = asked, selection, statuses
+        self.entity_rows, self.selection, self._statuses = entity_rows, selection, statuses
         self._progress, self._done, self._engine = progress, 0, engine
         self._whole: dict[str, pa.Table] = {}
-        self._parts: dict[str, ViewResult] = {}
-        self._steps = asked.count * (len(reads) + (asked.chunks > 1))
+        self._parts: dict[str, ViewFeatures] = {}
+        self._steps = entity_rows.count * (len(reads) + (entity_rows.chunks > 1))
         types: dict[Output, DataType] = {
             FeatureRef(read.name, name): kind for read in reads for name, kind in read.types.items()
         }
@@ -58,7 +58,7 @@ class FeatureResult:
         fields = [pa.field(name, types[output].arrow) for output, name in names.items()]
         if statuses:
             fields += [pa.field(f"{name}__status", STATUS_TYPE) for name in names.values()]
-        self.schema = pa.schema([*asked.schema, *fields])
+        self.schema = pa.schema([*entity_rows.schema, *fields])
         try:
             for read in reads:
                 self._compute(lake, read, memory_bytes, spill_folder)
@@ -69,20 +69,20 @@ class FeatureResult:
     @property
     def count(self) -> int:
         """How many rows there are."""
-        return self.asked.count
+        return self.entity_rows.count
 
     def tables(self) -> Iterator[pa.Table]:
         """The rows with their features, in order, some at a time; nothing where there is none."""
-        for chunk in range(self.asked.chunks):
+        for chunk in range(self.entity_rows.chunks):
             parts = {name: view.chunk(chunk) for name, view in self._parts.items()}
             found = {**self._whole, **parts}
-            table = self._assembled(self.asked.rows(chunk), found)
-            if self.asked.chunks > 1:
+            table = self._assembled(self.entity_rows.rows(chunk), found)
+            if self.entity_rows.chunks > 1:
                 self._tick(table.num_rows)
             yield table
 
     def reader(self) -> pa.RecordBatchReader:
-        """The same as a stream; what was put aside is given up at its end."""
+        """The same as a stream; spilled data is deleted at its end."""
 
         def batches() -> Iterator[pa.RecordBatch]:
             with self:
@@ -97,8 +97,8 @@ class FeatureResult:
             return pa.concat_tables([self.schema.empty_table(), *self.tables()])
 
     def close(self) -> None:
-        """Give up what was put aside; harmless when repeated."""
-        self.asked.close()
+        """Delete the spilled data; harmless when repeated."""
+        self.entity_rows.close()
         for parts in self._parts.values():
             parts.close()
 
@@ -120,8 +120,8 @@ class FeatureResult:
         inputs = row_inputs(self.selection.inputs, rows)
         codes = None
         if self._statuses:
-            told = {ref: found[ref.view].column(f"{ref.feature}__status") for ref in refs}
-            codes = {ref: column.to_numpy() for ref, column in told.items()}
+            reported = {ref: found[ref.view].column(f"{ref.feature}__status") for ref in refs}
+            codes = {ref: column.to_numpy() for ref, column in reported.items()}
         table = with_outputs(rows, self.selection, values, inputs, codes)
         return pa.table(table.columns, schema=self.schema)
 
@@ -133,25 +133,25 @@ class FeatureResult:
     def _compute(
         self, lake: Lake, read: ViewRead, memory_bytes: int, spill_folder: str | None
     ) -> None:
-        if not self.asked.chunks:
+        if not self.entity_rows.chunks:
             return
         if self._engine is not None and isinstance(read, FeatureViewRead):
-            self._parts[read.name] = self._engine.answer(
-                lake, read, self.asked, spill_folder, self._tick
+            self._parts[read.name] = self._engine.join(
+                lake, read, self.entity_rows, spill_folder, self._tick
             )
             return
-        if self.asked.chunks == 1:
+        if self.entity_rows.chunks == 1:
             found = self._at_once(lake, read, memory_bytes)
             if found is not None:
                 self._whole[read.name] = found
                 return
         self._parts[read.name] = PartitionedView(
-            lake, read, self.asked, memory_bytes, spill_folder, self._tick
+            lake, read, self.entity_rows, memory_bytes, spill_folder, self._tick
         )
 
     def _at_once(self, lake: Lake, read: ViewRead, memory_bytes: int) -> pa.Table | None:
         """The answers, where rows, events and the tiles of a bucket fit into memory together."""
-        keys, as_of_ms = self.asked.keys(0, read)
+        keys, as_of_ms = self.entity_rows.keys(0, read)
         join = read.join(keys, as_of_ms)
         known = np.flatnonzero(join.entities.codes >= 0)
         needs = read.needs()

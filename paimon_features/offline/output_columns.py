@@ -25,19 +25,19 @@ def with_outputs(
     may come in pieces.
     """
     computed = selection.compute(values, inputs, rows.num_rows)
-    told: dict[str, Codes] = {}
+    reported: dict[str, Codes] = {}
     count = rows.num_rows
     for output, name in selection.columns.items():
         if isinstance(output, FeatureRef):
             rows = rows.append_column(name, values[output])
             if codes is not None:
-                told[name] = codes[output]
+                reported[name] = codes[output]
         else:
             own = computed[output]
             rows = rows.append_column(name, own.values)
             if codes is not None:
-                told[name] = selection.worst(output, own.overflown, codes, count)
-    for name, status in told.items():
+                reported[name] = selection.worst(output, own.overflown, codes, count)
+    for name, status in reported.items():
         array = pa.DictionaryArray.from_arrays(pa.array(status), pa.array(STATUS_NAMES))
         rows = rows.append_column(f"{name}__status", array)
     return rows

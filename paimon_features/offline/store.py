@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
+from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import (
     CompiledFeature,
@@ -19,12 +20,12 @@ from paimon_features.definitions import (
 )
 from paimon_features.definitions.request import row_inputs
 from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.offline.feature_file import WrittenFile, check_output, write_result
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import row_source
-from paimon_features.offline.parquet_file import WrittenFile, write_parquet
 from paimon_features.offline.reading.engine import OfflineEngine
 from paimon_features.offline.reading.entity_rows import EntityRows
-from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner
+from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner, check_contents
 from paimon_features.offline.reading.view_reads import FeatureViewRead, TableViewRead, ViewRead
 from paimon_features.tables import Lake
 from paimon_features.tables.generations import GenerationRecord
@@ -35,7 +36,7 @@ __all__ = ["AsOf", "OfflineStore", "Pin", "PinnedRead"]
 Feature = TypeVar("Feature", CompiledFeature, TableFeature)
 
 MEMORY_MB = 1024.0
-"""About how much memory a read takes for itself, unless it is told otherwise."""
+"""About how much memory a read takes for itself, unless set otherwise."""
 
 
 class PinnedRead:
@@ -67,13 +68,13 @@ class PinnedRead:
 
     def read(self, rows: Any, **options: Any) -> pa.Table:
         """The rows with their features; see ``OfflineStore.get_historical_features``."""
-        return self.answer(self.ask(rows, **_of_asking(options)), **options).table()
+        return self.join(self.check_rows(rows, **_of_checking(options)), **options).table()
 
     def stream(self, rows: Any, **options: Any) -> pa.RecordBatchReader:
         """The same as a stream; see ``OfflineStore.stream_historical_features``."""
-        return self.answer(self.ask(rows, **_of_asking(options)), **options).reader()
+        return self.join(self.check_rows(rows, **_of_checking(options)), **options).reader()
 
-    def ask(
+    def check_rows(
         self,
         rows: Any,
         *,
@@ -81,14 +82,14 @@ class PinnedRead:
         spill_folder: str | None = None,
         hashed: bool = False,
     ) -> EntityRows:
-        """Take all rows in and check them; with ``hashed`` also tell their content's hash."""
+        """Take all rows in and check them; with ``hashed`` also compute their content's hash."""
         source = row_source(rows, self.lake)
         memory = _bytes(memory_mb)
         return EntityRows(source, self.reads, memory, spill_folder, self._check, hashed)
 
-    def answer(
+    def join(
         self,
-        asked: EntityRows,
+        entity_rows: EntityRows,
         *,
         statuses: bool = False,
         progress: OnProgress | None = None,
@@ -97,9 +98,9 @@ class PinnedRead:
         engine: OfflineEngine | None = None,
     ) -> FeatureResult:
         """Compute the features of rows that were taken in."""
-        return FeatureResult(
+        result = FeatureResult(
             self.lake,
-            asked,
+            entity_rows,
             self.reads,
             self.selection,
             statuses=statuses,
@@ -108,6 +109,13 @@ class PinnedRead:
             progress=progress,
             engine=engine,
         )
+        try:
+            for pin in self.pins:  # files are found by the snapshot's number
+                pin.check(self.lake)
+        except BaseException:
+            result.close()
+            raise
+        return result
 
     def _check(self, rows: pa.Schema) -> None:
         taken = [name for name in self.columns.values() if name in rows.names]
@@ -119,7 +127,7 @@ class PinnedRead:
         row_inputs(self.selection.inputs, rows.empty_table())
 
 
-def _of_asking(options: dict[str, Any]) -> dict[str, Any]:
+def _of_checking(options: dict[str, Any]) -> dict[str, Any]:
     return {name: options[name] for name in ("memory_mb", "spill_folder") if name in options}
 
 
@@ -152,7 +160,7 @@ class OfflineStore:
     ) -> pa.Table:
         """The features of each row ``(entity keys, event_time_ms)`` as of its own time.
 
-        A feature at ``q`` is made of the events with ``window start <= ts < q``: an event at
+        A feature at ``q`` is computed from the events with ``window start <= ts < q``: an event at
         exactly ``q`` is not seen. Snapshots of all tables are chosen once, at the start.
 
         Parameters
@@ -166,8 +174,9 @@ class OfflineStore:
             row with a null key gets nulls.
         as_of
             UTC milliseconds: only what had been committed to the lake by then (inclusive) is
-            seen, so that late data and backfills do not leak. Or exactly which snapshot of each
-            table is read, ``{table: snapshot id}``; or the ``pins`` of an earlier read. The
+            seen, so that late data and backfills do not leak; tiles are those of the generation
+            that was active then. Or exactly which snapshot of each table is read, ``{table:
+            snapshot id}`` or ``{table: "id@commit"}``; or the ``pins`` of an earlier read. The
             newest commits by default.
         statuses
             Also give a column ``<feature>__status`` each: PRESENT, EXPIRED, MISSING, or
@@ -176,7 +185,7 @@ class OfflineStore:
             Called with the number of steps so far and in total, see ``OnProgress``.
         memory_mb
             About how much memory to use besides the rows and the result, 1024 by default. What
-            does not fit is put aside on disk, in ``spill_folder`` (by default the system's
+            does not fit is spilled to disk, in ``spill_folder`` (by default the system's
             folder for temporary files); the values are the same to the bit.
         engine
             What joins feature views in place of this process; table views are joined here.
@@ -193,7 +202,9 @@ class OfflineStore:
         UnknownNameError, GenerationError
             For a feature that is not defined, a view that is not applied.
         SnapshotExpiredError
-            If what had been committed by ``as_of`` can no longer be read.
+            If what had been committed by ``as_of`` can no longer be read: it has expired, or was
+            removed by a rollback, a rebuild or a drop; or if a snapshot number is ambiguous,
+            because the table has used it before.
         """
         return self.pin(refs, as_of=as_of).read(rows, **options)
 
@@ -216,16 +227,16 @@ class OfflineStore:
         as_of: AsOf = None,
         **options: Any,
     ) -> WrittenFile:
-        """The rows of ``get_historical_features``, and its errors, as one Parquet file.
+        """The rows of ``get_historical_features``, and its errors, as one file.
 
+        Its suffix is the format: .parquet, .csv, .csv.gz, .arrow or .feather.
         Neither rows nor answers have to fit into memory. The file appears under its name when
         it is complete, in the place of another one; the same call gives the same bytes.
         """
-        if not path.parent.is_dir():
-            raise RequestError(f"cannot write {path}: there is no folder {path.parent}")
+        check_output(path)
         pinned = self.pin(refs, as_of=as_of)
-        asked = pinned.ask(rows, **_of_asking(options))
-        count = write_parquet(pinned.answer(asked, **options), path)
+        entity_rows = pinned.check_rows(rows, **_of_checking(options))
+        count = write_result(pinned.join(entity_rows, **options), path)
         return WrittenFile(path, count, tuple(pinned.columns.values()), pinned.pins)
 
     def pin(
@@ -250,14 +261,18 @@ class OfflineStore:
         pinner = Pinner(self.lake, as_of)
         views = [self._view(name) for name in dict.fromkeys(ref.view for ref in needed)]
         # all tiles first: the events are then at least as new as what the tiles hold
-        tiles = {v.name: self._tiles(pinner, v) for v in views if isinstance(v, CompiledView)}
+        names_of = {v.name: [r.feature for r in needed if r.view == v.name] for v in views}
+        tiles = {
+            v.name: self._tiles(pinner, v, names_of[v.name])
+            for v in views
+            if isinstance(v, CompiledView)
+        }
         reads: list[ViewRead] = []
         for view in views:
-            names = [ref.feature for ref in needed if ref.view == view.name]
+            names = names_of[view.name]
             events = pinner.pin(view.source.table)
             if isinstance(view, CompiledView):
-                features = [_named(view.name, name, view.features) for name in names]
-                record, pin = tiles[view.name]
+                record, pin, features = tiles[view.name]
                 rollups = None
                 if not (repeatable or as_of is not None) or _all_exact(view, features):
                     rollups = Rollups.of(self.lake, view, record.table)
@@ -268,9 +283,14 @@ class OfflineStore:
         pinner.done()
         return PinnedRead(self.lake, selection, reads, pinner.time_ms)
 
-    def _tiles(self, pinner: Pinner, view: CompiledView) -> tuple[GenerationRecord, Pin]:
-        record = self._generation(view)
-        return record, pinner.pin(record.table, record.incarnation)
+    def _tiles(
+        self, pinner: Pinner, view: CompiledView, names: Sequence[str]
+    ) -> tuple[GenerationRecord, Pin, list[CompiledFeature]]:
+        features = [_named(view.name, name, view.features) for name in names]
+        record = pinner.generation(view, self._generation)
+        needed = {name for feature in features for name in feature.partials}
+        check_contents(view, record, {EVENT_TIME_MAX.name, *needed})
+        return record, pinner.pin(record.table), features
 
 
 def _all_exact(view: CompiledView, features: Sequence[CompiledFeature]) -> bool:

@@ -1,4 +1,4 @@
-"""The tiles of raw events, computed anew in NumPy, and how those of a table differ from them.
+"""The tiles of raw events, computed again in NumPy, and how those of a table differ from them.
 
 The same expressions as the tile job's, evaluated by another engine and merged by ``fold``. A day
 of events is read in batches; what is held in memory is the day's tiles.
@@ -170,7 +170,7 @@ class _ExpectedTiles:
 
     def __init__(self, view: CompiledView) -> None:
         self.view = view
-        # beside each float sum the sum of its sizes, which tells how far rounding may go
+        # beside each float sum the sum of its sizes, which bounds the rounding error
         self._sizes = [
             Partial(f"{p.name}|", p.type, Merge.SUM, "")
             for p in view.partials

@@ -44,7 +44,7 @@ from paimon_features.tables.tags import create_tag, delete_tag
 ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
 """Property: the number of rows of which no feature has a value."""
 IDENTITY = "training-set.identity"
-"""Property that tells training sets apart: a hash of all that the content follows from."""
+"""Property that identifies a training set: a hash of everything that its content depends on."""
 WRITTEN_ROWS = 1 << 16
 """Rows that are handed to the table at a time."""
 
@@ -97,7 +97,7 @@ def build_training_set(
     The table has the columns of ``rows`` (keys, time, label, anything else), then the features;
     its rows come in the order given. Its properties name the features with a hash of their
     definitions, the interactions with their expressions, the versions of fitted transformers,
-    every source table with its snapshot and incarnation, the label, and ``as_of``. The snapshots
+    every source table with its snapshot and commit, the label, and ``as_of``. The snapshots
     that were read are tagged ``training_<name>``, so that they stay readable.
 
     The same call on the same snapshots is the same training set: it is not built again. On
@@ -119,11 +119,11 @@ def build_training_set(
     lake, target = store.lake, TRAINING_PREFIX + name
     source = row_source(rows, lake)
     _check_label(source.schema, label)
-    aside: dict[str, Any] = {"memory_mb": memory_mb, "spill_folder": spill_folder}
-    with pinned.ask(source, hashed=True, **aside) as asked:
-        if not asked.count:
+    limits: dict[str, Any] = {"memory_mb": memory_mb, "spill_folder": spill_folder}
+    with pinned.check_rows(source, hashed=True, **limits) as entity_rows:
+        if not entity_rows.count:
             raise RequestError("a training set needs entity rows; got none")
-        properties = _properties(pinned, asked, label, engine)
+        properties = _properties(pinned, entity_rows, label, engine)
         features = tuple(pinned.columns.values())
         with acquire(lake, target, purpose="build a training set"):
             known = _known_snapshot(lake, target, properties)
@@ -132,12 +132,12 @@ def build_training_set(
                 if there and not replace and _is_complete(lake, target):
                     raise TableError(_refusal(lake, target, properties))
                 _protect(lake, target, pinned.pins)
-                with pinned.answer(asked, progress=progress, engine=engine, **aside) as result:
+                with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
                     if there:  # only now: a read that fails leaves the old table as it is
                         _drop(lake, target, pinned.pins)
                     known = _write(lake, target, result, properties)
             empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
-        return TrainingSet(target, known, asked.count, empty, features, label, pinned.pins)
+        return TrainingSet(target, known, entity_rows.count, empty, features, label, pinned.pins)
 
 
 def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
@@ -154,7 +154,7 @@ def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:
         known = [table.removeprefix(TRAINING_PREFIX) for table in tables]
         raise UnknownNameError.of("training set", name, known)
     documents = json.loads(lake.properties(target).get("training-set.sources", "[]"))
-    return tuple(Pin(d["table"], d["snapshot_id"], d["incarnation"]) for d in documents)
+    return tuple(map(Pin.from_document, documents))
 
 
 def _write(lake: Lake, target: str, result: FeatureResult, properties: Mapping[str, str]) -> int:
@@ -195,7 +195,7 @@ def _check_label(rows: pa.Schema, label: str | None) -> None:
 
 
 def _properties(
-    pinned: PinnedRead, asked: EntityRows, label: str | None, engine: OfflineEngine | None
+    pinned: PinnedRead, entity_rows: EntityRows, label: str | None, engine: OfflineEngine | None
 ) -> dict[str, str]:
     """What the table says of itself; the last entry is the hash of all others."""
     interactions = {i.name: i.to_document() for i in pinned.selection.interactions}
@@ -208,7 +208,7 @@ def _properties(
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
         "training-set.label": label,
-        "training-set.entity-rows": asked.digest,
+        "training-set.entity-rows": entity_rows.digest,
         "training-set.engine": None if engine is None else engine.name,
     }
     texts = {
@@ -239,8 +239,10 @@ def _is_complete(lake: Lake, target: str) -> bool:
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
     there = lake.properties(target)
-    told = [key for key in {**properties, **there} if key not in (IDENTITY, ROWS_WITHOUT_FEATURES)]
-    other = [key for key in told if there.get(key) != properties.get(key)]
+    reported = [
+        key for key in {**properties, **there} if key not in (IDENTITY, ROWS_WITHOUT_FEATURES)
+    ]
+    other = [key for key in reported if there.get(key) != properties.get(key)]
     what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
     return (
         f"table {target!r} holds another training set (different: {what}); "
@@ -253,10 +255,10 @@ def _sources(lake: Lake, target: str) -> list[str]:
 
 
 def _drop(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
-    """Drop a training set, and let go of the sources that its successor does not read."""
+    """Drop a training set, and release the sources that its successor does not read."""
     for source in set(_sources(lake, target)) - {pin.table for pin in pins}:
         delete_tag(lake, source, target)
-    lake.drop(target)
+    lake.drop(target, how="replaced")
 
 
 def _protect(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
@@ -265,6 +267,7 @@ def _protect(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
         delete_tag(lake, pin.table, target)
         if pin.snapshot_id is not None:
             create_tag(lake, pin.table, target, pin.snapshot_id)
+            pin.check(lake)  # the tag is found by the snapshot's number
 
 
 def _column_type(field: pa.Field) -> DataType:
@@ -289,7 +292,7 @@ def _column_type(field: pa.Field) -> DataType:
         (pa.types.is_float64, Float64),
         (lambda k: pa.types.is_string(k) or pa.types.is_large_string(k), String),
         (lambda k: pa.types.is_binary(k) or pa.types.is_large_binary(k), Bytes),
-        (pa.types.is_date32, Date),
+        (pa.types.is_date, Date),
     ):
         if accepts(kind):
             return found

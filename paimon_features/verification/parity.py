@@ -161,7 +161,7 @@ class _ComputedParity:
     def __init__(self, project: Project, selection: Selection, rng: random.Random) -> None:
         self.project = project
         self.rng = rng
-        # an interaction that is only transformed comes as an output, too: one is told of the other
+        # an interaction that is only transformed is an output, too: its parts are verified with it
         parts = [part for each in selection.transformed for part in each.parts]
         self.selection = Selection.of(
             list(dict.fromkeys([*selection.refs, *selection.interactions, *parts]))

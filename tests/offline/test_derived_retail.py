@@ -101,7 +101,7 @@ def rows_of(lake: Lake, derived: DerivedView) -> list[tuple[Any, ...]]:
     return list(zip(*found.to_pydict().values(), strict=True))
 
 
-def asked(log: pa.Table, query: str, **parts: object) -> list[tuple[Any, ...]]:
+def requested(log: pa.Table, query: str, **parts: object) -> list[tuple[Any, ...]]:
     with duckdb.connect() as engine:
         engine.execute("SET TimeZone = 'UTC'")
         engine.register("raw", log)
@@ -114,7 +114,7 @@ def test_tumbling_rows_of_the_log_equal_group_by(
     lake: Lake, log: pa.Table, size: str, ms: int
 ) -> None:
     start = f"t // {ms} * {ms}"
-    expected = asked(log, TUMBLING, start=start, end=f"{start} + {ms}")
+    expected = requested(log, TUMBLING, start=start, end=f"{start} + {ms}")
     assert len(expected) > 1000
     assert rows_of(lake, pf.TumblingView("d", SPEND, size, features=FEATURES)) == expected
 
@@ -126,7 +126,7 @@ def test_calendar_rows_of_the_log_equal_date_trunc(lake: Lake, log: pa.Table, si
         name: f"epoch_ms(timezone('Europe/London', CAST({local} AS TIMESTAMP)))"
         for name, local in (("start", begin), ("end", f"{begin} + INTERVAL 1 {size}"))
     }
-    expected = asked(log, TUMBLING, **bounds)
+    expected = requested(log, TUMBLING, **bounds)
     assert len(expected) > 1000
     assert rows_of(lake, pf.TumblingView("d", SPEND, size, features=FEATURES)) == expected
 
@@ -135,6 +135,6 @@ def test_calendar_rows_of_the_log_equal_date_trunc(lake: Lake, log: pa.Table, si
 def test_sessions_of_the_log_equal_window_functions(
     lake: Lake, log: pa.Table, gap: str, ms: int
 ) -> None:
-    expected = asked(log, SESSIONS, gap=ms)
+    expected = requested(log, SESSIONS, gap=ms)
     assert len(expected) > 1000
     assert rows_of(lake, pf.SessionView("s", SPEND, gap, features=FEATURES)) == expected

@@ -210,19 +210,19 @@ def test_decay_counts_to_the_end_of_the_window(tmp_path: Path) -> None:
     assert row[3] == pytest.approx(0.25 + 0.5, rel=1e-12)
 
 
-WITHDRAWN = EventSource(
+RETRACTED = EventSource(
     "orders", schema={"user": Int64, "t": Int64, "gone": Bool}, event_time="t", retraction="gone"
 )
 
 
 def orders(*rows: tuple[int, int, bool]) -> pa.Table:
     columns = dict(zip(("user", "t", "gone"), zip(*rows, strict=True), strict=True))
-    schema = arrow_schema(WITHDRAWN.schema)
+    schema = arrow_schema(RETRACTED.schema)
     return pa.table({k: list(v) for k, v in columns.items()}, schema=schema)
 
 
-def test_a_window_whose_events_were_all_withdrawn_has_no_row(tmp_path: Path) -> None:
-    view = replace(VISITS, source=WITHDRAWN, features=[Count(windows=["1d"])])
+def test_a_window_whose_events_were_all_retracted_has_no_row(tmp_path: Path) -> None:
+    view = replace(VISITS, source=RETRACTED, features=[Count(windows=["1d"])])
     daily = TumblingView("daily", view, "1d")
     lake = LakeOfViews(tmp_path, view)
     lake.commit(orders((1, 5, False), (1, DAY_MS, False), (1, DAY_MS + 1, False)))
@@ -230,8 +230,8 @@ def test_a_window_whose_events_were_all_withdrawn_has_no_row(tmp_path: Path) -> 
     assert rows(lake, daily) == [(1, DAY_MS, 2 * DAY_MS, 1)]
 
 
-def test_a_withdrawn_event_parts_the_sessions_that_it_joined(tmp_path: Path) -> None:
-    view = replace(VISITS, source=WITHDRAWN, tile="1ms", features=[Count(windows=["1d"])])
+def test_a_retracted_event_parts_the_sessions_that_it_joined(tmp_path: Path) -> None:
+    view = replace(VISITS, source=RETRACTED, tile="1ms", features=[Count(windows=["1d"])])
     sessions = SessionView("sessions", view, "10ms")
     lake = LakeOfViews(tmp_path, view)
     lake.commit(orders((1, 0, False), (1, 9, False), (1, 18, False), (2, LATER, False)))
@@ -324,7 +324,7 @@ def test_a_range_without_time_is_refused(
         ),
         (
             lambda: SessionView(
-                "s", replace(VISITS, source=WITHDRAWN, features=[Count(windows=["1d"])]), "30min"
+                "s", replace(VISITS, source=RETRACTED, features=[Count(windows=["1d"])]), "30min"
             ),
             "a view with tile='1ms' does",
         ),

@@ -79,8 +79,8 @@ def test_random_views_read_with_rollups_equal_the_oracle(tmp_path: Path, seed: i
         for i, key in enumerate(event_rows(keys)):
             own = [e for e in raw if all(e[k] == v and v is not None for k, v in key.items())]
             expected = answer(view, own, as_of_ms[i])
-            told = {name: statuses[i][f"{name}__status"] for name in names}
-            assert not differences(view, own, as_of_ms[i], expected, values[i], told), (
+            reported = {name: statuses[i][f"{name}__status"] for name in names}
+            assert not differences(view, own, as_of_ms[i], expected, values[i], reported), (
                 key,
                 as_of_ms[i],
             )
@@ -170,7 +170,9 @@ def test_days_in_which_a_window_begins_or_ends_are_read_from_tiles(totals: Total
     assert (rows, found) == (2 * 24 * DAYS, 0)
 
 
-def test_a_stale_unit_is_read_from_what_is_below_it_until_it_is_made_anew(totals: Totals) -> None:
+def test_a_stale_unit_is_read_from_what_is_below_it_until_it_is_computed_again(
+    totals: Totals,
+) -> None:
     q = DAYS * DAY_MS
     rolled(totals, TOTALS, q + DAY_MS)
     old = totals.store.pin(totals.refs()).pins
@@ -246,3 +248,14 @@ def test_rollups_go_with_their_table(totals: Totals) -> None:
     assert folder.is_dir()
     totals.lake.drop("tiles_totals_g1")
     assert not folder.exists()
+
+
+def test_without_its_rollups_a_table_is_read_from_tiles(totals: Totals) -> None:
+    q = DAYS * DAY_MS
+    made = rolled(totals, TOTALS, q + DAY_MS).made
+    before, _, _ = totals.read(q)
+    shutil.rmtree(totals.lake.side_folder / "rollups")
+    after, rows, found = totals.read(q)
+    assert after == before == totals.expected(q)
+    assert (rows, found) == (2 * 24 * DAYS, 0)
+    assert rolled(totals, TOTALS, q + DAY_MS).made == made

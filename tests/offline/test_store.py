@@ -83,8 +83,8 @@ def test_random_definitions_over_a_real_lake_equal_the_oracle(tmp_path: Path, se
     for i, key in enumerate(event_rows(keys)):
         own = [e for e in raw if all(e[k] == v and v is not None for k, v in key.items())]
         expected = answer(view, own, as_of_ms[i])
-        told = {name: statuses[i][f"{name}__status"] for name in names}
-        assert not differences(view, own, as_of_ms[i], expected, values[i], told), (
+        reported = {name: statuses[i][f"{name}__status"] for name in names}
+        assert not differences(view, own, as_of_ms[i], expected, values[i], reported), (
             key,
             as_of_ms[i],
         )
@@ -255,7 +255,7 @@ def test_unknown_and_repeated_features_are_refused(filled: LakeOfViews) -> None:
         filled.store.get_historical_features([], rows)
 
 
-def test_decayed_sums_do_not_depend_on_who_else_is_asked_for(tmp_path: Path) -> None:
+def test_decayed_sums_do_not_depend_on_who_else_is_requested(tmp_path: Path) -> None:
     view = FeatureView(
         "decayed",
         source=SOURCE,

@@ -46,8 +46,8 @@ def test_tiles_of_random_views_are_found_right_and_tampered_ones_wrong(
     days = compare_all(lake, view)
     assert [day for day in days if day.differs] == []
     tiles = read_arrow(lake.lake, view.compiled.table(1))
-    anew = pa.concat_tables([day.tiles for day in days]).select(tiles.column_names)
-    assert _exact(view, anew) == _exact(view, tiles)
+    again = pa.concat_tables([day.tiles for day in days]).select(tiles.column_names)
+    assert _exact(view, again) == _exact(view, tiles)
 
     lake.commit_tiles(events[:5])
     entered = read_arrow(lake.lake, view.compiled.table(1))

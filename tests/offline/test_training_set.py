@@ -13,7 +13,7 @@ from paimon_features.errors import OwnershipError, RequestError, TableError
 from paimon_features.offline.training_set import TrainingSet, build_training_set
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.deltas import live_files
-from paimon_features.tables.snapshots import tagged
+from paimon_features.tables.snapshots import snapshot, tagged
 from tests.offline.lake_of_views import LakeOfViews
 from tests.offline.test_store import SPEND, WORDS, clicks
 
@@ -65,8 +65,8 @@ def test_the_properties_name_every_source_snapshot(lake: LakeOfViews) -> None:
     properties = lake.lake.properties("training_churn")
     sources = json.loads(properties["training-set.sources"])
     assert sources == [
-        {"table": "tiles_spend_g1", "snapshot_id": 1, "incarnation": 0},
-        {"table": "events_clicks", "snapshot_id": 1, "incarnation": 0},
+        {"table": table, "snapshot_id": 1, "commit": snapshot(lake.lake, table, 1).commit}
+        for table in ("tiles_spend_g1", "events_clicks")
     ]
     assert [pin.to_document() for pin in built.sources] == sources
     assert properties["training-set.label"] == "bought"
@@ -118,7 +118,7 @@ def test_a_replacement_that_cannot_be_read_leaves_the_old_training_set(
     old = build(lake)
     lake.commit(clicks((1, 1, 5.0, "late")))
     with monkeypatch.context() as patch:
-        patch.setattr(PinnedRead, "answer", broken)
+        patch.setattr(PinnedRead, "join", broken)
         with pytest.raises(OSError, match="the disk is away"):
             build(lake, replace=True)
     assert read_arrow(lake.lake, "training_churn").num_rows == old.rows

@@ -227,9 +227,9 @@ def test_random_views_are_checked_without_a_difference(tmp_path: Path, seed: int
         worker.run_once()
         keys, times = generators.random_rows(rng, view, events, 6)
         for i, t in enumerate(times):
-            asked = {name: keys.column(name).slice(i, 1) for name in keys.column_names}
+            requested = {name: keys.column(name).slice(i, 1) for name in keys.column_names}
             try:
-                log.note(f"{start}-{i}", "", fetcher.get(refs, asked, t))
+                log.note(f"{start}-{i}", "", fetcher.get(refs, requested, t))
             except RequestError:  # too old for the store, or a key that is null
                 refused += 1
     log.close()
@@ -418,7 +418,7 @@ def test_expired_snapshots_are_counted_and_those_that_are_there_are_checked(
     assert report.rows + report.unchecked.total() == len(every)
 
 
-def test_a_sample_is_of_whole_requests_and_of_the_time_and_service_asked_for(shop: Shop) -> None:
+def test_a_sample_is_of_whole_requests_and_of_the_time_and_service_requested(shop: Shop) -> None:
     rows = shop.logged
     some = check(shop, service="buying_v1", sample=3)
     assert some.requests == 3

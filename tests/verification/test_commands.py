@@ -119,8 +119,8 @@ def test_following_waits_while_another_process_has_the_table(shop: Shop, tmp_pat
         assert "3 rows of 1 files committed" in follower.stdout.readline()
         with acquire(shop.lake, "served_shop", holder, "maintain"):
             shop.write(rows, "more")
-            told = follower.stderr.readline()
-            assert "tried again in 100ms: table 'served_shop' is owned" in told
+            reported = follower.stderr.readline()
+            assert "tried again in 100ms: table 'served_shop' is owned" in reported
         assert "3 rows of 1 files committed" in follower.stdout.readline()
     finally:
         follower.terminate()

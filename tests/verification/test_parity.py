@@ -86,9 +86,9 @@ def test_all_kinds_agree_and_the_lake_alone_is_compared_where_there_is_no_more(
     assert "skipped, exact windows are read from the lake: exact" in done.output
     compared = {}
     for name in project.definitions.views:
-        told: list[str] = []
-        report = verify(project, name, sample=5, times=12, settle_s=0, progress=told.append)
-        assert told == [f"{name}: {report.compared:,} values, 0 differences"]
+        reported: list[str] = []
+        report = verify(project, name, sample=5, times=12, settle_s=0, progress=reported.append)
+        assert reported == [f"{name}: {report.compared:,} values, 0 differences"]
         assert report.ok, report.differences
         compared[name] = report.compared
     # 5 users, 12 times, 4 features; online and tiles, or tiles alone

@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from paimon_features.duplicates import duplicates
 from paimon_features.errors import RequestError
 from paimon_features.tables import Lake, iter_batches
+from paimon_features.tables.snapshots import pinned
 
 BATCH_ROWS = 1 << 16
-_TABLE_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:@(\d+))?")
+_TABLE_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:@(\d+(?:@[0-9a-f]+)?))?")
 
 
 class RowSource:
@@ -88,10 +89,11 @@ def row_source(rows: Any, lake: Lake | None = None) -> RowSource:
     """Entity rows of any kind that a user has them in.
 
     An Arrow table, batch, reader or dataset; a pandas or Polars DataFrame, a Polars LazyFrame, a
-    DuckDB relation, anything with an Arrow stream; a mapping of columns; a ``Path`` (or a text
-    that is no plain name) of a Parquet or CSV file, a folder of Parquet files, or a pattern with
-    ``*``; the name of a table of the lake, with ``@`` and a number of that snapshot. Tables and
-    DataFrames are in memory already; all else but CSV is read batch by batch.
+    DuckDB relation, anything with an Arrow stream; a mapping of columns; a list of dicts; a
+    ``Path`` (or a text that is no plain name) of a Parquet or CSV file, a folder of Parquet files,
+    or a pattern with ``*``; the name of a table of the lake, with ``@number`` or
+    ``@number@commit`` at that snapshot. Tables and DataFrames are in memory already; all else but
+    CSV is read batch by batch.
 
     >>> row_source({"user": [1], "event_time_ms": [0]}).table.num_rows
     1
@@ -105,7 +107,7 @@ def row_source(rows: Any, lake: Lake | None = None) -> RowSource:
     """
     try:
         return _source(rows, lake)
-    except (pa.ArrowException, TypeError) as error:
+    except (pa.ArrowException, TypeError, UnicodeEncodeError) as error:
         raise RequestError(f"entity rows cannot be read as Arrow: {error}") from error
 
 
@@ -146,9 +148,12 @@ def _source(rows: Any, lake: Lake | None) -> RowSource:
         return _of_reader(rows.scanner(batch_size=BATCH_ROWS).to_reader())
     if isinstance(rows, dict):
         return _of_table(pa.table(rows))
+    if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
+        return _of_table(pa.Table.from_pylist(rows))
     raise RequestError(
-        f"entity rows of type {type(rows).__name__}; expected an Arrow table or reader, a pandas "
-        "or Polars DataFrame, a DuckDB relation, a path of Parquet files, or a table's name"
+        f"entity rows of type {type(rows).__name__}; expected an Arrow table or reader, a mapping "
+        "of columns, a list of dicts, a pandas or Polars DataFrame, a DuckDB relation, a path of "
+        "Parquet files, or a table's name"
     )
 
 
@@ -181,7 +186,7 @@ def _named(rows: str | os.PathLike[str], lake: Lake | None) -> RowSource:
             "here; for a file, give a pathlib.Path or './' before its name"
         )
     table = name[1]
-    number = None if name[2] is None else int(name[2])
+    number = None if name[2] is None else pinned(lake, table, name[2]).id
     schema = lake.schema(table)
     return RowSource(
         schema,
@@ -210,7 +215,7 @@ def _files(path: str) -> Sequence[str]:
     """The files that a path names, in the order of their names."""
     if os.path.isdir(path):
         inside = (p for p in Path(path).rglob("*.parquet") if p.is_file())
-        # what Spark and others put aside begins with _ or .
+        # temporary files of Spark and others begin with _ or .
         found = [str(p) for p in inside if not p.name.startswith(("_", "."))]
     elif os.path.exists(path):
         found = [path]

@@ -12,7 +12,7 @@ from paimon_features.offline.reading.view_reads import FeatureViewRead
 from paimon_features.tables import Lake
 
 
-class ViewResult(Protocol):
+class ViewFeatures(Protocol):
     """The computed features of one view for all rows."""
 
     def chunk(self, number: int) -> pa.Table:
@@ -32,13 +32,13 @@ class OfflineEngine(Protocol):
         """Recorded in training sets: float sums of different engines may differ in their bits."""
         ...
 
-    def answer(
+    def join(
         self,
         lake: Lake,
         read: FeatureViewRead,
-        asked: EntityRows,
+        entity_rows: EntityRows,
         spill_folder: str | None,
         tick: Callable[[int], None],
-    ) -> ViewResult:
+    ) -> ViewFeatures:
         """Compute the features of all rows, with one ``tick`` per chunk, and clean up."""
         ...

@@ -2,24 +2,56 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from paimon_features.errors import RequestError, SnapshotExpiredError
-from paimon_features.tables import Lake, latest_snapshot, snapshot
-from paimon_features.tables.snapshots import snapshot_as_of
+from paimon_features.definitions import CompiledView
+from paimon_features.errors import GenerationError, RequestError, SnapshotExpiredError
+from paimon_features.tables import Lake, Snapshot, generations, latest_snapshot
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.snapshots import (
+    SnapshotRef,
+    check_pin,
+    pinned,
+    snapshot_as_of,
+    split_ref,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Pin:
     """One table at one snapshot; ``snapshot_id`` is None where it had no commit yet.
 
-    ``incarnation`` distinguishes snapshots that share a number after a rollback (0 for events).
+    ``commit`` identifies the snapshot when its number is used again, after a rollback or when the
+    table is created again. A pin without it, of an earlier release or made by hand, is a plain
+    number: an error if the table has used the number before.
     """
 
     table: str
     snapshot_id: int | None
-    incarnation: int = 0
+    commit: str | None = None
+
+    @classmethod
+    def of(cls, table: str, snapshot: Snapshot | None) -> Pin:
+        """The pin of a snapshot that was found; None: the table has no commit."""
+        return cls(table, None) if snapshot is None else cls(table, snapshot.id, snapshot.commit)
+
+    @classmethod
+    def parse(cls, table: str, ref: SnapshotRef | None) -> Pin:
+        """The pin of a number or ``number@commit``; RequestError for other text."""
+        return cls(table, None) if ref is None else cls(table, *split_ref(ref))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Pin:
+        """The inverse of ``to_document``."""
+        return cls(document["table"], document["snapshot_id"], document.get("commit"))
+
+    @property
+    def ref(self) -> SnapshotRef | None:
+        """As the snapshot is named in ``as_of``: ``number@commit``."""
+        numbered = self.snapshot_id is not None and self.commit is not None
+        return f"{self.snapshot_id}@{self.commit}" if numbered else self.snapshot_id
 
     def describe(self) -> str:
         """The table and its snapshot, for people.
@@ -32,16 +64,18 @@ class Pin:
 
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form."""
-        return {
-            "table": self.table,
-            "snapshot_id": self.snapshot_id,
-            "incarnation": self.incarnation,
-        }
+        return {"table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit}
+
+    def check(self, lake: Lake) -> None:
+        """Raise SnapshotExpiredError if the number is that of another commit by now."""
+        if self.ref is not None:
+            check_pin(lake, self.table, self.ref)
 
 
-AsOf = int | Mapping[str, int | None] | Sequence[Pin] | None
+AsOf = int | Mapping[str, SnapshotRef | None] | Sequence[Pin] | None
 """What a read may see: data committed by a time (UTC ms, inclusive), exactly these snapshots by
-table, the pins of an earlier read, or the newest commits (None)."""
+table (a number, or ``number@commit``), the pins of an earlier read, or the newest commits (None).
+"""
 
 
 class Pinner:
@@ -53,26 +87,52 @@ class Pinner:
     def __init__(self, lake: Lake, as_of: AsOf) -> None:
         self.lake = lake
         self.time_ms = as_of if isinstance(as_of, int) else None
-        self._named: dict[str, Pin | None] | None = None
+        self._named: dict[str, Pin] | None = None
         self._used: dict[str, Pin] = {}
         if isinstance(as_of, Mapping):
-            self._named = {table: Pin(table, number, -1) for table, number in as_of.items()}
+            self._named = {table: Pin.parse(table, ref) for table, ref in as_of.items()}
         elif as_of is not None and not isinstance(as_of, int):
             self._named = {pin.table: pin for pin in as_of}
 
-    def pin(self, table: str, incarnation: int = 0) -> Pin:
+    def pin(self, table: str) -> Pin:
         """The snapshot of a table; repeated calls return the same one.
 
         Raises
         ------
         SnapshotExpiredError
-            If it has expired, or a rollback has reused its number.
+            If it has expired, or its number is that of another commit.
         RequestError
             If snapshots were named and this table is not among them.
         """
         if table not in self._used:
-            self._used[table] = Pin(table, self._snapshot(table, incarnation), incarnation)
+            self._used[table] = self._pinned(table)
         return self._used[table]
+
+    def generation(
+        self, view: CompiledView, current: Callable[[CompiledView], GenerationRecord]
+    ) -> GenerationRecord:
+        """The generation of a view that is read: by default the current one.
+
+        For a time it is the one that was active then, for named snapshots the one whose tile
+        table is named. What is read of it has to be checked by ``check_contents``.
+
+        Raises
+        ------
+        SnapshotExpiredError
+            If the generation was dropped since.
+        RequestError
+            If tile tables of several generations are named.
+        """
+        if self.time_ms is not None:
+            return generations.active_at(self.lake, view.name, self.time_ms) or current(view)
+        named = [r for r in self._records(view) if r.table in (self._named or ())]
+        if len(named) > 1:
+            tables = ", ".join(record.table for record in named)
+            raise RequestError(
+                f"as_of names the tables {tables} of one feature view, {view.name!r}; name the "
+                "one of the generation to read"
+            )
+        return named[0] if named else current(view)
 
     def done(self) -> None:
         """Raise RequestError for a named table that is not read."""
@@ -83,26 +143,55 @@ class Pinner:
                     f"it reads: {', '.join(self._used)}"
                 )
 
-    def _snapshot(self, table: str, incarnation: int) -> int | None:
+    def _check_dropped(self) -> None:
+        """Raise SnapshotExpiredError for a named table that was dropped."""
+        for table in self._named or ():
+            removals = () if self.lake.exists(table) else self.lake.removals(table)
+            if removals:
+                raise SnapshotExpiredError(
+                    f"as_of names a snapshot of table {table!r}, which was {removals[-1].how} at "
+                    f"{removals[-1].until_ms} ms: what was read before cannot be read again. Use "
+                    "a later time"
+                )
+
+    def _records(self, view: CompiledView) -> list[GenerationRecord]:
+        return generations.load(self.lake, view.name) if self._named else []
+
+    def _pinned(self, table: str) -> Pin:
         if self._named is None:
             found = (
                 latest_snapshot(self.lake, table)
                 if self.time_ms is None
                 else snapshot_as_of(self.lake, table, self.time_ms)
             )
-            return None if found is None else found.id
+            return Pin.of(table, found)
+        self._check_dropped()
         named = self._named.get(table)
         if named is None:
             raise RequestError(
                 f"as_of names snapshots of {', '.join(self._named) or 'no table'}, but this read "
                 f"also needs one of {table!r}; name it, or pass a time"
             )
-        if named.incarnation not in (-1, incarnation):
-            raise SnapshotExpiredError(
-                f"table {table!r} was rolled back since: snapshot {named.snapshot_id} of "
-                f"incarnation {named.incarnation} no longer exists, the table is now in "
-                f"incarnation {incarnation}; read a current snapshot"
-            )
-        if named.snapshot_id is not None:
-            snapshot(self.lake, table, named.snapshot_id)  # raises where it is gone
-        return named.snapshot_id
+        if named.ref is None:
+            return named
+        return Pin.of(table, pinned(self.lake, table, named.ref))
+
+
+def check_contents(view: CompiledView, record: GenerationRecord, partials: Collection[str]) -> None:
+    """Raise GenerationError unless these partials are in the tiles of a generation.
+
+    They are where it was created for this definition, or for one with the same events and the
+    same partials.
+    """
+    if record.fingerprint == view.fingerprint:
+        return
+    wanted = {name: view.tile_contents[name] for name in ("", *sorted(partials))}
+    other = [name for name, content in wanted.items() if record.contents.get(name) != content]
+    if not other:
+        return
+    what = f"partials {', '.join(other)}" if other[0] else "events, keys or tile length"
+    raise GenerationError(
+        f"feature view {view.name!r}: generation {record.generation}, which this read needs "
+        f"({record.table}), was created for a definition with other {what}. Read it with that "
+        "definition, request only features that both have, or pass a later time"
+    )

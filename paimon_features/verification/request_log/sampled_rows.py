@@ -125,9 +125,9 @@ def sampled_rows(
                 continue
             known.add(name)
     if not kept:
-        asked = "" if service is None else f" of service {service!r}"
+        query = "" if service is None else f" of service {service!r}"
         raise VerificationError(
-            f"the request log {table!r} has no request{asked} from {since_ms} to {until_ms} ms; "
+            f"the request log {table!r} has no request{query} from {since_ms} to {until_ms} ms; "
             "is it committed ('paimon-features request-log'), and is the rate high enough?"
         )
     wanted = pa.array(sorted(known), pa.string())

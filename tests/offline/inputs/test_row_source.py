@@ -38,10 +38,10 @@ def lake(tmp_path: Path) -> LakeOfViews:
     lake = LakeOfViews(tmp_path / "lake", SPEND)
     lake.commit(clicks((1, 0, 1.25, "a"), (1, 60_000, None, "b"), (2, -5, 3.0, "a")))
     lake.lake.create(
-        training_spec("asked", {"user": Int64, "event_time_ms": Int64, "note": String})
+        training_spec("requested", {"user": Int64, "event_time_ms": Int64, "note": String})
     )
-    append_arrow(lake.lake, "asked", ROWS)
-    append_arrow(lake.lake, "asked", ROWS[:10])
+    append_arrow(lake.lake, "requested", ROWS)
+    append_arrow(lake.lake, "requested", ROWS[:10])
     pq.write_table(ROWS, tmp_path / "rows.parquet", row_group_size=300)
     (tmp_path / "parts" / "_hidden").mkdir(parents=True)
     pq.write_table(ROWS[:700], tmp_path / "parts" / "a.parquet")
@@ -71,7 +71,7 @@ KINDS: dict[str, Callable[[Path], Any]] = {
     "folder": lambda folder: folder / "parts",
     "pattern": lambda folder: f"{folder}/parts/[ab].parquet",
     "csv": lambda folder: folder / "rows.csv",
-    "snapshot of a table": lambda _: "asked@1",
+    "snapshot of a table": lambda _: "requested@1",
 }
 
 
@@ -92,8 +92,8 @@ def test_rows_of_every_kind_give_the_same_features(
 
 
 def test_a_table_without_a_snapshot_is_read_at_its_newest(lake: LakeOfViews) -> None:
-    assert sum(t.num_rows for t in _pieces("asked", lake)) == 2_010
-    assert sum(t.num_rows for t in _pieces("asked@1", lake)) == 2_000
+    assert sum(t.num_rows for t in _pieces("requested", lake)) == 2_010
+    assert sum(t.num_rows for t in _pieces("requested@1", lake)) == 2_000
 
 
 def _pieces(rows: Any, lake: LakeOfViews) -> list[pa.Table]:
@@ -104,7 +104,7 @@ def _pieces(rows: Any, lake: LakeOfViews) -> list[pa.Table]:
     return found
 
 
-def test_pieces_have_the_size_that_is_asked_for(lake: LakeOfViews) -> None:
+def test_pieces_have_the_size_that_is_requested(lake: LakeOfViews) -> None:
     sizes = [piece.num_rows for piece in _pieces(ROWS.to_reader(100), lake)]
     assert sizes == [64] * 31 + [16]
 
@@ -126,7 +126,7 @@ def test_categories_that_differ_between_batches_stay_what_they_are(lake: LakeOfV
         (Path("nowhere.parquet"), RequestError, "there is no such file"),
         ("*.nothing", RequestError, "no file of that pattern"),
         ("tables", UnknownNameError, "there is no table 'tables'"),
-        ("asked@9", SnapshotExpiredError, "no snapshot 9"),
+        ("requested@9", SnapshotExpiredError, "no snapshot 9"),
         (Path(__file__), RequestError, "expected Parquet or CSV"),
         (
             pa.table([[1], [2]], names=["user", "user"]),

@@ -50,7 +50,7 @@ def test_entities_are_numbered_densely_and_found_again_in_other_tables(
     st.sampled_from([1, 250, 300_000]),
 )
 def test_time_keys_sort_and_are_found_like_pairs_of_entity_and_time(
-    listed: list[tuple[int, int]], asked: list[tuple[int, int]], step_ms: int
+    listed: list[tuple[int, int]], requested: list[tuple[int, int]], step_ms: int
 ) -> None:
     pairs = sorted((code, tick * step_ms) for code, tick in listed)
     codes, times = (np.array([p[i] for p in pairs], np.int64) for i in (0, 1))
@@ -58,7 +58,7 @@ def test_time_keys_sort_and_are_found_like_pairs_of_entity_and_time(
     stored = keys.of(codes, times)
     assert stored.tolist() == sorted(stored.tolist())
     assert keys.codes(stored).tolist() == codes.tolist()
-    wanted = [(code, tick // 250 * step_ms) for code, tick in asked]
+    wanted = [(code, tick // 250 * step_ms) for code, tick in requested]
     found = np.searchsorted(
         stored, keys.of(*(np.array([w[i] for w in wanted], np.int64) for i in (0, 1)))
     )
@@ -72,8 +72,8 @@ def test_time_keys_of_ten_thousand_years_of_milliseconds_fit_by_counting_the_tim
     times = np.array([MIN_TIME_MS, 0, MAX_TIME_MS])
     keys = TimeKeys(times, entities=10**6, step_ms=1)
     codes = np.array([0, 0, 0, 999_999])
-    asked = np.array([MIN_TIME_MS, 0, MAX_TIME_MS, MAX_TIME_MS])
-    found = keys.of(codes, asked)
+    requested = np.array([MIN_TIME_MS, 0, MAX_TIME_MS, MAX_TIME_MS])
+    found = keys.of(codes, requested)
     assert found.tolist() == sorted(set(found.tolist()))
     assert keys.codes(found).tolist() == codes.tolist()
 
@@ -89,8 +89,8 @@ def test_sorting_keeps_equal_keys_in_their_order(numbers: list[int], small: bool
 
 @given(SORTED, st.lists(st.integers(-3, 43), max_size=60), st.booleans())
 def test_positions_are_those_of_a_binary_search(
-    keys: list[int], asked: list[int], ordered: bool
+    keys: list[int], requested: list[int], ordered: bool
 ) -> None:
-    numbers = np.array(sorted(asked) if ordered else asked, np.int64)
+    numbers = np.array(sorted(requested) if ordered else requested, np.int64)
     found = positions(np.array(keys, np.int64), numbers)
     assert found.tolist() == [bisect_left(keys, number) for number in numbers.tolist()]

@@ -59,8 +59,10 @@ class LakeOfTables:
 
     def commit(self, versions: pa.Table, ingest_time_ms: int = 0) -> int:
         days = pa.array((versions["since_ms"].to_numpy() // DAY_MS).astype(np.int32))
-        told = pa.array(np.full(versions.num_rows, ingest_time_ms, np.int64))
-        versions = versions.append_column("event_day", days).append_column("ingest_time_ms", told)
+        reported = pa.array(np.full(versions.num_rows, ingest_time_ms, np.int64))
+        versions = versions.append_column("event_day", days).append_column(
+            "ingest_time_ms", reported
+        )
         return append_arrow(self.lake, PROFILES.table, versions)
 
     def read(self, rows: pa.Table, view: str = "profile", **options: Any) -> pa.Table:
@@ -136,7 +138,7 @@ def test_random_versions_equal_a_loop_in_memory_and_in_parts(tmp_path: Path, see
         part = random_versions(rng, 60, span_ms)
         lake.commit(part, ingest_time_ms=commit)
         rows += [{**row, "ingest_time_ms": commit} for row in part.to_pylist()]
-    asked = {
+    requested = {
         "user": pa.array([rng.choice([None, *range(14)]) for _ in range(400)], pa.int64()),
         "shop": [rng.choice([None, "a", "b", "c"]) for _ in range(400)],
         "event_time_ms": [
@@ -144,7 +146,7 @@ def test_random_versions_equal_a_loop_in_memory_and_in_parts(tmp_path: Path, see
             for _ in range(400)
         ],
     }
-    table = pa.table(asked)
+    table = pa.table(requested)
     got = lake.read(table, statuses=True)
     names = [f.name for f in view.compiled.features]
     for row in got.to_pylist():
@@ -224,7 +226,7 @@ def test_of_versions_of_one_time_the_one_made_last_counts_and_null_is_the_least(
     assert got["plan"].to_pylist() == ["made last", "ingested last"]
 
 
-def test_which_version_counts_does_not_depend_on_the_columns_asked_for(tmp_path: Path) -> None:
+def test_which_version_counts_does_not_depend_on_the_columns_requested(tmp_path: Path) -> None:
     view = TableView("profile", source=PROFILES, entity=USER, columns=["plan", "age"])
     lake = LakeOfTables(tmp_path, view)
     tied = versions((1, 1, None, "a"), (1, 1, None, "b"))
@@ -259,8 +261,8 @@ def test_a_service_mixes_windows_and_versions(tmp_path: Path) -> None:
     rows = pa.table({"user": [1, 1, 2], "t": [5, 9, 9], "x": [0.5, 1.5, 2.5]})
     lake.commit(rows)
     refs = [FeatureRef("latest", "x"), FeatureRef("counts", "count_1d")]
-    asked = pa.table({"user": [1, 1, 3], "event_time_ms": [9, 8, 9]})
-    got = store.get_historical_features(refs, asked)
+    requested = pa.table({"user": [1, 1, 3], "event_time_ms": [9, 8, 9]})
+    got = store.get_historical_features(refs, requested)
     assert got["x"].to_pylist() == [1.5, 0.5, None]  # closed edge
     assert got["count_1d"].to_pylist() == [1, 1, None]  # open edge
 
@@ -272,7 +274,7 @@ def test_a_service_mixes_windows_and_versions(tmp_path: Path) -> None:
         ({"columns": ["user"]}, "column 'user' of source 'profiles' cannot be a feature"),
         ({"columns": []}, r"columns=\[\]; expected the names"),
         ({"columns": ["plan", "plan"]}, "each once"),
-        ({"edge": "left"}, "edge='left'; expected 'closed' or 'open'"),
+        ({"edge": "left"}, "edge='left'; expected 'closed', 'open'"),
         ({"entity": Entity("user", keys={"user": String})}, "key 'user' is String in entity"),
     ],
 )

@@ -213,7 +213,7 @@ def test_progress_counts_answers_and_rows_put_out(lake: LakeOfViews) -> None:
     assert seen[-1] == (1500, 1500)  # two views, and once out
 
 
-def test_events_and_tiles_that_nobody_asked_for_are_not_put_aside(
+def test_events_and_tiles_that_nobody_requested_are_not_spilled(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     added: list[int] = []
