@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from benchmarks.point_in_time import BUCKETS, SOURCE, make_lake, tiles_of
 from paimon_features.aggregates import Count, DecayedSum, Max, Mean, Min, Sum
 from paimon_features.definitions import CompiledView, Entity, FeatureRef, FeatureView
-from paimon_features.offline.parquet_file import write_parquet
+from paimon_features.offline.feature_file import write_result
 from paimon_features.offline.store import OfflineStore
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake
@@ -93,18 +93,18 @@ def read_once(folder: Path, rows: Path, memory_mb: float) -> None:
     before = peak_mb()
     begin = time.perf_counter()
     pinned = store.pin(refs)
-    asked = pinned.ask(rows, memory_mb=memory_mb)
+    entity_rows = pinned.check_rows(rows, memory_mb=memory_mb)
     taken = time.perf_counter()
-    answered = pinned.answer(asked, memory_mb=memory_mb)
+    result = pinned.join(entity_rows, memory_mb=memory_mb)
     computed = time.perf_counter()
-    count = write_parquet(answered, rows.with_suffix(".out"))
+    count = write_result(result, rows.with_suffix(".out.parquet"))
     end = time.perf_counter()
-    rows.with_suffix(".out").unlink()
+    rows.with_suffix(".out.parquet").unlink()
     print(
         json.dumps(
             {
                 "rows": count,
-                "chunks": asked.chunks,
+                "chunks": entity_rows.chunks,
                 "before_mb": before,
                 "peak_mb": peak_mb(),
                 "seconds": [taken - begin, computed - taken, end - computed],
@@ -151,13 +151,13 @@ def main() -> None:
             write_rows(path, count, options.customers, dice)
             command = [sys.executable, "-m", "benchmarks.bounded", "--read", text, str(path)]
             command += ["--memory-mb", str(options.memory_mb)]
-            told = json.loads(subprocess.check_output(command).splitlines()[-1])
-            total = sum(told["seconds"])
-            steps = ", ".join(f"{s:.1f}" for s in told["seconds"])
+            shown = json.loads(subprocess.check_output(command).splitlines()[-1])
+            total = sum(shown["seconds"])
+            steps = ", ".join(f"{s:.1f}" for s in shown["seconds"])
             print(
-                f"{count:12,} rows in {told['chunks']:3} chunks: peak {told['peak_mb']:6,.0f} MiB "
-                f"({told['before_mb']:,.0f} before), {total:6.1f} s ({steps}), "
-                f"{count / total:10,.0f} rows/s",
+                f"{count:12,} rows in {shown['chunks']:3} chunks: "
+                f"peak {shown['peak_mb']:6,.0f} MiB ({shown['before_mb']:,.0f} before), "
+                f"{total:6.1f} s ({steps}), {count / total:10,.0f} rows/s",
                 flush=True,
             )
 

@@ -199,8 +199,8 @@ def _requests(refs: Sequence[str], users: int) -> tuple[list[bytes], list[bytes]
     rng = np.random.default_rng(1)
 
     def body(count: int) -> bytes:
-        asked = rng.integers(0, users, count).tolist()
-        return json.dumps({"features": list(refs), "entities": {"user": asked}}).encode()
+        requested = rng.integers(0, users, count).tolist()
+        return json.dumps({"features": list(refs), "entities": {"user": requested}}).encode()
 
     path = "/get-online-features"
     single = [post(path, body(1)) for _ in range(2_000)]
@@ -345,8 +345,8 @@ def run(stack: ExitStack, folder: Path, python: Path | None, redis_port: int, si
             lambda m: 100 * m.per_s,
             "/s",
         )
-        told = ", ".join(f"{s.name} {s.resident_mb():.0f} MB" for s in servers)
-        print(f"  resident memory of a worker, after that: {told}")
+        reported = ", ".join(f"{s.name} {s.resident_mb():.0f} MB" for s in servers)
+        print(f"  resident memory of a worker, after that: {reported}")
     for name, connections, of in (
         ("one entity", 64, lambda server: server.single),
         ("100 entities", 16, lambda server: server.many),

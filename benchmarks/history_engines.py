@@ -55,11 +55,11 @@ def main() -> None:
     refs = [FeatureRef(view.name, f.name) for f in view.features]
     with tempfile.TemporaryDirectory() as folder:
         store = make_lake(Path(folder), view, events, tiles)
-        told: list[str] = []
+        reported: list[str] = []
         began = time.perf_counter()
 
         def on_message(line: str) -> None:
-            told.append(f"{line} at {time.perf_counter() - began:.1f} s")
+            reported.append(f"{line} at {time.perf_counter() - began:.1f} s")
 
         engine = FlinkHistoryEngine(Path(folder) / "state", parallelism=2, on_message=on_message)
         history.start(engine.state_dir, short_lived=False)
@@ -74,7 +74,7 @@ def main() -> None:
     for name, seconds in zip(("local", "flink"), taken, strict=True):
         rate = given.rows / seconds
         print(f"{name:6} {seconds:8.2f} s {rate:12,.0f} rows/s {seconds / taken[0]:7.1f} x")
-    print("\n".join(told[-2:]))
+    print("\n".join(reported[-2:]))
 
 
 if __name__ == "__main__":

@@ -192,17 +192,17 @@ def checkpoints(job: IterationJob, address: str, build: Any, folder: Path) -> st
     running.wait(note)
     # Flink tells of the newest ten only, every few seconds; and the last of all may have been
     # begun when the iteration had ended
-    told = [seen[number] for number in sorted(seen)[:-1]]
+    reported = [seen[number] for number in sorted(seen)[:-1]]
     between = [
         later["trigger_timestamp"] - one["trigger_timestamp"]
-        for one, later in pairwise(told)
+        for one, later in pairwise(reported)
         if later["id"] == one["id"] + 1
     ]
-    took = [one["end_to_end_duration"] for one in told if one["status"] == "COMPLETED"]
+    took = [one["end_to_end_duration"] for one in reported if one["status"] == "COMPLETED"]
     if len(between) < 3 or not took:
         return f"{len(between)} intervals seen: too few, more --rounds"
     return (
-        f"{len(took)} of {len(told)} done, between two: mean {statistics.mean(between):.0f} "
+        f"{len(took)} of {len(reported)} done, between two: mean {statistics.mean(between):.0f} "
         f"median {statistics.median(between):.0f} most {max(between)} ms; "
         f"took: median {statistics.median(took):.0f} most {max(took)} ms"
     )
@@ -263,8 +263,10 @@ def main() -> None:
                     ("empty", empty(2 * rounds, p)),
                     ("descent", descent(rounds, p, x, y)),
                 ):
-                    told = checkpoints(often, address, build, Path(folder) / f"{mode}-{name}-often")
-                    print(f"{mode:8} {name:8} every {arguments.interval_ms} ms: {told}")
+                    reported = checkpoints(
+                        often, address, build, Path(folder) / f"{mode}-{name}-often"
+                    )
+                    print(f"{mode:8} {name:8} every {arguments.interval_ms} ms: {reported}")
 
 
 if __name__ == "__main__":

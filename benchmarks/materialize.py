@@ -217,9 +217,9 @@ class Bench:
         refs = [FeatureRef(VIEW.name, f.name) for f in VIEW.compiled.features]
         figures = {}
         for entities in (1, 100):
-            asked = {"user": self.rng.integers(0, self.size.users, entities)}
+            requested = {"user": self.rng.integers(0, self.size.users, entities)}
             times = [
-                seconds(lambda asked=asked: fetcher.get(refs, asked, NOW_MS))  # type: ignore[misc]
+                seconds(lambda requested=requested: fetcher.get(refs, requested, NOW_MS))  # type: ignore[misc]
                 for _ in range(20 if self.size is SMALL else 300)
             ]
             figures[f"{entities}_entities_ms"] = median(times) * 1_000

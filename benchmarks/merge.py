@@ -174,7 +174,7 @@ def run(
             make_table(lake, SMALL, engine, key, slow_rows, columns, commits, share, buckets)
             print(f"\n{engine}, key {key}, pypaimon {read_route(lake, TABLE)}", flush=True)
 
-            def opened_anew(
+            def opened_again(
                 read: Callable[[Lake, str, list[str], Path], tuple[int, float]], lake: Lake = lake
             ) -> tuple[int, float]:
                 with tempfile.TemporaryDirectory() as empty:
@@ -182,9 +182,9 @@ def run(
 
             contenders: dict[str, Contender] = {
                 "decoding": partial(decoding, lake, TABLE, wanted),
-                "merge, opened anew": partial(opened_anew, merging),
+                "merge, opened anew": partial(opened_again, merging),
                 "merge, opened before": partial(merging, lake, TABLE, wanted, kept),
-                "reader, shuffled, opened anew": partial(opened_anew, reading),
+                "reader, shuffled, opened anew": partial(opened_again, reading),
                 "pypaimon, native": partial(pypaimon, lake, TABLE, wanted),
                 "pypaimon, Python (fewer)": partial(pypaimon, lake, SMALL, wanted, native=False),
             }

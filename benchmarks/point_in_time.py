@@ -287,13 +287,13 @@ def report(title: str, times: Times, rows: int) -> None:
     """A line per contender: medians, and medians of the ratios within each round."""
     print(f"{title:32}   by the clock            by processor time")
     for name, turns in times.items():
-        told = [f"  {name:12} {statistics.median(wall for wall, _ in turns):6.2f} s"]
+        reported = [f"  {name:12} {statistics.median(wall for wall, _ in turns):6.2f} s"]
         for side in (0, 1):
             seconds = [turn[side] for turn in turns]
             ours = [turn[side] for turn in times["ours"]]
             ratio = statistics.median(t / o for t, o in zip(seconds, ours, strict=True))
-            told.append(f"{rows / statistics.median(seconds):12,.0f} rows/s {ratio:6.2f}x")
-        print("  ".join(told))
+            reported.append(f"{rows / statistics.median(seconds):12,.0f} rows/s {ratio:6.2f}x")
+        print("  ".join(reported))
 
 
 if __name__ == "__main__":

@@ -121,7 +121,7 @@ def main() -> None:
         store = OfflineStore(lake, lambda _: view, lambda _: record)
         end_ms = (BEGIN_DAY + days) * DAY_MS
         months = np.array([end_ms - 30 * DAY_MS * month for month in range(60)])
-        asked = {
+        requested = {
             "now": np.array([end_ms - 9 * HOUR_MS - 1]),
             "60 midnights in 5 years": months,
             "60 noons in 5 years": months - 12 * HOUR_MS,
@@ -133,7 +133,7 @@ def main() -> None:
                     "event_time_ms": np.repeat(times, entities),
                 }
             )
-            for name, times in asked.items()
+            for name, times in requested.items()
         }
         print(
             f"{count:,} tiles of {entities} entities in {days:,} days, {BUCKETS} bucket", flush=True
@@ -156,8 +156,8 @@ def main() -> None:
         for name, rows in tables.items():
             after = read(store, rows)
             assert after[-1] == before[name][-1], name
-            for label, told in (("tiles", before[name]), ("rollups", after)):
-                seconds, files, tiles, size, _ = told
+            for label, reported in (("tiles", before[name]), ("rollups", after)):
+                seconds, files, tiles, size, _ = reported
                 print(
                     f"{name + ', ' + label:34} {seconds:7.3f} {files:7,} {tiles:10,} "
                     f"{size / 2**20:7.2f}"

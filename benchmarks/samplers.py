@@ -134,8 +134,8 @@ def run(rows: int, draws: int, only: str) -> dict[str, dict[str, Any]]:
     for name in [*OURS, *OTHERS]:
         if only not in name:
             continue
-        asked = ["--one", name, "--rows", str(rows), "--draws", str(draws)]
-        command = [sys.executable, "-m", "benchmarks.samplers", *asked]
+        requested = ["--one", name, "--rows", str(rows), "--draws", str(draws)]
+        command = [sys.executable, "-m", "benchmarks.samplers", *requested]
         root = Path(__file__).parents[1]
         done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root)
         found[name] = json.loads(done.stdout)

@@ -62,7 +62,7 @@ def offline(folder: Path, events: pa.Table, tiles: pa.Table, rows: int, rounds: 
     make_lake(folder, wide, events, tiles)
     dice = np.random.default_rng(1)
     customers = events["customer_id"].to_numpy()
-    asked = pa.table(
+    requested = pa.table(
         {
             "customer_id": dice.choice(customers, rows),
             "event_time_ms": dice.integers(30 * DAY_MS, DAYS * DAY_MS, rows) + BEGIN_MS,
@@ -72,7 +72,7 @@ def offline(folder: Path, events: pa.Table, tiles: pa.Table, rows: int, rounds: 
     def reading(view: FeatureView) -> Read:
         store = open_store(folder, view.compiled)
         refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
-        return lambda: store.get_historical_features(refs, asked, memory_mb=8192)
+        return lambda: store.get_historical_features(refs, requested, memory_mb=8192)
 
     assert wide.fingerprint == narrow.fingerprint
     one, all_of_them = reading(view_of(("30d",))), reading(view_of())
@@ -98,11 +98,11 @@ def online(folder: Path, tiles: pa.Table, url: str, rounds: int) -> None:
         customers = np.unique(tiles["customer_id"].to_numpy())
         for count in (1, 100):
             dice = np.random.default_rng(2)
-            asked = [{"customer_id": dice.choice(customers, count)} for _ in range(100)]
+            requested = [{"customer_id": dice.choice(customers, count)} for _ in range(100)]
 
-            def reading(number: int, asked: list[dict[str, np.ndarray]] = asked) -> Read:
+            def reading(number: int, requested: list[dict[str, np.ndarray]] = requested) -> Read:
                 fetcher, refs = fetchers[number]
-                return lambda: [fetcher.get(refs, entities, as_of_ms) for entities in asked]
+                return lambda: [fetcher.get(refs, entities, as_of_ms) for entities in requested]
 
             turns(f"online, 100 x {count} entities", reading(0), reading(1), rounds)
 

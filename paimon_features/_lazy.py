@@ -10,6 +10,25 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
+from paimon_features.suggestions import did_you_mean
+
+SYNONYMS = {
+    "avg": "Mean",
+    "average": "Mean",
+    "boolean": "Bool",
+    "double": "Float64",
+    "float": "Float64",
+    "int": "Int64",
+    "integer": "Int64",
+    "long": "Int64",
+    "nunique": "CountDistinct",
+    "std": "StdDev",
+    "stddevpop": "StdDev",
+    "str": "String",
+    "var": "Variance",
+}
+"""Names of other libraries, in lower case, and ours."""
+
 
 def attach_stub(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package from its stub.
@@ -33,7 +52,8 @@ def attach_stub(package: str) -> tuple[Callable[[str], object], Callable[[], lis
 
     def getattr_(name: str) -> object:
         if name not in homes:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            meant = did_you_mean(name, names, SYNONYMS)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{meant}")
         if homes[name] == package:
             return importlib.import_module(f"{package}.{name}")
         value: object = getattr(importlib.import_module(homes[name]), name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -13,15 +14,18 @@ from paimon_features.schema import NAME
 from paimon_features.windows import parse_duration
 
 FILE_NAME = "paimon-features.toml"
+_HOST_NAME = re.compile(r"\.?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class FlinkConfig:
-    """How jobs run: ``checkpoint_interval_ms`` is also how often tiles are committed."""
+    """How jobs run: ``checkpoint_interval_ms`` is also how often tiles are committed. ``wire`` is
+    what iterations on a cluster send their feedback through: ``redis://...`` or ``memory``."""
 
     parallelism: int = 2
     checkpoint_interval_ms: int = 1_000
+    wire: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,12 @@ class ServeConfig:
     ``tokens`` is the absolute path of the token file, None where everybody may read. Limits of
     one request: ``max_body_bytes``, ``max_entities``, ``max_features`` and, for both together,
     ``max_values``. A worker takes on ``max_concurrent`` requests at once, and none that would
-    wait for longer than ``max_wait_ms``. Of the requests that went well, a share of
+    wait for longer than ``max_wait_ms``. Requests for other names than ``hosts`` are rejected
+    (see ``serving.http.hosts``). It has at most ``max_connections`` connections and keeps
+    at most ``max_buffered_bytes`` of requests and unread replies in memory. A head and a body
+    have to be complete within ``head_timeout_ms`` and ``body_timeout_ms``, a reply has to be read
+    within ``reply_timeout_ms`` and the time of its bytes at 64 KB/s, and a connection without
+    requests is closed after ``idle_timeout_ms``. Of the requests that went well, a share of
     ``log_sample`` is logged; those that did not, always. With ``request_log``, the absolute path
     of a folder, a share of ``request_log_rate`` of the answers is kept there for
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
@@ -42,12 +51,19 @@ class ServeConfig:
     port: int = 6566
     workers: int = 1
     tokens: Path | None = None
+    hosts: tuple[str, ...] | None = None
     max_body_bytes: int = 8 << 20
     max_entities: int = 20_000
     max_features: int = 2_000
     max_values: int = 2_000_000
     max_concurrent: int = 256
     max_wait_ms: int = 200
+    max_connections: int = 1_000
+    max_buffered_bytes: int = 64 << 20
+    head_timeout_ms: int = 10_000
+    body_timeout_ms: int = 10_000
+    idle_timeout_ms: int = 75_000
+    reply_timeout_ms: int = 30_000
     cache_ms: int = 0
     cache_entities: int = 10_000
     log_level: str = "info"
@@ -79,6 +95,8 @@ class ProjectConfig:
     side_folder: Path | None = None
 
 
+_TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
+
 _KNOWN: Mapping[str, Mapping[str, type]] = {
     "project": {"name": str, "definitions": str, "state": str},
     "lake": {"warehouse": str, "database": str, "side_folder": str, "options": dict},
@@ -88,18 +106,22 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("retries", "connections"), int),
         "tls_verify": bool,
     },
-    "flink": {"parallelism": int, "checkpoint_interval": str},
+    "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str},
     "serve": {
         "host": str,
         "port": int,
         "workers": int,
         "tokens": str,
+        "hosts": list,
         "max_body_bytes": int,
         "max_entities": int,
         "max_features": int,
         "max_values": int,
         "max_concurrent": int,
         "max_wait": str,
+        "max_connections": int,
+        "max_buffered_bytes": int,
+        **dict.fromkeys(_TIMEOUTS, str),
         "cache": str,
         "cache_entities": int,
         "log_level": str,
@@ -171,7 +193,7 @@ def read_config(root: Path) -> ProjectConfig:
         warehouse=warehouse,
         database=value("lake", "database", "features"),
         online={"url": "redis://127.0.0.1:6379/0", **document.get("online", {})},
-        flink=FlinkConfig(parallelism, interval_ms),
+        flink=FlinkConfig(parallelism, interval_ms, value("flink", "wire", None)),
         state_dir=(root / value("project", "state", ".paimon-features")).resolve(),
         serve=_serve(path, document.get("serve", {})),
         lake_options={name: str(text) for name, text in value("lake", "options", {}).items()},
@@ -184,12 +206,27 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     for name in ("tokens", "request_log"):
         if name in settings:
             settings[name] = (path.parent / settings[name]).resolve()
-    for name in ("max_wait", "cache"):
+    for name in ("max_wait", "cache", *_TIMEOUTS):
         if name in settings:
             try:
                 settings[f"{name}_ms"] = parse_duration(settings.pop(name))
             except DefinitionError as error:
                 raise ConfigurationError(f"{path}: [serve] {name}: {error}") from error
+    if "hosts" in settings:
+        settings["hosts"] = tuple(settings["hosts"])
+        for name in settings["hosts"]:
+            if not isinstance(name, str) or not _HOST_NAME.fullmatch(name):
+                raise ConfigurationError(
+                    f"{path}: [serve] hosts: {name!r}; expected names without scheme and port, "
+                    "such as 'features.example.com', or '.example.com' for all below it"
+                )
+    # two of the largest bodies fit, with the quarter that is left to small ones
+    least = 3 * settings.get("max_body_bytes", ServeConfig().max_body_bytes)
+    if settings.setdefault("max_buffered_bytes", max(64 << 20, least)) < least:
+        raise ConfigurationError(
+            f"{path}: [serve] max_buffered_bytes = {settings['max_buffered_bytes']}; expected at "
+            f"least three times max_body_bytes, {least}"
+        )
     serve = ServeConfig(**settings)
     for name in sorted(settings):
         number = getattr(serve, name)

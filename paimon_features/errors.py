@@ -9,11 +9,18 @@
     ├── UnknownNameError (LookupError)        a name that is not defined or not applied
     ├── RequestError (ValueError)             a request that cannot be answered correctly
     ├── TransformError (ValueError)           data that a transformer cannot fit or transform
+    │   ├── DataTypeError (TypeError)         ... because of their type
+    │   ├── MissingMethodError (AttributeError) a method that its parameters exclude
+    │   └── NotFittedError (AttributeError)   a transformer that is not fitted
     ├── SetupError (RuntimeError)             Java, jars, Redis server: missing on the machine
     ├── MissingExtraError (ImportError)       an optional package that is not installed
     ├── TableError (RuntimeError)             a lake table is not in the expected state
     │   ├── OwnershipError                    another job or process owns the table
+    │   │   └── LeaseLostError                ... and took it over from this one
     │   ├── GenerationError                   a tile job may not start on this generation
+    │   ├── RecordLostError                   a record next to the tables is missing
+    │   ├── DamagedFileError                  a file of the warehouse is not what was written
+    │   ├── StorageWriteError                 the file system refused a write: it is full, say
     │   ├── HandoverError                     the snapshot at which a stream must start is gone
     │   └── SnapshotExpiredError (LookupError) a requested snapshot is gone
     ├── JobError (RuntimeError)               a Flink job failed or cannot be reached
@@ -21,6 +28,8 @@
     │   └── StoreNotReadyError                it responds, but contains no complete view yet
     ├── OverloadedError (RuntimeError)        more requests than can be answered in time
     └── VerificationError (AssertionError)    two paths returned different numbers
+
+    SkippedEventsWarning (UserWarning)        events that are in no feature of a view
 
 A message names the object, what was found, and what was expected. An error is constructed
 from its message alone, so that it crosses process boundaries unchanged.
@@ -69,6 +78,18 @@ class TransformError(PaimonFeaturesError, ValueError):
     """Data that a transformer cannot fit or transform, or one that is not fitted yet."""
 
 
+class DataTypeError(TransformError, TypeError):
+    """Data of a type that a transformer cannot fit or transform."""
+
+
+class MissingMethodError(TransformError, AttributeError):
+    """A method that a transformer does not have with its parameters."""
+
+
+class NotFittedError(TransformError, AttributeError):
+    """A transformer that is used before it is fitted; also scikit-learn's, where it is imported."""
+
+
 class SetupError(PaimonFeaturesError, RuntimeError):
     """The machine lacks something that can be installed."""
 
@@ -96,8 +117,24 @@ class OwnershipError(TableError):
     """Another job or process owns the table; a table has one committer at a time."""
 
 
+class LeaseLostError(OwnershipError):
+    """The lease was taken over or released by force; its former owner commits nothing more."""
+
+
 class GenerationError(TableError):
     """A tile job may not start on this generation in its current state."""
+
+
+class RecordLostError(TableError):
+    """A record of the side folder was written before, and does not exist any more."""
+
+
+class DamagedFileError(TableError):
+    """A file of the warehouse is not what was written: flipped bits, cut off, or replaced."""
+
+
+class StorageWriteError(TableError):
+    """The file system refused a write (full disk, quota, rights). Nothing was committed."""
 
 
 class HandoverError(TableError):
@@ -126,3 +163,7 @@ class OverloadedError(PaimonFeaturesError, RuntimeError):
 
 class VerificationError(PaimonFeaturesError, AssertionError):
     """Two paths that must agree returned different numbers."""
+
+
+class SkippedEventsWarning(UserWarning):
+    """Events are in no feature of a view, because one of their values is not valid."""

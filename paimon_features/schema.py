@@ -181,8 +181,20 @@ def type_from_text(text: str) -> DataType:
     raise DefinitionError(f"{text!r} is not a column type; types are: {known}")
 
 
-def check_name(what: str, name: str) -> str:
+MAX_NAME = 128
+"""Characters of a name: with prefixes and suffixes it names files, which have at most 255 bytes."""
+
+MAX_FEATURE_NAME = 400
+"""Characters of a feature's name, which contains that of its column and its window by default."""
+
+
+def check_name(what: str, name: str, longest: int = MAX_NAME) -> str:
     """Return ``name`` if it can name a definition or column, else raise DefinitionError."""
+    if len(str(name)) > longest:
+        raise DefinitionError(
+            f"{what} {str(name)[:40]!r}...: a name has at most {longest} characters, got "
+            f"{len(str(name)):,}"
+        )
     if not NAME.fullmatch(str(name)):
         raise DefinitionError(
             f"{what} {name!r}: a name starts with a lower-case letter, followed by "

@@ -1,9 +1,10 @@
 """Times of any unit, zone and type as this project stores them: UTC milliseconds.
 
-One rule at every entrance (event writer, local engine, entity rows, request inputs, conditions of
-loaders, monitoring): a timestamp counts ticks of its unit since 1970 in UTC, whether it has a zone
-or not; finer ticks are rounded down, before 1970 too (Arrow's own cast rounds towards zero); a
-date is its midnight in UTC; an integer is milliseconds. Nothing else is a time.
+One rule at every entrance (event writer, local engine, entity rows, training sets, request inputs,
+clients, feedback, conditions of loaders, monitoring): a timestamp counts ticks of its unit since
+1970 in UTC, whether it has a zone or not; finer ticks are rounded down, before 1970 too (Arrow's
+own cast rounds towards zero); a date is its midnight in UTC; an integer is milliseconds. Nothing
+else is a time.
 
 ============================  ======================  ===============================
 given                         as a Timestamp column   as an Int64 column
@@ -87,7 +88,7 @@ def conform(array: pa.Array, kind: pa.DataType, *, event_time: bool = False) -> 
     Raises
     ------
     pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError
-        If a value does not fit, or the type has no meaning for the column.
+        If a value does not fit, a text is not UTF-8, or the type has no meaning for the column.
 
     Examples
     --------
@@ -98,6 +99,24 @@ def conform(array: pa.Array, kind: pa.DataType, *, event_time: bool = False) -> 
     Traceback (most recent call last):
     pyarrow.lib.ArrowInvalid: timestamp[s] as double: times are read into timestamp or int64 columns
     """
+    made = _cast(array, kind, event_time)
+    if not pa.types.is_primitive(kind):
+        # neither Parquet nor Arrow files guarantee it, and one bad text makes a table unreadable
+        _validate(made)
+    return made
+
+
+def _validate(array: pa.Array) -> None:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        if not pa.types.is_nested(array.type):
+            raise
+        # the items of a slice are those of its neighbours too: a copy has its own only
+        array.take(pa.array(range(len(array)), pa.int64())).validate(full=True)
+
+
+def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     given = array.type
     if given == kind:
         return array

@@ -63,7 +63,7 @@ for statement in work["statements"]:
 """
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def flink_sql() -> Callable[..., None]:
     """Runs SQL statements in a Flink of its own, in the database ``features`` of a warehouse."""
     pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")

@@ -52,7 +52,7 @@ def test_a_named_python_of_another_version_is_refused(checkout: Path, tmp_path: 
     assert f"PYTHON={old} is not Python 3.11 or 3.12" in done.stderr
 
 
-def test_a_python_without_venv_is_told_apart(checkout: Path, tmp_path: Path) -> None:
+def test_a_python_without_venv_is_distinguished(checkout: Path, tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     bare = tmp_path / "bin/python3.11"
     bare.write_text('#!/bin/sh\ncase "$1" in -m) exit 1;; --version) echo Python 3.11.9;; esac\n')

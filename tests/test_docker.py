@@ -50,8 +50,8 @@ def pins(path: Path) -> dict[str, str]:
 
 def requirements(extra: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = [*project["dependencies"], *project["optional-dependencies"][extra]]
-    return {re.match(r"[A-Za-z0-9._-]+", one)[0].lower() for one in asked}  # type: ignore[index]
+    requested = [*project["dependencies"], *project["optional-dependencies"][extra]]
+    return {re.match(r"[A-Za-z0-9._-]+", one)[0].lower() for one in requested}  # type: ignore[index]
 
 
 @pytest.mark.parametrize("image", IMAGES)
@@ -183,12 +183,14 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
     counts = Counts()
     counts.request("/get-online-features", 200, 0.001)
     counts.answer(1, 1, {"spend": [1, 0, 0, 0, 0]})
-    counts.fresh({"spend": ViewFreshness(1, 0, 0, 0, False)})
+    counts.fresh({"spend": (ViewFreshness(1, 0, 0, 0, 0, False), False)}, 0)
     counts.written_s = 1.0
     counts.reads = dict.fromkeys(READS, 1)
     counts.refused["queue"] = 1
-    told = monitor.metrics() + page([counts], 1.0, 0, True)
-    known = {sample.name for family in parsed(told.decode()) for sample in family.samples}
-    asked = {name for text in expressions() for name in re.findall(r"paimon_features_\w+", text)}
-    assert len(asked) > 20
-    assert asked <= known
+    reported = monitor.metrics() + page([counts], 1.0, 0, True)
+    known = {sample.name for family in parsed(reported.decode()) for sample in family.samples}
+    requested = {
+        name for text in expressions() for name in re.findall(r"paimon_features_\w+", text)
+    }
+    assert len(requested) > 20
+    assert requested <= known

@@ -54,7 +54,7 @@ starts AS (
            (q - 30 * 86400000::BIGINT) // 86400000 * 86400000 AS d30,
            (q - 90 * 86400000::BIGINT) // 86400000 * 86400000 AS d90,
            (q - 180 * 86400000::BIGINT) // 86400000 * 86400000 AS d180
-    FROM asked
+    FROM requested
 )
 SELECT n, max(t) AS newest, any_value(d180) AS known_from, any_value(q) AS q,
     count(*) FILTER (t >= d1) AS count_1d,
@@ -113,14 +113,14 @@ def run(root: Path, *words: str, expected: int = 0) -> str:
     return result.stdout
 
 
-def expected(asked: pa.Table, end: str) -> list[dict[str, object]]:
+def expected(requested: pa.Table, end: str) -> list[dict[str, object]]:
     """What DuckDB makes of the file itself, for the rows (n, customer_id, q)."""
     with duckdb.connect() as connection:
         connection.execute("SET threads = 2")
-        connection.register("asked", asked)
+        connection.register("requested", requested)
         connection.execute(f"CREATE VIEW events AS SELECT * FROM '{LOG}'")
         found = connection.sql(QUERY.format(end=end)).to_arrow_table().to_pylist()
-    answers: list[dict[str, object]] = [{} for _ in range(asked.num_rows)]
+    answers: list[dict[str, object]] = [{} for _ in range(requested.num_rows)]
     for row in found:
         known = row["newest"] >= row["known_from"] and row["newest"] >= row["q"] - 180 * DAY_MS
         if known:
@@ -166,8 +166,8 @@ def some_rows(seed: int, size: int) -> pa.Table:
 
 
 def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path) -> None:
-    told = (demo / "told.txt").read_text()
-    assert len(told.splitlines()) < 60
+    reported = (demo / "told.txt").read_text()
+    assert len(reported.splitlines()) < 60
     for part in (
         "532,899 events",
         "1 too_few_columns",
@@ -175,7 +175,7 @@ def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path) -> None:
         "epoch 2: loss",
         "report.html",
     ):
-        assert part in told
+        assert part in reported
     report = (demo / "report.html").read_text()
     assert report.count("<svg") == 4
     assert "None." not in report
@@ -227,11 +227,11 @@ def test_every_event_with_a_customer_is_in_one_tile_and_every_other_is_counted(
 
 
 def test_offline_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
-    asked = some_rows(seed=1, size=4_000)
-    rows = asked.rename_columns(["n", "customer_id", "event_time_ms"])
+    requested = some_rows(seed=1, size=4_000)
+    rows = requested.rename_columns(["n", "customer_id", "event_time_ms"])
     got = project.get_historical_features(SERVICE, rows)
-    assert got["n"].to_pylist() == asked["n"].to_pylist()
-    assert_equal(got.to_pylist(), expected(asked, end="q"))
+    assert got["n"].to_pylist() == requested["n"].to_pylist()
+    assert_equal(got.to_pylist(), expected(requested, end="q"))
 
 
 def test_online_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
@@ -241,13 +241,13 @@ def test_online_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
     newest = pc.max(pq.read_table(LOG, columns=["invoice_time_ms"])["invoice_time_ms"]).as_py()
     # the open tile counts whole
     for q in (newest + 1, newest - HOUR_MS, newest + 40 * DAY_MS):
-        asked = pa.table(
+        requested = pa.table(
             {"n": np.arange(len(customers)), "customer_id": customers,
              "q": np.full(len(customers), q)}
         )  # fmt: skip
         response = project.get_online_features(SERVICE, {"customer_id": customers}, q)
         whole = "(q + 299999) // 300000 * 300000"
-        assert_equal(response.to_pylist(), expected(asked, end=whole))
+        assert_equal(response.to_pylist(), expected(requested, end=whole))
 
 
 def test_verify_agrees_and_finds_a_tile_that_was_tampered_with(project: Project) -> None:
@@ -260,9 +260,9 @@ def test_verify_agrees_and_finds_a_tile_that_was_tampered_with(project: Project)
     append_arrow(project.lake, table, tiles.filter(pc.greater(tiles["tile_day"], newest - 30)))
     run(project.root, "materialize", VIEW, "--once")
     # the sums of the last month count twice from here on
-    told = run(
+    reported = run(
         project.root, "verify", SERVICE, "--sample", "40", "--times", "1", "--wait", "0",
         "--json", expected=1,
     )  # fmt: skip
-    differences = json.loads(told)["differences"]
+    differences = json.loads(reported)["differences"]
     assert any(" count_30d: " in text for text in differences), differences

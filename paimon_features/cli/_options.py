@@ -11,6 +11,7 @@ from paimon_features.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from paimon_features.offline.reading.pinning import AsOf
+    from paimon_features.tables.snapshots import SnapshotRef
 
 PROJECT = click.option(
     "--project", "path", default=".", show_default=True, help="Folder of the project."
@@ -27,8 +28,8 @@ AS_OF = click.option(
     "--as-of",
     multiple=True,
     help="Read only data committed by this time: UTC milliseconds, or 2011-12-09T12:50:00. Or "
-    "exactly these snapshots: table@number, once per table. Or the sources of a training set: "
-    "training_NAME.",
+    "exactly these snapshots: table@number or table@number@commit, once per table. Or the "
+    "sources of a training set: training_NAME.",
 )
 MEMORY = click.option(
     "--memory-mb", type=float, help="Approximate memory limit in MiB; default: 1024."
@@ -74,6 +75,8 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
 
     >>> pins(()), pins(("1323434999000",)), pins(("tiles_spend_g1@12", "events_retail@30"))
     (None, 1323434999000, {'tiles_spend_g1': 12, 'events_retail': 30})
+    >>> pins(("tiles_spend_g1@12@5b1c22d09a7e4f10",))
+    {'tiles_spend_g1': '12@5b1c22d09a7e4f10'}
 
     Raises
     ------
@@ -82,17 +85,18 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
     """
     if not texts:
         return None
-    named: dict[str, int | None] = {}
+    named: dict[str, SnapshotRef | None] = {}
     for text in texts:
-        table, at, number = text.partition("@")
+        table, at, ref = text.partition("@")
         if not at and len(texts) == 1:
             name = text.removeprefix("training_")
             return time_ms(text) if name == text else name
+        number, commit_follows, _ = ref.partition("@")
         if not (table and number.isdecimal()):
             raise ConfigurationError(
                 f"--as-of {text!r}: expected one time, or table@snapshot for each table"
             )
-        named[table] = int(number)
+        named[table] = ref if commit_follows else int(number)
     return named
 
 

@@ -23,7 +23,7 @@ from paimon_features.project import Project
 @click.option(
     "--output",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write a Parquet file instead of the table.",
+    help="Write a file (.parquet, .csv, .csv.gz, .arrow) instead of the table.",
 )
 @click.option("--replace", is_flag=True, help="Replace a table with rows of another definition.")
 @AS_OF

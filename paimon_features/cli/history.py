@@ -1,4 +1,4 @@
-"""``history``: features of entity rows at their own times, as a Parquet file."""
+"""``history``: features of entity rows at their own times, as a file."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ from paimon_features.project import Project
     "--output",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The Parquet file to write; an existing one is replaced once the new one is complete.",
+    help="The file to write: .parquet, .csv, .csv.gz, .arrow or .feather; an existing one is "
+    "replaced once the new one is complete.",
 )
 @AS_OF
 @click.option("--statuses", is_flag=True, help="Add a column <feature>__status for each feature.")
@@ -59,7 +60,7 @@ def history(
     path: str,
     as_json: bool,
 ) -> None:
-    """Write entity rows with their features, each at its own event_time_ms, to a Parquet file.
+    """Write entity rows with their features, each at its own event_time_ms, to a file.
 
     A row sees the events before its event_time_ms, never one at or after it. Rows and features
     may be larger than memory: they are spilled to disk.

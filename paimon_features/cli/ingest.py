@@ -30,6 +30,18 @@ if TYPE_CHECKING:
     help="A column of the source and its name in the files; repeatable.",
 )
 @click.option("--again", is_flag=True, help="Ingest files again that were ingested before.")
+@click.option(
+    "--mark-ingested",
+    is_flag=True,
+    help="Record files as ingested without reading them, to rebuild a lost ledger.",
+)
+@click.option(
+    "--max-line-bytes",
+    type=click.IntRange(1_000, 256 << 20),
+    default=8 << 20,
+    show_default=True,
+    help="Longer lines of text files are rejected.",
+)
 @click.option("--kafka", metavar="HOST:PORT,...", help="Read a topic of these brokers, not files.")
 @click.option("--topic", help="With --kafka: the topic, one JSON object per message.")
 @click.option("--group", help="With --kafka: the consumer group; default: paimon-features-SOURCE.")
@@ -56,6 +68,8 @@ def ingest(
     paths: tuple[Path, ...],
     columns: tuple[str, ...],
     again: bool,
+    mark_ingested: bool,
+    max_line_bytes: int,
     kafka: str | None,
     topic: str | None,
     group: str | None,
@@ -79,6 +93,7 @@ def ingest(
     paimon-features ingest retail events.parquet
     paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate
     paimon-features ingest retail fixed.csv --again
+    paimon-features ingest retail exports/ --mark-ingested   # after the loss of the ledger
     paimon-features ingest clicks --kafka broker:9092 --topic clicks
     paimon-features ingest orders --from-table shop.orders             # until Ctrl-C
     paimon-features ingest orders --from-table shop.orders --bounded   # all current changes
@@ -94,6 +109,11 @@ def ingest(
     checkpoint when started again. Automated tests cover it up to Flink's plan, without a broker;
     it was tested manually with Kafka 3.9.
     """
+    if mark_ingested:
+        if again or kafka or topic or group or restart or table or bounded or stop:
+            raise ConfigurationError("--mark-ingested takes nothing but the source and PATHS")
+        _mark(Project.open(path), source, paths, as_json)
+        return
     _check_options(paths, topic, group, again, kafka, restart, table, bounded, stop)
     project = Project.open(path)
     if stop:
@@ -122,6 +142,7 @@ def ingest(
                 parallelism=project.config.flink.parallelism,
                 cluster=address,
                 report=line,
+                max_line_bytes=max_line_bytes,
             )
     except KeyboardInterrupt:
         click.echo(
@@ -132,6 +153,21 @@ def ingest(
         click.echo(json.dumps(result.to_document(), indent=2))
     else:
         click.echo("\n".join(_summary(source, result)))
+
+
+def _mark(project: Project, source: str, paths: tuple[Path, ...], as_json: bool) -> None:
+    from paimon_features.flink.ingest.files import mark_ingested
+
+    choice = mark_ingested(project.lake, project.definitions.source(source), paths)
+    marked = [str(file.path) for file in choice.new]
+    if as_json:
+        skipped = {str(file.path): why for file, why in choice.skipped}
+        click.echo(json.dumps({"marked": marked, "skipped": skipped}, indent=2))
+        return
+    for file, why in choice.skipped:
+        click.echo(f"skipped {file.path}: {why}")
+    files = "1 file is" if len(marked) == 1 else f"{len(marked)} files are"
+    click.echo(f"{files} recorded as ingested into {source}; nothing was read")
 
 
 def _check_options(

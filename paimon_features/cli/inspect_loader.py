@@ -34,7 +34,7 @@ class Threads(click.ParamType):
 @click.command()
 @click.argument("table")
 @click.option("--columns", help="Which columns to read, with commas; all by default.")
-@click.option("--snapshot", type=click.IntRange(1), help="Which snapshot; the newest by default.")
+@click.option("--snapshot", help="Number or number@commit; the newest by default.")
 @click.option(
     "--batch-size", type=click.IntRange(1), default=4096, show_default=True,
     help="Rows of a batch, per rank.",
@@ -66,7 +66,7 @@ class Threads(click.ParamType):
 def inspect_loader(
     table: str,
     columns: str | None,
-    snapshot: int | None,
+    snapshot: str | None,
     batch_size: int,
     world_size: int,
     where: str | None,

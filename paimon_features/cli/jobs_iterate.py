@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import sys
 import time
@@ -19,6 +18,7 @@ from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.project import Project
+from paimon_features.python_file import run_python_file
 
 if TYPE_CHECKING:
     from paimon_features.flink.iteration.job_settings import Mode
@@ -90,8 +90,8 @@ class Watch:
 @click.option(
     "--wire",
     metavar="URL",
-    help="'memory' (one process) or redis://...; default: memory here, on a cluster the project's "
-    "online store.",
+    help="What carries the feedback: 'memory' (one process) or redis://...; default: [flink] wire "
+    "of the project, or memory without a cluster.",
 )
 @click.option(
     "--output",
@@ -123,7 +123,7 @@ def iterate(
 
     \b
     paimon-features jobs iterate train.py --watch
-    paimon-features jobs iterate my.programs:train --cluster --parallelism 4
+    paimon-features jobs iterate my.programs:train --cluster --wire memory --mode thread
     paimon-features jobs iterate train.py --cluster --detach --wire redis://10.0.0.5:6379/3
 
     Flink recovers from failures with the last checkpoint. Ctrl-C cancels the job and prints how
@@ -137,13 +137,14 @@ def iterate(
     name = program.rpartition("/")[2].replace(":", ".").replace(".py", "")
     folder = (output or config.state_dir / "iterations" / f"{name}-{int(time.time())}").absolute()
     from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
+    from paimon_features.flink.iteration.job_settings import choose_wire
 
-    if wire is None:
-        wire = "memory" if address is None else str(config.online["url"])
     job = IterationJob(
         name=name,
         settings=IterationSettings(
-            mode=mode, wire=wire, checkpoint_interval_ms=config.flink.checkpoint_interval_ms
+            mode=mode,
+            wire=choose_wire(wire, config.flink, address),
+            checkpoint_interval_ms=config.flink.checkpoint_interval_ms,
         ),
         cluster=address,
         state_dir=config.state_dir,
@@ -210,12 +211,7 @@ def load_program(program: str) -> Callable[[Any], Any]:
         path = Path(place)
         if not path.is_file():
             raise ConfigurationError(f"program {program!r}: there is no file {path.absolute()}")
-        spec = importlib.util.spec_from_file_location(path.stem, path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[path.stem] = module
-        spec.loader.exec_module(module)
+        module = run_python_file(path, path.stem, importable=True)
     else:
         sys.path.insert(0, "")
         try:

@@ -172,6 +172,7 @@ def _document(response: OnlineResponse) -> dict[str, Any]:
             view: {
                 "applied_snapshot": f.applied_snapshot,
                 "commit_time_ms": f.commit_time_ms,
+                "event_time_low_ms": f.event_time_low_ms,
                 "event_time_high_ms": f.event_time_high_ms,
                 "current_ms": f.current_ms,
                 "stale": f.stale,
@@ -228,6 +229,9 @@ def _cell(value: Any, status: str) -> Text:
 def _freshness(freshness: ViewFreshness, clock_ms: int) -> str:
     high_ms = freshness.event_time_high_ms
     events = "no events" if high_ms is None else f"events up to {time_text(high_ms)}"
+    low_ms = freshness.event_time_low_ms
+    if low_ms is not None and low_ms != high_ms:
+        events += f" (in every bucket up to {time_text(low_ms)})"
     behind = max(0, clock_ms - freshness.current_ms) / 1000
     stale = ", STALE" if freshness.stale else ""
     return f"snapshot {freshness.applied_snapshot}, {events}; up to date {_ago(behind)} ago{stale}"

@@ -17,7 +17,7 @@ from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._signals import stop_event
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
-from paimon_features.materialize import Materializer, Progress
+from paimon_features.materialize import MaterializeProgress, Materializer
 from paimon_features.materialize.leases import DEFAULT_TTL_MS
 from paimon_features.materialize.monitor import Monitor, MonitorServer
 from paimon_features.online import open_store
@@ -88,7 +88,7 @@ def materialize(
             )
     monitor = Monitor(names)
 
-    def on_message(progress: Progress) -> None:
+    def on_message(progress: MaterializeProgress) -> None:
         show.progress(progress)
         monitor.working(progress)
 
@@ -129,7 +129,7 @@ def _materializer(
     project: Project,
     view: CompiledView,
     shard: tuple[int, int],
-    progress: Callable[[Progress], None],
+    progress: Callable[[MaterializeProgress], None],
 ) -> Materializer:
     return Materializer(
         project.lake,
@@ -188,10 +188,10 @@ class _Printer:
         self._as_json = as_json
         self._console = Console(stderr=as_json, highlight=False)
         self._lock = threading.Lock()
-        self._shown: dict[str, tuple[float, Progress]] = {}
+        self._shown: dict[str, tuple[float, MaterializeProgress]] = {}
         self._troubles: dict[str, float] = {}
 
-    def progress(self, progress: Progress) -> None:
+    def progress(self, progress: MaterializeProgress) -> None:
         """A step: printed if it is new, or if the last line is old enough."""
         with self._lock:
             now = time.monotonic()
@@ -199,7 +199,7 @@ class _Printer:
                 self._shown[progress.view] = now, progress
                 self._print(progress)
 
-    def _is_news(self, progress: Progress, now: float) -> bool:
+    def _is_news(self, progress: MaterializeProgress, now: float) -> bool:
         if progress.view not in self._shown:
             return True
         at, last = self._shown[progress.view]
@@ -210,7 +210,7 @@ class _Printer:
         arrived = progress.caught_up and not last.caught_up
         return self._as_json or arrived or now - at >= SHOW_EVERY_S
 
-    def result(self, result: Progress) -> None:
+    def result(self, result: MaterializeProgress) -> None:
         """The end of ``--once``."""
         with self._lock:
             if self._as_json:
@@ -234,7 +234,7 @@ class _Printer:
                 self._troubles[kind] = now
                 click.echo(f"{error}; trying again", err=True)
 
-    def _print(self, p: Progress) -> None:
+    def _print(self, p: MaterializeProgress) -> None:
         if self._as_json:
             click.echo(json.dumps(_document(p)))
             return
@@ -255,7 +255,7 @@ class _Printer:
         self._console.print(text, soft_wrap=True)
 
 
-def _document(progress: Progress) -> dict[str, object]:
+def _document(progress: MaterializeProgress) -> dict[str, object]:
     return {
         **asdict(progress),
         "lag_snapshots": progress.lag_snapshots,

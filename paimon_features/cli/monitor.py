@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ from paimon_features.cli._progress_bar import steps
 from paimon_features.cli.lookup import WIDTH
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.monitoring.drift import Drift
 from paimon_features.monitoring.feature_values import newest_event_ms
 from paimon_features.monitoring.monitored_columns import of_columns, of_features, of_table
 from paimon_features.monitoring.monitoring_report import (
     SHARES,
+    AlarmLimits,
     ColumnReport,
+    ColumnStatus,
     MonitoringReport,
     Summary,
 )
@@ -32,7 +36,7 @@ Ranges = tuple[TimeRange, TimeRange | None]
 _HEADS = [
     "column", "rows", "null", "mean", "deviation", "min",
     *(f"p{share * 100:g}" for share in SHARES),
-    "max", "PSI", "KS",
+    "max", "PSI", "by chance", "p", "KS",
 ]  # fmt: skip
 
 
@@ -58,7 +62,25 @@ _HEADS = [
     "--fail-over",
     type=click.FloatRange(min=0),
     metavar="PSI",
-    help="Exit with 1 if a column's PSI exceeds this; 0.1 is some drift, 0.25 is much.",
+    help="Exit with 1 if a column's PSI exceeds this and is no chance; 0.1 is some drift, "
+    "0.25 is much.",
+)
+@click.option(
+    "--false-alarms",
+    type=click.FloatRange(min=0, max=1, min_open=True),
+    metavar="RATE",
+    default=0.01,
+    show_default=True,
+    help="With --fail-over: how probable an alarm may be if nothing has changed, of all columns "
+    "together.",
+)
+@click.option(
+    "--min-count",
+    type=click.IntRange(min=1),
+    metavar="ROWS",
+    default=100,
+    show_default=True,
+    help="With --fail-over: a column with fewer rows in a range raises no alarm.",
 )
 @PROJECT
 @JSON
@@ -72,6 +94,8 @@ def monitor(
     origin: Any,
     out: Path | None,
     fail_over: float | None,
+    false_alarms: float,
+    min_count: int,
     path: str,
     as_json: bool,
 ) -> None:
@@ -92,6 +116,10 @@ def monitor(
 
     Times are UTC milliseconds or 2011-12-01T00:00:00; an omitted end is open. By default the
     newest 7 days are compared with the 28 days before them; with --range alone, with all before.
+
+    A PSI is also large by chance, if there are few rows or many columns: with --fail-over an alarm
+    needs a PSI above it whose p-value, corrected for the number of columns, is at most
+    --false-alarms. Columns with fewer than --min-count rows in a range are reported, and pass.
 
     Exit codes: 0 done, 1 a column is over --fail-over (or its PSI is not known), 2 wrong use.
     """
@@ -114,16 +142,30 @@ def monitor(
     table = [_HEADS, *(line for column in report.columns for line in _lines(column))]
     if out is not None:
         write_report(report, out, table)
-    failed = [] if fail_over is None else report.over(fail_over)
+    limits = None if fail_over is None else AlarmLimits(fail_over, false_alarms, min_count)
+    verdicts = [] if limits is None else report.verdicts(limits)
+    failed = [verdict.message for verdict in verdicts if verdict.is_alarm]
     if as_json:
-        document = {**report.to_document(), "fail_over": fail_over, "failed": failed}
+        document = {
+            **report.to_document(),
+            "limits": None if limits is None else asdict(limits),
+            "verdicts": [asdict(verdict) for verdict in verdicts],
+            "failed": failed,
+        }
         click.echo(json.dumps(document, indent=2))
     else:
         _print(report, table, out)
-        for line in failed:
-            click.echo(f"over {fail_over:g}: {line}", err=True)
+        for verdict in verdicts:
+            if verdict.status != ColumnStatus.NO_DRIFT:
+                click.echo(f"{_heading(verdict.status, fail_over)}: {verdict.message}", err=True)
     if failed:
         raise SystemExit(1)
+
+
+def _heading(status: ColumnStatus, fail_over: float | None) -> str:
+    if status == ColumnStatus.TOO_FEW_ROWS:
+        return "not checked"
+    return "no alarm" if status == ColumnStatus.CHANCE else f"over {fail_over:g}"
 
 
 def _of_view(
@@ -220,23 +262,29 @@ def _names(text: str | None) -> list[str]:
 
 def _lines(column: ColumnReport) -> list[list[str]]:
     """The rows of the table for one column: the range, and below it the reference."""
-    psi = ks = ""
-    if column.drift is not None:
-        psi = "?" if column.drift.psi is None else f"{column.drift.psi:.4f}"
-        ks = "" if column.drift.ks is None else f"{column.drift.ks:.4f}"
-    lines = [_line(column.column, Summary.of(column.current), psi, ks)]
+    lines = [_line(column.column, Summary.of(column.current), _measures(column.drift))]
     if column.reference is not None:
-        lines.append(_line("  reference", Summary.of(column.reference), "", ""))
+        lines.append(_line("  reference", Summary.of(column.reference), _measures(None)))
     return lines
 
 
-def _line(name: str, found: Summary, psi: str, ks: str) -> list[str]:
+def _measures(drift: Drift | None) -> list[str]:
+    """The cells PSI, by chance, p, KS."""
+    if drift is None:
+        return [""] * 4
+    ks = "" if drift.ks is None else f"{drift.ks:.4f}"
+    if drift.psi is None:
+        return ["?", "", "", ks]
+    return [f"{drift.psi:.4f}", f"{drift.expected_psi:.2g}", f"{drift.psi_p_value:.2g}", ks]
+
+
+def _line(name: str, found: Summary, measures: Sequence[str]) -> list[str]:
     deviation = "ILL_CONDITIONED" if found.status != "OK" else _number(found.deviation)
     quantiles = found.quantiles or (None,) * len(SHARES)
     null = "" if found.null_share is None else f"{found.null_share:.2%}"
     return [
         name, f"{found.rows:,}", null, _number(found.mean), deviation, _number(found.low),
-        *map(_number, quantiles), _number(found.high), psi, ks,
+        *map(_number, quantiles), _number(found.high), *measures,
     ]  # fmt: skip
 
 

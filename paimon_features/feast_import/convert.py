@@ -266,7 +266,7 @@ class _Converter:
         schema: Mapping[str, str],
         arguments: Sequence[str],
     ) -> str:
-        """The variable of a source, which has the columns of all views that are made of it."""
+        """The variable of a source, which has the columns of all views that read it."""
         name = our_name(str(source.get("name") or f"{view.name}_source"))
         known = self.sources.get(name)
         if known is not None and known.kind != kind:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Iterator, MutableSequence, Sequence
 from contextlib import contextmanager
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from paimon_features.errors import DefinitionError
+from paimon_features.python_file import run_python_file
 
 SKIPPED_FOLDERS = {"tests", "test", "venv", ".venv", "__pycache__", "site-packages"}
 
@@ -173,12 +173,7 @@ def _run(file: Path, root: Path) -> list[Any]:
         if getattr(sys.modules.get(name), "__file__", None) != str(file):
             if name in sys.modules:  # e.g. the name of a module of the standard library
                 name = f"feast_repository.{name}"
-            spec = importlib.util.spec_from_file_location(name, file)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            sys.modules[name] = module
-            spec.loader.exec_module(module)
+            run_python_file(file, name, importable=True)
     except Exception as error:
         sys.modules.pop(name, None)
         raise DefinitionError(f"{file} does not run: {type(error).__name__}: {error}") from error

@@ -14,7 +14,7 @@ from paimon_features.tables.generations import GenerationRecord
 if TYPE_CHECKING:
     from paimon_features.offline.derived_rows import DerivedRead
     from paimon_features.offline.derived_table import DerivedRefresh
-    from paimon_features.offline.parquet_file import WrittenFile
+    from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.pinning import AsOf
 
 
@@ -52,9 +52,11 @@ class DerivedViews:
         return self._read(name, **options).reader()
 
     def write(self, name: str, path: str | Path, **options: Any) -> WrittenFile:
-        """The windows of ``rows`` as a Parquet file, which appears when it is complete."""
-        from paimon_features.offline.parquet_file import WrittenFile, write_tables
+        """The windows of ``rows`` as a file (.parquet, .csv, .csv.gz, .arrow, .feather), which
+        appears when it is complete."""
+        from paimon_features.offline.feature_file import WrittenFile, check_output, write_tables
 
+        check_output(Path(path))
         read = self._read(name, **options)
         rows = write_tables(read.schema, read.tables(), Path(path))
         return WrittenFile(

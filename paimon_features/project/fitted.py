@@ -14,6 +14,7 @@ from paimon_features.transformers.fitted_version import FOLDER
 
 if TYPE_CHECKING:
     from paimon_features.monitoring.fitting import Fit
+    from paimon_features.tables.snapshots import SnapshotRef
     from paimon_features.transformers import (
         FeatureTransformer,
         FittedVersion,
@@ -38,13 +39,13 @@ class FittedTransformers:
         transformer: FeatureTransformer,
         *,
         table: str | None = None,
-        snapshot_id: int | None = None,
+        snapshot_id: SnapshotRef | None = None,
     ) -> int:
         """Save a fitted transformer to the table ``fitted_<name>``; returns its version number.
 
         ``table`` names the table of the lake that it was fitted on, such as ``training_churn``, at
-        ``snapshot_id`` (the newest by default). Saving an equal transformer again returns the
-        same version.
+        ``snapshot_id`` (a number or ``number@commit``, the newest by default). Saving an equal
+        transformer again returns the same version.
 
         Raises
         ------
@@ -55,16 +56,18 @@ class FittedTransformers:
         OwnershipError
             If another process is saving a version of it.
         """
-        from paimon_features.tables import latest_snapshot, snapshot
+        from paimon_features.offline.reading.pinning import Pin
+        from paimon_features.tables import latest_snapshot
         from paimon_features.tables.fitted import save_fitted
+        from paimon_features.tables.snapshots import pinned
 
         fitted_on: dict[str, Any] = {}
         if table is not None:
             self._project.lake.table(table)  # UnknownNameError where there is none
             read = latest_snapshot(self._project.lake, table)
             if snapshot_id is not None:
-                read = snapshot(self._project.lake, table, snapshot_id)
-            fitted_on = {"table": table, "snapshot_id": None if read is None else read.id}
+                read = pinned(self._project.lake, table, snapshot_id)
+            fitted_on = Pin.of(table, read).to_document()
         elif snapshot_id is not None:
             raise RequestError(f"snapshot_id={snapshot_id} goes with table=, the table it is of")
         saved = save_fitted(
@@ -156,7 +159,7 @@ class FittedTransformers:
         origin_of_rows: dict[str, Any]
         if rows is not None:
             origin_of_rows = {"rows": rows if isinstance(rows, str) else type(rows).__name__}
-            entity_rows: Any = points.asked_rows(self._project.lake, reader.view, rows)
+            entity_rows: Any = points.requested_rows(self._project.lake, reader.view, rows)
         else:
             newest = points.newest_event_ms
             at = newest(self._project.lake, reader.tiles) + 1 if as_of_ms is None else as_of_ms

@@ -24,7 +24,7 @@ from paimon_features.serving.fetcher import OnlineResponse
 
 if TYPE_CHECKING:
     from paimon_features.engines import EngineName, EngineOptions
-    from paimon_features.offline.parquet_file import WrittenFile
+    from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.engine import OfflineEngine
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.training_set import TrainingSet
@@ -135,7 +135,8 @@ class Project(ProjectContext):
         engine: EngineName | EngineOptions = "local",
         **options: Any,
     ) -> WrittenFile:
-        """The same as a Parquet file, which appears when it is complete."""
+        """The same as a file (.parquet, .csv, .csv.gz, .arrow, .feather), which appears when it
+        is complete."""
         return self.offline.write_historical_features(
             self.refs(features),
             rows,

@@ -87,8 +87,8 @@ def test_closed_windows_are_written_and_later_ones_follow(project: Project) -> N
     ]
     assert rows(project) == first
     commit(project, [(1, START + 3 * DAY_MS, 0.0)])
-    told = json.loads(run("derive", "daily", "--json").stdout)
-    assert (told["rows"], told["days_written"], told["snapshot_id"]) == (3, 1, 2)
+    reported = json.loads(run("derive", "daily", "--json").stdout)
+    assert (reported["rows"], reported["days_written"], reported["snapshot_id"]) == (3, 1, 2)
     assert rows(project) == sorted([*first, (1, START + DAY_MS, START + 2 * DAY_MS, 1.0, 1)])
 
 
@@ -100,7 +100,7 @@ def test_a_refresh_that_finds_nothing_new_commits_nothing(project: Project) -> N
     assert latest_snapshot(project.lake, "features_daily") == before
 
 
-def test_open_windows_are_written_when_asked_for_and_go_without(project: Project) -> None:
+def test_open_windows_are_written_when_requested_and_go_without(project: Project) -> None:
     run("derive", "daily", "--open")
     assert len(rows(project)) == 3
     assert "0 days written, 1 emptied" in run("derive", "daily").output
@@ -168,7 +168,7 @@ def test_rows_can_be_the_entity_rows_of_a_training_set(project: Project) -> None
     assert found["sum_spent_1d"].to_pylist() == daily["sum_spent"].to_pylist()
 
 
-def test_a_table_of_another_definition_is_replaced_only_when_asked(project: Project) -> None:
+def test_a_table_of_another_definition_is_replaced_only_when_requested(project: Project) -> None:
     run("derive", "daily")
     changed = DEFINITIONS.replace('customer, "1d"', 'customer, "12h"')
     Path("features.py").write_text(changed)
@@ -194,15 +194,15 @@ def test_derived_views_are_planned_described_drawn_and_dropped(project: Project)
     assert "is computed by 'paimon-features derive sessions': no backfill" in planned
     Path("features.py").write_text(DEFINITIONS)
     run("derive", "daily")
-    told = run("describe", "daily").output
+    reported = run("describe", "daily").output
     for text in ("view   customer", "sum_spent: float64", "2 rows", "growth", "size   1d"):
-        assert text in told
+        assert text in reported
     assert "├─ derived view daily  (customer, 2 features)" in run("graph", "customer").output
     without = "\n".join(DEFINITIONS.splitlines()[:5])
     Path("features.py").write_text(without)
     refused = run("drop", "feature-view", "customer", "--yes")
     assert refused.exit_code == 2
-    assert "is what daily, sessions is made of" in refused.output
+    assert "daily, sessions is computed from" in refused.output
     for name in ("daily", "sessions"):
         assert run("drop", "derived-view", name, "--yes").exit_code == 0
     assert not project.lake.exists("features_daily")

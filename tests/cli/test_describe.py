@@ -81,7 +81,7 @@ def test_describe_tells_features_generations_and_lineage_of_a_view(project: Proj
         assert text in shown
 
 
-def test_what_is_defined_otherwise_than_applied_is_told(project: Project) -> None:
+def test_what_is_defined_otherwise_than_applied_is_reported(project: Project) -> None:
     Path("features.py").write_text(DEFINITIONS.replace("TILE", "5min").replace("growth", "science"))
     found = {d["name"]: d["state"] for d in json.loads(run("describe", "--json").stdout)}
     assert found["activity"] == "changed"

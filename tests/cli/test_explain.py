@@ -65,13 +65,13 @@ def test_a_number_is_taken_apart_in_words_a_drawing_and_a_table(project: Project
 
 
 @pytest.mark.redis
-def test_every_feature_is_told_and_json_has_it_all(project: Project) -> None:
-    asked = ("explain", "customer_spend", "--entity", "customer_id=12346", "--as-of", str(NOW))
+def test_every_feature_is_reported_and_json_has_it_all(project: Project) -> None:
+    requested = ("explain", "customer_spend", "--entity", "customer_id=12346", "--as-of", str(NOW))
     view = project.view("customer_spend")
-    told = run(*asked).output
+    reported = run(*requested).output
     for feature in view.features:
-        assert f"\n{feature.name} = " in told
-    document = json.loads(run(*asked, "--json").output)
+        assert f"\n{feature.name} = " in reported
+    document = json.loads(run(*requested, "--json").output)
     assert [f["name"] for f in document["features"]] == [f.name for f in view.features]
     assert document["as_of_ms"] == NOW
     missing = run("explain", "customer_spend", "--entity", "customer_id=1", "--as-of", str(NOW))
@@ -81,7 +81,7 @@ def test_every_feature_is_told_and_json_has_it_all(project: Project) -> None:
 
 
 @pytest.mark.redis
-def test_what_cannot_be_explained_is_told(project: Project) -> None:
+def test_what_cannot_be_explained_is_reported(project: Project) -> None:
     for arguments, message in (
         (("nothing", "--entity", "customer_id=1"), "there is no feature view 'nothing'"),
         (("customer_spend", "--entity", "customer_id=1,2"), "expected one value"),

@@ -89,11 +89,14 @@ def members(log: pa.Table) -> pa.Table:
 
 
 def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) -> None:
-    told = run("fit", "standard_scaler", "--view", "retail_statistics", "--columns",
+    reported = run("fit", "standard_scaler", "--view", "retail_statistics", "--columns",
                "amount,quantity", "--name", "scaler").output  # fmt: skip
     rows = members(log)
-    assert f"scaler v1: standard_scaler of amount, quantity from {len(rows):,} rows (tiles)" in told
-    assert "'paimon-features fitted export scaler 1'" in told
+    assert (
+        f"scaler v1: standard_scaler of amount, quantity from {len(rows):,} rows (tiles)"
+        in reported
+    )
+    assert "'paimon-features fitted export scaler 1'" in reported
     expected = StandardScaler().fit(rows.select(["amount", "quantity"]))
     found = project.fitted.load("scaler").transformer
     assert isinstance(found, StandardScaler)
@@ -128,7 +131,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
     assert project.fitted.load("countries").transformer == encoder
 
 
-def test_wrong_use_is_told_with_what_helps(project: Project) -> None:
+def test_wrong_use_is_reported_with_what_helps(project: Project) -> None:
     fit = ("fit", "standard_scaler", "--view", "retail_statistics")
     assert "pass exactly one of --columns and --features" in run(*fit, code=2).output
     assert "there is no transformer 'scaler'; there is: " in run(
@@ -176,22 +179,22 @@ def test_each_commit_of_tiles_gives_a_version_and_its_drift(
 
     job = threading.Thread(target=commit_tiles, daemon=True)
     job.start()
-    told = run("fit", "standard_scaler", "--view", "retail_statistics", "--columns",
+    reported = run("fit", "standard_scaler", "--view", "retail_statistics", "--columns",
                "unit_price,quantity", "--name", "scaler", "--follow", "--commits", "3",
                "--every", "0.1")  # fmt: skip
     job.join()
-    lines = told.output.splitlines()
-    assert f"following {table}" in told.output
+    lines = reported.output.splitlines()
+    assert f"following {table}" in reported.output
     versions = [line for line in lines if line.startswith("scaler v")]
     assert [line.split(":")[0] for line in versions] == ["scaler v1", "scaler v2", "scaler v3"]
     drifts = [line for line in lines if "since v1, unit_price: PSI" in line]
     small, large = (float(line.split("PSI ")[1].split()[0]) for line in drifts)
     assert small < large
-    assert "since v1, quantity: drift is unknown" in told.output
+    assert "since v1, quantity: drift is unknown" in reported.output
     # what cannot be told gives no version, and does not end it
-    told = run("fit", "one_hot_encoder", "--view", "retail_statistics", "--columns", "country",
+    reported = run("fit", "one_hot_encoder", "--view", "retail_statistics", "--columns", "country",
                "--name", "countries", "--follow", "--commits", "1")  # fmt: skip
-    assert "no version of this commit: column 'country' has" in told.output
+    assert "no version of this commit: column 'country' has" in reported.output
     assert fitted_versions(project.lake, "countries") == []
     rows = members(pa.concat_tables([log, later, dear], promote_options="permissive"))
     expected = StandardScaler().fit(rows.select(["unit_price", "quantity"]))
@@ -224,8 +227,8 @@ def test_a_version_of_fit_is_pinned_served_and_verified(
     online = pinned.get_online_features("model", {"customer_id": [17850, 13047]}, now)
     assert online.table["scaled"].to_pylist() == expected
     built = pinned.build_training_set("model", "model", rows)
-    told = json.loads(pinned.lake.properties(built.table)["training-set.transformed"])
-    assert told["scaled"]["fitted"]["digest"] == version.digest
+    reported = json.loads(pinned.lake.properties(built.table)["training-set.transformed"])
+    assert reported["scaled"]["fitted"]["digest"] == version.digest
     report = verify(pinned, "model", wait_s=0, settle_s=0)
     assert report.ok, report.differences
     # of all entities that were known, each once, at one time

@@ -16,7 +16,7 @@ from paimon_features.cli import cli
 from paimon_features.errors import RequestError, SnapshotExpiredError, UnknownNameError
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, read_arrow
+from paimon_features.tables import append_arrow, read_arrow, snapshot
 from paimon_features.transformers import StandardScaler
 from paimon_features.transformers import scalers as numeric
 from paimon_features.verification.parity import verify
@@ -90,15 +90,16 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
 ) -> None:
     scaler = fit(project)
     assert project.fitted.save("amount_scaler", scaler, table="training_fitting") == 1
+    commit = snapshot(project.lake, "training_fitting", 1).commit
     assert project.fitted.load("amount_scaler").fitted_on == {
-        "table": "training_fitting", "snapshot_id": 1,
+        "table": "training_fitting", "snapshot_id": 1, "commit": commit,
     }  # fmt: skip
-    told = run("fitted", "list").output.splitlines()
-    assert told[0].split() == [
+    reported = run("fitted", "list").output.splitlines()
+    assert reported[0].split() == [
         "name", "version", "kind", "columns", "rows", "fitted", "at", "digest", "exported",
     ]  # fmt: skip
-    assert told[1].split()[:5] == ["amount_scaler", "1", "standard_scaler", "2", "2"]
-    assert told[1].endswith("no")
+    assert reported[1].split()[:5] == ["amount_scaler", "1", "standard_scaler", "2", "2"]
+    assert reported[1].endswith("no")
     assert 'names      ["sum_amount_30d", "share"]' in run("fitted", "show", "amount_scaler").output
 
     pinned = pin(1)
@@ -154,9 +155,9 @@ def test_the_definition_is_described_and_drawn_with_its_version(project: Project
     assert {"kind": "fitted_transformer", "name": "amount_scaler v1"} in document["made_of"]
     assert {"kind": "interaction", "name": "share"} in document["made_of"]
     assert document["used_by"] == [{"kind": "service", "name": "model"}]
-    told = run("describe", "scaled").output
-    assert "of           spend:sum_amount_30d, share" in told
-    assert f"fitted       name: amount_scaler, version: 1, digest: {digest}" in told
+    reported = run("describe", "scaled").output
+    assert "of           spend:sum_amount_30d, share" in reported
+    assert f"fitted       name: amount_scaler, version: 1, digest: {digest}" in reported
     drawn = run("graph", "scaled").output
     assert f"fitted transformer amount_scaler v1  (standard_scaler, {digest})" in drawn
     assert "transformed scaled  (list(float64, 2))" in drawn
@@ -198,18 +199,18 @@ def test_a_version_is_exported_as_an_onnx_model(project: Project) -> None:
     pytest.importorskip("onnx", reason="pip install 'paimon-features[onnx]'")
     runtime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
     project.fitted.save("amount_scaler", fit(project))
-    told = run("fitted", "export", "amount_scaler", "1", "--onnx", "scaler.onnx").output
-    assert told == "amount_scaler v1: scaler.onnx, inputs sum_amount_30d, share\n"
+    reported = run("fitted", "export", "amount_scaler", "1", "--onnx", "scaler.onnx").output
+    assert reported == "amount_scaler v1: scaler.onnx, inputs sum_amount_30d, share\n"
     assert not Path("fitted").exists()
     session = runtime.InferenceSession("scaler.onnx", providers=["CPUExecutionProvider"])
     feeds = {"sum_amount_30d": np.array([[8.0]], np.float32), "share": np.array([[0.75]], "f4")}
     assert session.run(None, feeds)[0].tolist() == [[1.0, 1.0]]
-    told = session.get_modelmeta().custom_metadata_map
-    assert (told["name"], told["version"]) == ("amount_scaler", "1")
-    assert told["digest"] == project.fitted.load("amount_scaler").digest
+    reported = session.get_modelmeta().custom_metadata_map
+    assert (reported["name"], reported["version"]) == ("amount_scaler", "1")
+    assert reported["digest"] == project.fitted.load("amount_scaler").digest
 
 
-def test_wrong_names_are_told(project: Project) -> None:
+def test_wrong_names_are_reported(project: Project) -> None:
     assert "no transformer is saved yet" in run("fitted", "list").output
     project.fitted.save("amount_scaler", fit(project))
     assert "no fitted transformer 'amont'" in run("fitted", "show", "amont", code=2).output

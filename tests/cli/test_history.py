@@ -52,11 +52,13 @@ def test_the_same_command_writes_the_same_bytes_whatever_the_memory(project: Pro
 
 
 def test_json_names_the_sources_and_as_of_takes_their_snapshots(project: Project) -> None:
-    told = json.loads(run("--features", "customer:count_7d,customer:sum_spent_1d", "--json").stdout)
-    assert told["features"] == ["count_7d", "sum_spent_1d"]
+    reported = json.loads(
+        run("--features", "customer:count_7d,customer:sum_spent_1d", "--json").stdout
+    )
+    assert reported["features"] == ["count_7d", "sum_spent_1d"]
     before = pq.read_table("out.parquet")
     commit(project, [(1, NOW - 2, 100.0)])
-    pins = [f"--as-of={s['table']}@{s['snapshot_id']}" for s in told["sources"]]
+    pins = [f"--as-of={s['table']}@{s['snapshot_id']}" for s in reported["sources"]]
     assert run("--features", "customer:count_7d,customer:sum_spent_1d", *pins).exit_code == 0
     assert pq.read_table("out.parquet").equals(before)
     assert run("--features", "customer:count_7d,customer:sum_spent_1d").exit_code == 0

@@ -96,9 +96,9 @@ def test_an_interaction_is_described_and_drawn(project: Project) -> None:
     assert document["request"] == {"price": "float64"}
     assert document["made_of"] == [{"kind": "feature_view", "name": "spend"}]
     assert document["used_by"] == [{"kind": "service", "name": "model"}]
-    told = run("describe", "over").output
-    assert "expression  ratio(price, spend:sum_amount_30d, zero=0)" in told
-    assert "    spend:sum_amount_30d\n" in told
+    reported = run("describe", "over").output
+    assert "expression  ratio(price, spend:sum_amount_30d, zero=0)" in reported
+    assert "    spend:sum_amount_30d\n" in reported
     assert "interaction over  (float64)" in run("graph").output
     run("graph", "--format", "svg")
 
@@ -122,9 +122,9 @@ def test_interactions_are_looked_up_with_their_inputs(project: Project) -> None:
         ["over", "0.5", "1"],
         ["count_30d", "1", "-", "MISSING"],
     ]
-    told = run("lookup", "over", "spend:sum_amount_1d", *keys[:2], *keys[4:], "--request",
+    reported = run("lookup", "over", "spend:sum_amount_1d", *keys[:2], *keys[4:], "--request",
                "price=4,2", "--json")  # fmt: skip
-    assert json.loads(told.output)["rows"] == [
+    assert json.loads(reported.output)["rows"] == [
         {"customer_id": 1, "over": 0.5, "sum_amount_1d": 6.0},
         {"customer_id": 2, "over": 0.5, "sum_amount_1d": 0.0},
     ]

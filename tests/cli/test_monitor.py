@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from paimon_features.cli import cli
 from paimon_features.oracle.monitoring import naive_ks
 from paimon_features.project import Project
-from paimon_features.windows import DAY_MS
+from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.monitoring.shop import COUNTRIES, START, Shop, open_shop, random_rows
 
 MIDDLE = START + 2 * DAY_MS
@@ -62,13 +62,13 @@ def test_tiles_and_events_tell_the_same_of_both_ranges(shop: Shop) -> None:
         for side, rows in members.items()
     }
     for side, rows in members.items():
-        for told in (found["price"][side], events["price"][side]):
-            assert told["rows"] == len(rows)
-            assert told["count"] == len(values[side])
-            assert told["null_share"] == pytest.approx(1 - len(values[side]) / len(rows))
-            assert told["mean"] == pytest.approx(values[side].mean(), rel=1e-12)
-            assert told["deviation"] == pytest.approx(values[side].std(), rel=1e-12)
-            assert (told["low"], told["high"]) == (values[side].min(), values[side].max())
+        for reported in (found["price"][side], events["price"][side]):
+            assert reported["rows"] == len(rows)
+            assert reported["count"] == len(values[side])
+            assert reported["null_share"] == pytest.approx(1 - len(values[side]) / len(rows))
+            assert reported["mean"] == pytest.approx(values[side].mean(), rel=1e-12)
+            assert reported["deviation"] == pytest.approx(values[side].std(), rel=1e-12)
+            assert (reported["low"], reported["high"]) == (values[side].min(), values[side].max())
         assert events["price"][side]["quantiles"]["p50"] == np.median(values[side])
         # from tiles within the bin of the median, which is one of 1 to 10
         assert abs(found["price"][side]["quantiles"]["p50"] - np.median(values[side])) <= 5
@@ -77,9 +77,14 @@ def test_tiles_and_events_tell_the_same_of_both_ranges(shop: Shop) -> None:
     exact = naive_ks(values["current"].tolist(), values["reference"].tolist())
     assert events["price"]["drift"]["ks"] == pytest.approx(exact, abs=1e-12)
     assert found["price"]["drift"]["ks"] <= exact + 1e-12
-    for told in (found, events):
-        assert told["price"]["drift"]["psi"] > 0.1 > told["gift"]["drift"]["psi"]
-        assert told["price"]["drift"]["noise"] < 0.1
+    for reported in (found, events):
+        assert reported["price"]["drift"]["psi"] > 0.1 > reported["gift"]["drift"]["psi"]
+        assert reported["price"]["drift"]["expected_psi"] < 0.1
+        assert (
+            reported["price"]["drift"]["psi_p_value"]
+            < 1e-4
+            < reported["gift"]["drift"]["psi_p_value"]
+        )
 
 
 def test_without_more_said_the_newest_week_is_compared_with_the_four_before(shop: Shop) -> None:
@@ -118,9 +123,12 @@ def test_features_are_those_of_all_known_entities_at_the_end_of_each_range(shop:
         {"customer_id": [1, 2, 3], "event_time_ms": [ends[0] - 1, ends[1] - 1, ends[1]]}
     )
     project.build_training_set("people", "spend", rows, replace=True)
-    asked = columns_of("spend", "--features", "count_7d", "--rows", "training_people@1",
+    requested = columns_of("spend", "--features", "count_7d", "--rows", "training_people@1",
                        "--range", f"{ends[0]}..", "--against", f"..{ends[0]}")  # fmt: skip
-    assert (asked["count_7d"]["current"]["rows"], asked["count_7d"]["reference"]["rows"]) == (2, 1)
+    assert (
+        requested["count_7d"]["current"]["rows"],
+        requested["count_7d"]["reference"]["rows"],
+    ) == (2, 1)
 
 
 def test_a_training_set_is_compared_by_the_times_of_its_rows(shop: Shop) -> None:
@@ -143,6 +151,7 @@ def test_cron_learns_of_drift_by_the_exit_status(shop: Shop) -> None:
     run(*calm, "--fail-over", "0.1")
     over = run("monitor", "kept", "--columns", "price,gift", *RANGES, "--fail-over", "0.1", code=1)
     assert "over 0.1: price: PSI" in over.output
+    assert "<= 0.01 corrected for 2 columns, " in over.output
     assert "over 0.1: gift" not in over.output
     # what cannot be told does not pass
     unknown = run("monitor", "kept", "--columns", "noise", *RANGES, "--from", "tiles",
@@ -156,19 +165,40 @@ def test_cron_learns_of_drift_by_the_exit_status(shop: Shop) -> None:
     ).output  # fmt: skip
 
 
+def test_a_psi_by_chance_and_too_few_rows_pass_and_are_reported(shop: Shop) -> None:
+    # the same distribution twice, of an hour each
+    ranges = ("--range", f"{START + DAY_MS}..{START + DAY_MS + HOUR_MS}",
+              "--against", f"{START}..{START + HOUR_MS}")  # fmt: skip
+    command = ("monitor", "kept", "--columns", "price,amount", *ranges, "--fail-over", "0.2")
+    few = run(*command).output
+    assert "not checked: price: too few rows: " in few
+    assert "; expected 100 or more" in few
+    chance = run(*command, "--min-count", "5").output
+    assert "no alarm: price: PSI" in chance
+    assert "> 0.2 (without a change" in chance
+    assert "> 0.01 corrected for 2 columns" in chance
+    document = json.loads(run(*command, "--min-count", "5", "--json").output)
+    assert document["limits"] == {"psi": 0.2, "false_alarms": 0.01, "min_count": 5}
+    assert document["failed"] == []
+    verdict = document["verdicts"][0]
+    assert (verdict["column"], verdict["status"]) == ("price", "chance")
+    assert verdict["p_value"] >= document["columns"][0]["drift"]["psi_p_value"] > 0.01
+    assert "--false-alarms" in run(*command, "--false-alarms", "0", code=2).output
+
+
 def test_the_table_shows_both_ranges_and_files_are_written(shop: Shop, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
-    told = run("monitor", "kept", "--columns", "price,country", *RANGES, "--out", str(page))
-    lines = told.output.splitlines()
+    reported = run("monitor", "kept", "--columns", "price,country", *RANGES, "--out", str(page))
+    lines = reported.output.splitlines()
     assert lines[0].startswith("kept, from tiles: 2011-01-28T00:00:00 to the end (UTC, end exclus")
     assert lines[1].split() == [
         "column", "rows", "null", "mean", "deviation", "min", "p5", "p25", "p50", "p75", "p95",
-        "max", "PSI", "KS",
+        "max", "PSI", "by", "chance", "p", "KS",
     ]  # fmt: skip
     assert lines[2].split()[0] == "price"
     assert lines[3].split()[0] == "reference"
-    assert "price: PSI" in told.output
+    assert "price: PSI" in reported.output
     text = page.read_text()
     assert "<td>price</td>" in text
     assert "data:image/png;base64," in text
@@ -180,6 +210,7 @@ def test_the_table_shows_both_ranges_and_files_are_written(shop: Shop, tmp_path:
     run("monitor", "kept", "--columns", "price,country", *RANGES, "--out", str(gauges))
     written = gauges.read_text()
     assert 'paimon_features_monitor_psi{view="kept",column="price"} 0.' in written
+    assert 'paimon_features_monitor_psi_p_value{view="kept",column="country"} 0.' in written
     assert "# TYPE paimon_features_monitor_null_share gauge" in written
     assert "expected a file that ends with .html" in run(
         "monitor", "kept", "--out", "report.pdf", code=2

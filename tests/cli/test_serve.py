@@ -82,6 +82,7 @@ def test_settings_are_read_with_their_defaults(project: Path) -> None:
         project, "workers = 3", 'max_wait = "1s"', 'cache = "500ms"', 'tokens = "t.toml"',
         "log_sample = 0.5", "reload = false",
     )  # fmt: skip
+    assert settings(project, "max_body_bytes = 100000000").max_buffered_bytes == 300_000_000
     assert (serve.workers, serve.max_wait_ms, serve.cache_ms) == (3, 1_000, 500)
     assert (serve.tokens, serve.log_sample, serve.reload) == (project / "t.toml", 0.5, False)
 
@@ -96,6 +97,8 @@ def test_settings_are_read_with_their_defaults(project: Path) -> None:
         ('max_wait = "soon"', "max_wait"),
         ('log_level = "loud"', "expected debug, info, warning, error"),
         ("log_sample = 2.0", "from 0.0 to 1.0"),
+        ('head_timeout = "0s"', "head_timeout"),
+        ("max_buffered_bytes = 9000000", "at least three times max_body_bytes, 25165824"),
     ],
 )
 def test_a_wrong_setting_names_itself(project: Path, line: str, message: str) -> None:

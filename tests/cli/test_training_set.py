@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from paimon_features.cli import cli
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, read_arrow
+from paimon_features.tables import append_arrow, read_arrow, snapshot
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 DEFINITIONS = """
@@ -89,9 +89,8 @@ def test_parquet_rows_with_times_give_the_same_and_json_says_what_was_made(
     document = json.loads(done.stdout)
     assert document["features"] == ["count_7d"]
     assert (document["rows"], document["rows_without_features"]) == (1, 0)
-    assert document["sources"][1] == {
-        "table": "events_visits", "snapshot_id": 1, "incarnation": 0
-    }  # fmt: skip
+    commit = snapshot(project.lake, "events_visits", 1).commit
+    assert document["sources"][1] == {"table": "events_visits", "snapshot_id": 1, "commit": commit}
     assert read_arrow(project.lake, "training_p")["count_7d"].to_pylist() == [2]
 
 

@@ -214,19 +214,19 @@ def test_a_jar_with_another_hash_is_rejected_and_not_cached(
 
 
 def test_progress_reports_every_byte_of_every_jar(repository: Repository) -> None:
-    told: dict[str, int] = {}
+    reported: dict[str, int] = {}
 
     @contextmanager
     def progress(name: str, size_bytes: int):  # type: ignore[no-untyped-def]
-        told[name] = -size_bytes
+        reported[name] = -size_bytes
 
         def step(count: int) -> None:
-            told[name] += count
+            reported[name] += count
 
         yield step
 
     fetch_jars(progress=progress)
-    assert told == dict.fromkeys(WHOLE, 0)
+    assert reported == dict.fromkeys(WHOLE, 0)
 
 
 def test_without_the_downloader_the_error_names_the_extra(
