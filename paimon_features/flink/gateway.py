@@ -11,6 +11,9 @@ Ctrl-C, it is requested to exit, waited for, and killed by its process id if it 
 
 A program that Flink itself starts (``flink run -py``, application mode) uses the JVM of Flink's
 client or job manager, which started it: none is started here, and none ended.
+
+Each thread of Python keeps the connections it opened (`ThreadConnections`), so that all its calls
+run in one thread of Java.
 """
 
 from __future__ import annotations
@@ -28,6 +31,7 @@ import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -71,6 +75,49 @@ _lock = threading.Lock()
 _running: Gateway | HostGateway | None = None
 
 
+class ThreadConnections:
+    """py4j's idle connections, a stack for each thread of Python.
+
+    A connection is a thread of Java. py4j has one stack for all threads: when another thread (a
+    garbage collection there is enough, which releases Java's objects) uses the last connection, the
+    next call opens a new one. Flink's planner keeps state by thread of Java, from the parsing of a
+    statement to its plan, and fails where the thread has changed (``NullPointerException:
+    metadataHandlerProvider``).
+
+    It replaces ``GatewayClient.deque``. Within a thread, calls are nested (a garbage collection
+    inside a call), and a stack returns the connection of the outer call to the next outer call.
+    There is no lock, which a nested call could not take: operations of dictionaries and lists are
+    atomic. A new thread may continue the stack of an ended one, whose identifier it has.
+    """
+
+    def __init__(self, idle: Iterable[Any] = ()) -> None:
+        self._idle: dict[int, list[Any]] = {threading.get_ident(): list(idle)}
+
+    def append(self, connection: Any) -> None:
+        """Keep an idle connection for the calling thread."""
+        self._idle.setdefault(threading.get_ident(), []).append(connection)
+
+    def pop(self) -> Any:
+        """The connection that the calling thread kept last.
+
+        Raises
+        ------
+        IndexError
+            If it has no idle one; py4j then opens one.
+        """
+        return self._idle.get(threading.get_ident(), []).pop()
+
+    def __len__(self) -> int:
+        """The number of idle connections of the calling thread."""
+        return len(self._idle.get(threading.get_ident(), ()))
+
+    def close(self) -> None:
+        """Close the idle connections of all threads."""
+        for connections in list(self._idle.values()):
+            while connections:
+                connections.pop().close(False)
+
+
 class HostGateway:
     """The JVM that started this program: ``flink run``, or the job manager of an application."""
 
@@ -109,7 +156,9 @@ class Gateway:
         gateway = java_gateway._gateway
         if gateway is not None and self.process.poll() is None:
             # closes the connections that the JVM watches; it then exits by itself
+            connections = gateway._gateway_client.deque
             gateway.shutdown()
+            connections.close()
         try:
             self.process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -161,6 +210,9 @@ def start_gateway(
                 )
             return _running
         if started_by_flink():
+            from pyflink import java_gateway
+
+            _bind_connections(java_gateway.get_gateway())
             _running = HostGateway()
             return _running
         compilers = SHORT_LIVED if short_lived else COMPILE_LATER
@@ -274,9 +326,14 @@ def _connect(java_gateway: Any, port: int) -> None:
     # set for this one call only: a child process must not use this JVM as its own
     os.environ[HOST_PORT] = str(port)
     try:
-        java_gateway.get_gateway()
+        _bind_connections(java_gateway.get_gateway())
     finally:
         del os.environ[HOST_PORT]
+
+
+def _bind_connections(gateway: Any) -> None:
+    client = gateway._gateway_client
+    client.deque = ThreadConnections(client.deque)
 
 
 def _remove_old_logs(log_dir: Path) -> None:

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -34,7 +35,7 @@ from paimon_features.errors import (
 from paimon_features.flink.environment import open_environment, register_lake
 from paimon_features.flink.ingest import job as module
 from paimon_features.flink.ingest.files import IngestResult, ingest_files
-from paimon_features.flink.ingest.job import OPTIONS, IngestJob, IngestProgress, explain
+from paimon_features.flink.ingest.job import OPTIONS, IngestJob, IngestProgress, explain, prepare
 from paimon_features.flink.ingest.ledger import IngestLedger
 from paimon_features.flink.ingest.topic import checkpoint_folder, ingest_kafka
 from paimon_features.flink.sql import ingest as statements
@@ -448,6 +449,29 @@ def test_flink_plans_the_sql_of_a_topic_with_one_scan(tmp_path: Path, topic: Kaf
     assert optimized.count("TableSourceScan(") == 1
     assert "[topic, partition, offset]" in optimized
     assert optimized.count("Reused(reference_id=") == 2
+
+
+def test_a_statement_is_planned_in_the_thread_that_parsed_it_whatever_other_threads_call(
+    tmp_path: Path, topic: KafkaTopic
+) -> None:
+    from pyflink.java_gateway import get_gateway
+
+    lake = new_lake(tmp_path)
+    env = open_environment("streaming", 1, OPTIONS, state_dir=tmp_path / "state")
+    register_lake(env, lake)
+    java = get_gateway().jvm.java.lang.Thread
+    inserts = prepare(env, kafka_statements(CLICKS, topic, IngestRun("kafka-clicks-clicks", None)))
+    parsed_by = java.currentThread().getId()
+    # another thread's call is open while the plan is made
+    other = threading.Thread(target=java.sleep, args=(3000,))
+    other.start()
+    try:
+        planned_by = java.currentThread().getId()
+        plan = str(inserts.explain())
+    finally:
+        other.join()
+    assert planned_by == parsed_by
+    assert "TableSourceScan(" in plan
 
 
 def test_a_stream_resumes_exactly_once_from_its_last_checkpoint(
