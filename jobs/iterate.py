@@ -12,10 +12,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from paimon_features.cli.jobs_iterate import load_program
 from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
 from paimon_features.flink.iteration.job_settings import choose_wire
+from paimon_features.iteration.program_file import load_program
 from paimon_features.project import Project
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,7 +33,10 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 
 def named(tree: ast.Module) -> set[str]:
-    """The modules of ours that string literals of the code name, docstrings excluded."""
+    """The modules of ours that string literals of the code name, docstrings excluded.
+
+    Of an f-string the package before its first value: ``f"trainer_bridge.adapters.{name}"``.
+    """
     docstrings = {
         id(node.body[0].value)
         for node in ast.walk(tree)
@@ -40,15 +44,34 @@ def named(tree: ast.Module) -> set[str]:
         and node.body
         and isinstance(node.body[0], ast.Expr)
     }
-    texts = [
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant)
-        and isinstance(node.value, str)
-        and id(node) not in docstrings
-    ]
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr) and node.values:
+            first = node.values[0]
+            if isinstance(first, ast.Constant) and str(first.value).endswith("."):
+                found.add(str(first.value)[:-1])
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+        ):
+            found.add(node.value)
     pattern = re.compile(r"(?:paimon_features|trainer_bridge)(?:\.[a-z_]\w*)+")
-    return {text for text in texts if pattern.fullmatch(text)}
+    return {text for text in found if pattern.fullmatch(text)}
+
+
+def layers() -> dict[str, int]:
+    """The layer of each package and module below ours, 0 at the top, as import-linter has it."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    return {
+        f"{package}.{name.strip()}": number
+        for contract in settings["tool"]["importlinter"]["contracts"]
+        if contract["type"] == "layers"
+        for package in contract["containers"]
+        if package in PACKAGES
+        for number, layer in enumerate(contract["layers"])
+        for name in layer.split("|")
+    }
 
 
 NAMED = sorted(
@@ -56,6 +79,7 @@ NAMED = sorted(
     for module, path in modules()
     for target in named(ast.parse(path.read_text("utf-8")))
 )
+LAYERS = layers()
 
 
 def test_there_are_imports_by_name() -> None:
@@ -73,14 +97,19 @@ def test_a_module_named_in_a_string_exists(module: str, target: str) -> None:
     assert found or importlib.util.find_spec(parent) is not None, (module, target)
 
 
+def names_upward(module: str, target: str) -> bool:
+    """Whether a module names one that it may not import: of a higher layer."""
+    ours, theirs = (".".join(name.split(".")[:2]) for name in (module, target))
+    if module.split(".")[0] != target.split(".")[0]:
+        return target.startswith("trainer_bridge") and ours != "paimon_features.cli"
+    return ours != theirs and LAYERS.get(theirs, 99) <= LAYERS.get(ours, -1)
+
+
+def test_the_layers_are_those_of_all_packages() -> None:
+    packages = {".".join(module.split(".")[:2]) for module, _ in modules()} - set(PACKAGES)
+    assert packages == LAYERS.keys()
+
+
 def test_only_engines_and_the_runtime_name_modules_above_them() -> None:
-    upward = {
-        (module, target)
-        for module, target in NAMED
-        if target.startswith(("paimon_features.flink", "paimon_features.local", "trainer_bridge."))
-        and not module.startswith(
-            (target.rpartition(".")[0], "trainer_bridge", "paimon_features.cli")
-        )
-        and module.split(".")[:2] != target.split(".")[:2]
-    }
-    assert upward <= ALLOWED, upward - ALLOWED
+    upward = {names for names in NAMED if names_upward(*names)}
+    assert upward == ALLOWED

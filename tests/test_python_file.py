@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.cli.jobs_iterate import load_program
 from paimon_features.definitions.loader import load_definitions
+from paimon_features.iteration.program_file import load_program
 from paimon_features.python_file import run_python_file
 from paimon_features.serving.http.reload import forget_modules_of_folder
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,9 +14,9 @@ import click
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.errors import ConfigurationError, JobError
+from paimon_features.errors import JobError
+from paimon_features.iteration.program_file import load_program
 from paimon_features.project import Project
-from paimon_features.python_file import run_python_file
 
 if TYPE_CHECKING:
     from paimon_features.flink.iteration.job_settings import Mode
@@ -195,48 +193,6 @@ def _how_to_resume(checkpoint: Path | None, folder: Path) -> str:
         "; to resume from its last checkpoint, run the same command with "
         f"--resume {checkpoint} --output {folder}"
     )
-
-
-def load_program(program: str) -> Callable[[Any], Any]:
-    """The function that ``module:function`` or ``file.py:function`` names.
-
-    Raises
-    ------
-    ConfigurationError
-        If there is no such file, module or function.
-    """
-    place, separator, name = program.partition(":")
-    name = name if separator else "build"
-    if place.endswith(".py"):
-        path = Path(place)
-        if not path.is_file():
-            raise ConfigurationError(f"program {program!r}: there is no file {path.absolute()}")
-        module = run_python_file(path, path.stem, importable=True)
-    else:
-        sys.path.insert(0, "")
-        try:
-            module = importlib.import_module(place)
-        except ModuleNotFoundError as error:
-            if error.name is None or not place.startswith(error.name):
-                raise
-            raise ConfigurationError(
-                f"program {program!r}: there is no module {place!r}; expected module:function or "
-                "file.py:function"
-            ) from error
-        finally:
-            sys.path.remove("")
-    build = getattr(module, name, None)
-    if not callable(build):
-        functions = [
-            key
-            for key, value in vars(module).items()
-            if callable(value) and getattr(value, "__module__", None) == module.__name__
-        ]
-        raise ConfigurationError(
-            f"program {program!r}: {place} has no function {name!r}; "
-            f"it has: {', '.join(key for key in functions if not key.startswith('_')) or 'none'}"
-        )
-    return build  # type: ignore[no-any-return]
 
 
 def _print_values(as_json: bool, values: Mapping[str, Any]) -> None:

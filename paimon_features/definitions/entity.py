@@ -23,8 +23,8 @@ class Entity:
     entity ``everything`` has no key: its views aggregate all events.
 
     >>> from paimon_features.schema import Int64
-    >>> Entity("customer", keys={"customer_id": Int64}).key_names
-    ('customer_id',)
+    >>> list(Entity("customer", keys={"customer_id": Int64}).keys)
+    ['customer_id']
     """
 
     name: str
@@ -51,11 +51,6 @@ class Entity:
                     f"entity {self.name!r}: key {key!r} is {kind!r}; "
                     "a key is Int32, Int64, String, Bool or Date"
                 )
-
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """Names of the key columns, in order."""
-        return tuple(self.keys)
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

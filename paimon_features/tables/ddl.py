@@ -1,9 +1,4 @@
-"""Two forms of a table spec: Flink SQL, and the Arrow schema for pypaimon.
-
->>> from paimon_features.tables.specs import registry_spec
->>> print(create_table_sql(registry_spec(), "features").splitlines()[0])
-CREATE TABLE IF NOT EXISTS `features`.`registry` (
-"""
+"""Names and texts in Flink SQL, and table specs as schemas of Arrow and pypaimon."""
 
 from __future__ import annotations
 
@@ -24,26 +19,6 @@ def quote(name: str) -> str:
 def literal(text: str) -> str:
     """A Flink string literal."""
     return "'" + text.replace("'", "''") + "'"
-
-
-def create_table_sql(spec: TableSpec, database: str, catalog: str | None = None) -> str:
-    """Flink DDL of the table in a Paimon catalog; does nothing if the table exists."""
-    lines = [
-        f"  {quote(name)} {kind.flink}{' NOT NULL' if name in spec.primary_key else ''}"
-        for name, kind in spec.columns.items()
-    ]
-    if spec.primary_key:
-        lines.append(f"  PRIMARY KEY ({', '.join(map(quote, spec.primary_key))}) NOT ENFORCED")
-    path = ".".join(quote(part) for part in (catalog, database, spec.name) if part is not None)
-    text = f"CREATE TABLE IF NOT EXISTS {path} (\n" + ",\n".join(lines) + "\n)"
-    if spec.partition_by:
-        text += f" PARTITIONED BY ({', '.join(map(quote, spec.partition_by))})"
-    if spec.options:
-        options = ",\n".join(
-            f"  {literal(key)} = {literal(value)}" for key, value in spec.options.items()
-        )
-        text += f" WITH (\n{options}\n)"
-    return text
 
 
 def arrow_schema(spec: TableSpec) -> pa.Schema:

@@ -20,7 +20,6 @@ from pypaimon.manifest.manifest_list_manager import ManifestListManager
 from paimon_features.errors import SnapshotExpiredError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.metadata_damage import check_rows, metadata_damage
-from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import Snapshot, expired, snapshot, tagged
 from paimon_features.tables.storage import LocalStorage, Storage, damaged
 
@@ -238,39 +237,6 @@ def check_insert_only(table: pa.Table, origin: str) -> None:
             f"{names.get(kind, kind)}; tile tables accept only inserts (a retraction is written "
             "as negated partials). Rebuild the generation from its events"
         )
-
-
-def raw_bucket(
-    lake: Lake, name: str, bucket: int, snapshot_id: int, columns: Sequence[str]
-) -> pa.Table:
-    """All raw rows of one bucket at a snapshot, from every live file, for callers that fold.
-
-    Folding them by the table's merge functions yields the merged content, because files of every
-    level contain partials (there is no changelog producer).
-
-    Raises
-    ------
-    SnapshotExpiredError, TableError
-        As ``live_files`` and ``read_file`` do.
-    """
-    files = live_files(lake, name, snapshot_id, [bucket])
-    schema = lake.schema(name)
-    wanted = pa.schema([schema.field(column).with_nullable(True) for column in columns])
-    tables = [read_file(file, columns).cast(wanted) for file in files]
-    return pa.concat_tables(tables) if tables else wanted.empty_table()
-
-
-def merge_live_bucket(
-    lake: Lake, name: str, bucket: int, snapshot_id: int, columns: Sequence[str]
-) -> pa.Table:
-    """The merged rows of one bucket at a snapshot, one per key.
-
-    Raises
-    ------
-    SnapshotExpiredError, UnknownNameError
-        As ``read_arrow`` does.
-    """
-    return read_arrow(lake, name, columns, snapshot_id, buckets=[bucket])
 
 
 def manifest_damage(lake: Lake, name: str, snapshot_id: int) -> AbstractContextManager[None]:

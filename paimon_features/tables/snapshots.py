@@ -43,10 +43,6 @@ class Snapshot:
     properties: dict[str, str] = field(default_factory=dict)
 
     @property
-    def commit_kind(self) -> str:
-        return self.kind
-
-    @property
     def ref(self) -> str:
         """``number@commit``: names this snapshot, and never a later one of the same number."""
         return f"{self.id}@{self.commit}"

@@ -20,13 +20,12 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import (
     DataFile,
     live_files,
-    merge_live_bucket,
-    raw_bucket,
     read_delta,
     read_file,
 )
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.writer import append_arrow
+from tests.tables.spec_forms import raw_bucket
 
 ByKey = Callable[[pa.Table], dict[tuple[Any, ...], dict[str, Any]]]
 
@@ -79,7 +78,7 @@ def test_folding_the_raw_files_of_a_bucket_equals_its_merged_read(
     for bucket in (0, 1):
         raw = raw_bucket(lake, name, bucket, 4, [*keys, "p_n", "p_i"])
         folded = raw.group_by(keys).aggregate([("p_n", "sum"), ("p_i", "max")])
-        merged = merge_live_bucket(lake, name, bucket, 4, tiles.spec.columns)
+        merged = read_arrow(lake, name, tiles.spec.columns, 4, buckets=[bucket])
         assert raw.num_rows > merged.num_rows == folded.num_rows
         order = [(key, "ascending") for key in keys]
         for column in ("p_n_sum", "p_i_max"):

@@ -17,13 +17,14 @@ from paimon_features.errors import SnapshotExpiredError
 from paimon_features.schema import Int64, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import earliest_snapshot_id, register_consumer
-from paimon_features.tables.ddl import create_table_sql, quote
-from paimon_features.tables.deltas import live_files, raw_bucket, read_delta, read_file
+from paimon_features.tables.ddl import quote
+from paimon_features.tables.deltas import live_files, read_delta, read_file
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import snapshots
 from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec, registry_spec, tiles_spec
 from paimon_features.tables.writer import append_arrow
+from tests.tables.spec_forms import create_table_sql, raw_bucket
 
 pytestmark = pytest.mark.flink
 

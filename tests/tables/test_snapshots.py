@@ -55,7 +55,7 @@ def test_snapshots_come_in_order_with_what_they_added(lake: Lake, table: str) ->
     assert [s.id for s in found] == [1, 2, 3, 4]
     assert [s.delta_records for s in found] == [1, 2, 3, 4]
     assert [s.total_records for s in found] == [1, 3, 6, 10]
-    assert {s.commit_kind for s in found} == {"APPEND"}
+    assert {s.kind for s in found} == {"APPEND"}
     assert [s.id for s in snapshots(lake, table, from_id=3)] == [3, 4]
     assert list(snapshots(lake, table, from_id=5)) == []
     assert latest_snapshot(lake, table) == found[-1]

@@ -6,7 +6,7 @@ import pytest
 
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import Decimal, Float64, Int32, Int64, List, String, Timestamp
-from paimon_features.tables.ddl import arrow_schema, create_table_sql
+from paimon_features.tables.ddl import arrow_schema
 from paimon_features.tables.specs import (
     TableSpec,
     events_spec,
@@ -17,6 +17,7 @@ from paimon_features.tables.specs import (
     tiles_spec,
     training_spec,
 )
+from tests.tables.spec_forms import create_table_sql
 
 
 def test_the_statement_of_a_tile_table_is_golden() -> None:

@@ -14,9 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.cli.jobs_iterate import Watch, load_program
+from paimon_features.cli.jobs_iterate import Watch
 from paimon_features.config import FlinkConfig
 from paimon_features.errors import ConfigurationError
+from paimon_features.iteration.program_file import load_program
 
 PROGRAM = """
 from paimon_features.iteration import *
@@ -66,7 +67,10 @@ def program(tmp_path: Path) -> Path:
 def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
     assert load_program(str(program)).__name__ == "build"
     assert load_program(f"{program}:build").__name__ == "build"
-    assert load_program("paimon_features.cli.jobs_iterate:load_program").__name__ == "load_program"
+    assert (
+        load_program("paimon_features.iteration.program_file:load_program").__name__
+        == "load_program"
+    )
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,7 @@ def test_a_program_is_found_by_file_or_by_module(program: Path) -> None:
         ("there/is/none.py", "no file"),
         ("there_is.none:build", "no module 'there_is.none'"),
         (
-            "paimon_features.cli.jobs_iterate:nothing",
+            "paimon_features.iteration.program_file:nothing",
             "no function .nothing.; it has: .*load_program",
         ),
     ],

@@ -1,0 +1,54 @@
+"""Programs by name: a function of a module, or of a Python file."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from paimon_features.errors import ConfigurationError
+from paimon_features.python_file import run_python_file
+
+
+def load_program(program: str) -> Callable[[Any], Any]:
+    """The function that ``module:function`` or ``file.py:function`` names.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such file, module or function.
+    """
+    place, separator, name = program.partition(":")
+    name = name if separator else "build"
+    if place.endswith(".py"):
+        path = Path(place)
+        if not path.is_file():
+            raise ConfigurationError(f"program {program!r}: there is no file {path.absolute()}")
+        module = run_python_file(path, path.stem, importable=True)
+    else:
+        sys.path.insert(0, "")
+        try:
+            module = importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            if error.name is None or not place.startswith(error.name):
+                raise
+            raise ConfigurationError(
+                f"program {program!r}: there is no module {place!r}; expected module:function or "
+                "file.py:function"
+            ) from error
+        finally:
+            sys.path.remove("")
+    build = getattr(module, name, None)
+    if not callable(build):
+        functions = [
+            key
+            for key, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
+        ]
+        raise ConfigurationError(
+            f"program {program!r}: {place} has no function {name!r}; "
+            f"it has: {', '.join(key for key in functions if not key.startswith('_')) or 'none'}"
+        )
+    return build  # type: ignore[no-any-return]
