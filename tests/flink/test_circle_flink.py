@@ -132,8 +132,6 @@ def test_feedback_changes_the_samples_of_a_running_training(churn: Project) -> N
             time.sleep(0.1)
     latency_s = [closed[step] - written[step] for step in closed]
     print(f"{len(closed)} steps came back, after {min(latency_s):.1f} to {max(latency_s):.1f} s")
-    # the job starts during the training: the first steps waited for it
-    assert min(latency_s) < 10
     # the difficult sample is drawn more often than one time in forty
     first = next(n for n, one in enumerate(drawn) if one.snapshot_id) * 5 + 5
     assert np.mean(counts[first:]) > 3 * 16 / ROWS

@@ -83,12 +83,15 @@ class Trials:
         Duration of a trial, after warm-up.
     warm_s
         Maximum duration of the warm-up, which with a cache is the first epoch.
+    clock
+        Seconds from any start; a simulation passes its own.
     """
 
     build: Build
     step: Callable[[Any], Any] | None = None
     trial_s: float = 0.5
     warm_s: float = 30.0
+    clock: Callable[[], float] = time.perf_counter
 
     def __post_init__(self) -> None:
         self.rates: dict[Setting, list[float]] = {}
@@ -126,8 +129,8 @@ class Trials:
                 self.notes[setting] = f"no epoch within {self.warm_s:g} s, so the cache is not warm"
                 return 0.0
             next(batches)  # starts its threads
-            count, started = 0, time.perf_counter()
-            while (elapsed_s := time.perf_counter() - started) < self.trial_s or not count:
+            count, started = 0, self.clock()
+            while (elapsed_s := self.clock() - started) < self.trial_s or not count:
                 batch = next(batches)
                 if self.step is not None:
                     self.step(batch)
@@ -136,8 +139,8 @@ class Trials:
             return count / elapsed_s
 
     def _one_epoch(self, made: Iterable[Any]) -> bool:
-        until = time.perf_counter() + self.warm_s
-        return all(time.perf_counter() < until for _ in made)
+        until = self.clock() + self.warm_s
+        return all(self.clock() < until for _ in made)
 
 
 def autotune(
@@ -152,6 +155,7 @@ def autotune(
     trial_s: float = 0.5,
     repeats: int = 3,
     warm_s: float = 30.0,
+    clock: Callable[[], float] = time.perf_counter,
     verbose: bool = True,
 ) -> Tuned:
     """Return the fastest setting found.
@@ -168,7 +172,7 @@ def autotune(
         of a :class:`~trainer_bridge.preprocess.Pipeline` does.
     caches, parallel, prefetch
         The candidates; ``parallel`` up to twice the number of cores by default.
-    step, trial_s, repeats, warm_s
+    step, trial_s, repeats, warm_s, clock
         See :class:`Trials`; ``repeats`` trials of each side decide a comparison.
     verbose
         Print every trial and the choice.
@@ -180,15 +184,18 @@ def autotune(
 
     Examples
     --------
+    A pipeline that spends simulated seconds, half of them with two parallel calls:
+
+    >>> simulated_s = [0.0]
     >>> class Slow:
     ...     def __init__(self, setting):
-    ...         self.seconds = 0.004 / setting.parallel
+    ...         self.batch_s = 0.004 / setting.parallel
     ...     def __iter__(self):
     ...         for _ in range(3):
-    ...             time.sleep(self.seconds)
+    ...             simulated_s[0] += self.batch_s
     ...             yield np.zeros(8)
     >>> found = autotune(Slow, memory_limit=1 << 20, caches=["none"], parallel=[1, 2],
-    ...                  prefetch=[0], trial_s=0.02, verbose=False)
+    ...                  prefetch=[0], clock=lambda: simulated_s[0], verbose=False)
     >>> found.setting
     Setting(parallel=2, prefetch=0, cache='none')
     """
@@ -196,7 +203,7 @@ def autotune(
         if cache not in CACHES:
             raise ConfigurationError(f"caches: {cache!r}; expected some of {', '.join(CACHES)}")
     ladders = _Ladders(sorted(parallel or _up_to_twice_the_cores()), sorted(prefetch), list(caches))
-    trials = Trials(build, step, trial_s, warm_s)
+    trials = Trials(build, step, trial_s, warm_s, clock)
     batch_bytes = _batch_bytes(build, ladders.least)
 
     def fits(setting: Setting) -> bool:

@@ -143,7 +143,7 @@ def test_a_benchmark_counts_and_measures(
     assert found["elapsed_time"] >= 0.05
     assert found["throughput"] == pytest.approx(5 / found["elapsed_time"])
     assert found["samples_per_sec"] == pytest.approx(50 / found["elapsed_time"])
-    assert 10 <= found["latency_per_batch_ms"] <= found["elapsed_time"] * 1000 / 5 + 1
+    assert found["latency_per_batch_ms"] <= found["elapsed_time"] * 1000 / 5 + 1
     assert (
         0
         < found["latency_p50_ms"]

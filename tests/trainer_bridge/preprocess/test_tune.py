@@ -1,8 +1,10 @@
-"""Tuning of pipelines: what is chosen is what was measured to be fastest, within the memory."""
+"""Tuning of pipelines: what is chosen is what was measured to be fastest, within the memory.
+
+Seconds are simulated: no choice depends on the speed of this machine.
+"""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,32 +20,52 @@ from trainer_bridge.testing.sample_tables import make_samples
 SIZES = (9, 3, 17, 30, 1, 26)
 
 
-class Fake:
-    """A pipeline whose speed is known: batches take so many seconds, by its setting."""
+class Clock:
+    """Simulated seconds; a reading takes one millisecond."""
 
-    def __init__(self, seconds: float, log: list[str] | None = None) -> None:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 0.001
+        return self.now_s
+
+    def spend(self, seconds: float) -> None:
+        self.now_s += seconds
+
+
+class Fake:
+    """A pipeline whose speed is known: each batch takes so many seconds of the clock."""
+
+    def __init__(self, clock: Clock, seconds: float, log: list[str] | None = None) -> None:
+        self.clock = clock
         self.seconds = seconds
         self.log = log if log is not None else []
 
     def __iter__(self) -> Iterator[Any]:
         for _ in range(5):
-            time.sleep(self.seconds)
+            self.clock.spend(self.seconds)
             yield np.zeros((4, 8))
 
     def close(self) -> None:
         self.log.append("closed")
 
 
-def test_the_climb_finds_the_best_of_a_known_landscape() -> None:
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def test_the_climb_finds_the_best_of_a_known_landscape(clock: Clock) -> None:
     closed: list[str] = []
 
     def build(setting: Any) -> Fake:
         cost = 4.0 / min(setting.parallel, 2) + (3.0 if setting.prefetch < 2 else 0.0)
-        return Fake((0.3 * cost if setting.cache == "memory" else cost) / 1000, closed)
+        return Fake(clock, 0.3 * cost if setting.cache == "memory" else cost, closed)
 
     found = autotune(
-        build, memory_limit=1 << 20, parallel=[1, 2, 4], prefetch=[0, 1, 2], trial_s=0.02,
-        repeats=2, verbose=False,
+        build, memory_limit=1 << 20, parallel=[1, 2, 4], prefetch=[0, 1, 2], trial_s=20.0,
+        repeats=2, clock=clock, verbose=False,
     )  # fmt: skip
     assert found.setting.cache == "memory"
     assert found.setting.parallel >= 2
@@ -51,17 +73,19 @@ def test_the_climb_finds_the_best_of_a_known_landscape() -> None:
     assert len(closed) >= len(found.trials)
 
 
-def test_settings_beyond_the_memory_limit_are_not_tried(capsys: pytest.CaptureFixture[str]) -> None:
+def test_settings_beyond_the_memory_limit_are_not_tried(
+    clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
     tried = []
 
     def build(setting: Any) -> Fake:
         tried.append(setting)
-        return Fake(0.001)
+        return Fake(clock, 0.1)
 
     batch_bytes = 4 * 8 * 8
     found = autotune(
         build, memory_limit=3 * batch_bytes, dataset_bytes=5 * batch_bytes, parallel=[1, 2],
-        prefetch=[0, 1, 2], trial_s=0.005, repeats=1,
+        prefetch=[0, 1, 2], repeats=1, clock=clock,
     )  # fmt: skip
     assert all(setting.parallel + setting.prefetch <= 3 for setting in tried)
     assert all(setting.cache == "none" for setting in tried)
@@ -72,23 +96,23 @@ def test_settings_beyond_the_memory_limit_are_not_tried(capsys: pytest.CaptureFi
         autotune(build, memory_limit=100, verbose=False)
 
 
-def test_a_cache_that_is_never_warm_is_not_chosen() -> None:
+def test_a_cache_that_is_never_warm_is_not_chosen(clock: Clock) -> None:
     found = autotune(
-        lambda setting: Fake(0.005), memory_limit=1 << 20, parallel=[1], prefetch=[0, 1],
-        trial_s=0.01, repeats=1, warm_s=0.001, verbose=False,
+        lambda setting: Fake(clock, 0.1), memory_limit=1 << 20, parallel=[1], prefetch=[0, 1],
+        repeats=1, warm_s=0.2, clock=clock, verbose=False,
     )  # fmt: skip
     assert found.setting.cache == "none"
     [note] = [trial.note for trial in found.trials if trial.setting.cache == "memory"]
-    assert "no epoch within 0.001 s" in note
+    assert "no epoch within 0.2 s" in note
 
 
-def test_a_setting_that_cannot_be_run_is_passed_over() -> None:
+def test_a_setting_that_cannot_be_run_is_passed_over(clock: Clock) -> None:
     def build(setting: Any) -> Fake:
         if setting.prefetch:
             raise ConfigurationError("no prefetch here")
-        return Fake(0.001)
+        return Fake(clock, 0.1)
 
-    options = {"memory_limit": 1 << 20, "parallel": [1], "trial_s": 0.005, "verbose": False}
+    options = {"memory_limit": 1 << 20, "parallel": [1], "clock": clock, "verbose": False}
     found = autotune(build, prefetch=[0, 2], repeats=1, **options)
     assert found.setting.prefetch == 0
     with pytest.raises(ConfigurationError, match="caches: 'ram'"):
@@ -120,13 +144,13 @@ def test_a_pipeline_opened_with_a_setting_gives_the_same_batches(
         open_with(pipeline, Setting(1, 0, "disk"), 100_000)
 
 
-def test_an_expensive_map_is_cached_and_a_tight_limit_is_kept(lake: Lake) -> None:
+def test_an_expensive_map_is_cached_and_a_tight_limit_is_kept(lake: Lake, clock: Clock) -> None:
     def expensive(rows: Any) -> dict[str, Any]:
-        time.sleep(0.001 * len(rows["x"]))
+        clock.spend(0.01 * len(rows["x"]))
         return {"z": rows["x"] * 2}
 
     pipeline = Pipeline(lake, make_samples(lake, [40])).map(expensive, reads=["x"]).select("z")
-    options: dict[str, Any] = {"parallel": [1], "prefetch": [0], "trial_s": 0.05, "repeats": 1}
+    options: dict[str, Any] = {"parallel": [1], "prefetch": [0], "repeats": 1, "clock": clock}
     found = autotune_pipeline(pipeline.batch(10), memory_limit=2000, verbose=False, **options)
     assert found.setting.cache == "memory"
     # a quarter of this limit is too little for a block: no cache then, and the trial says why
