@@ -38,8 +38,9 @@ from trainer_bridge.preprocess.stages import (
     Stage,
 )
 from trainer_bridge.readers.epoch_rows import RowSampler
+from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
 from trainer_bridge.readers.pins import pinned_snapshot
-from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 _PROBE_ROWS = 64
 _PROBE_BLOCK_ROWS = 65_536

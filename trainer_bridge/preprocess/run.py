@@ -34,7 +34,8 @@ from trainer_bridge.preprocess.stages import (
     RowStage,
     Select,
 )
-from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
+from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 _NO_COLUMNS = pa.schema([])
 """Request for the columns of a prepared layout."""

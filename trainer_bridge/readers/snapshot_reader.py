@@ -12,7 +12,7 @@ from typing import Any, Never, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.errors import ConfigurationError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import delete_consumer
 from trainer_bridge.batches.forms import ArrowForm, Batch
@@ -23,17 +23,17 @@ from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.quality import shuffle_quality
 from trainer_bridge.order.rank_shard import RankShard
-from trainer_bridge.order.reader_state import ReaderState, check_position, other_seed
+from trainer_bridge.order.reader_state import ReaderState
 from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.by_index import refuse_index, refuse_random_split
 from trainer_bridge.readers.epoch_rows import EpochRows, OrderedRows, RowSampler, SampledRows
+from trainer_bridge.readers.loss_weights import with_loss_weights
 from trainer_bridge.readers.opened_snapshot import OpenedSnapshot
 from trainer_bridge.readers.read_plan import ReaderKeywords, ReadPlan
 from trainer_bridge.readers.read_session import CHUNK_ROWS, ReadSession
 from trainer_bridge.readers.read_stats import ReadStats
-
-SAMPLE_WEIGHT = "sample_weight"
+from trainer_bridge.readers.state_checks import check_state, sampler_of
 
 
 class SnapshotReader:
@@ -377,8 +377,8 @@ class SnapshotReader:
             If the blocks that have to be open there exceed the budget.
         """
         found = ReaderState.from_dict(dict(state))
-        sampler = self._sampler_of(found)
-        self._check_state(found, sampler)
+        sampler = sampler_of(self._sampler, found)
+        check_state(found, self.table, self.layout.where, sampler)
         self._stop()
         mine, snapshot = self._origin, self._snapshot
         same = all(
@@ -555,39 +555,6 @@ class SnapshotReader:
     def _checked_state(self, state: Mapping[str, Any]) -> dict[str, Any]:
         return ReaderState.from_dict(dict(state)).to_dict()
 
-    def _sampler_of(self, found: ReaderState) -> RowSampler | None:
-        """The sampler with the seed of a state; itself if that is the same, or unknown."""
-        sampler = self._sampler
-        if sampler is None or not hasattr(sampler, "reseed"):
-            return sampler
-        seed = other_seed(found.sampler, own := sampler.identity())
-        if seed is None or seed == own["seed"]:
-            return sampler
-        other: RowSampler = copy.copy(sampler)
-        other.reseed(seed)  # type: ignore[attr-defined]
-        return other
-
-    def _check_state(self, found: ReaderState, sampler: RowSampler | None) -> None:
-        """Raise RequestError for a state of something else than this reader reads."""
-        if found.table != self.table:
-            raise RequestError(
-                f"a state of table {found.table!r} does not fit a reader of {self.table!r}"
-            )
-        if found.where != self.layout.where:
-            raise RequestError(
-                f"table {self.table!r}: the state was taken with where={found.where!r}, this "
-                f"reader has {self.layout.where!r}: other rows, another order; make it with the "
-                "same condition, or start a new epoch"
-            )
-        expected = None if sampler is None else sampler.identity()
-        if found.sampler != expected:
-            raise RequestError(
-                f"the state was taken with the sampler {found.sampler}, this reader has "
-                f"{expected}: make it with the same scores, or start a new epoch"
-            )
-        rows = found.rows if sampler is None else sampler.epoch_size(found.epoch)
-        check_position(found.position, rows, f"a state of table {self.table!r}")
-
     def _check(self) -> None:
         """Raise ConfigurationError where not even one batch can be read."""
         shard = self._shard(self.epoch)
@@ -634,7 +601,7 @@ class SnapshotReader:
         with closing(session.batches(starts)) as batches:
             for start, batch in batches:
                 if sampler is not None:
-                    batch = _weighted(batch, sampler)
+                    batch = with_loss_weights(batch, sampler)
                 # What is handed out counts as read, so the place moves before.
                 self._place = (epoch, start + step) if start != starts[-1] else next_epoch
                 self.stats.rows_delivered += len(batch)
@@ -656,14 +623,3 @@ def _restored(
 
 def _not_running() -> None:
     """In place of a weak reference to an iteration, while none is running."""
-
-
-def _weighted(batch: Batch, sampler: RowSampler) -> Batch:
-    """The batch with the sampler's loss weights, if it has them."""
-    weights = sampler.loss_weights(batch.row_numbers)
-    if weights is None:
-        return batch
-    column = np.asarray(weights, dtype=np.float32)
-    if batch.arrow is not None:
-        return replace(batch, arrow=batch.arrow.append_column(SAMPLE_WEIGHT, pa.array(column)))
-    return replace(batch, columns={**batch.columns, SAMPLE_WEIGHT: column})

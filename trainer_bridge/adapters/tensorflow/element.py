@@ -21,7 +21,8 @@ from paimon_features.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.batches.stacks import cast_matrix, check_stacks
 from trainer_bridge.batches.tensor_columns import ColumnSpec, TensorColumn
-from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT, SnapshotReader
+from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 ROW_NUMBER = "row_number"
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paimon_features.errors import ConfigurationError, UnknownNameError
-from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT
+from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
 
 
 @dataclass(frozen=True)

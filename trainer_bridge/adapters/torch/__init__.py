@@ -15,7 +15,7 @@ from trainer_bridge.adapters.torch.loading import TorchLoader, loader
 from trainer_bridge.adapters.torch.ranks import rank_and_world_size
 from trainer_bridge.adapters.torch.sampler import TorchSampler, as_sampler
 from trainer_bridge.adapters.torch.streams import StreamLoader
-from trainer_bridge.readers.snapshot_reader import SAMPLE_WEIGHT
+from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
 
 __all__ = [
     "SAMPLE_WEIGHT",
