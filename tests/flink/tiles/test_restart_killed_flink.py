@@ -160,6 +160,15 @@ def test_a_running_job_is_listed_exclusive_and_stops_on_request(
     feed.assert_exact()
 
 
+def way_to_kill(number: int) -> tuple[str, str]:
+    """When and what to kill: every kind once in six, in any order, one of two after a commit."""
+    rng = random.Random(SEED + number // 6)
+    victims = {m: rng.sample(("client", "jvm", "both"), 3) for m in ("launch", "commit")}
+    moments = [moment for _ in range(3) for moment in rng.sample(("launch", "commit"), 2)]
+    moment = moments[number % 6]
+    return moment, victims[moment][number % 6 // 2]
+
+
 @pytest.mark.timeout(120 + 60 * KILLS)
 def test_a_repeatedly_killed_job_resumes_exactly(
     target: TileTarget, feed: Feed, client: Callable[..., Client]
@@ -168,12 +177,8 @@ def test_a_repeatedly_killed_job_resumes_exactly(
     #  killed                  ^ or             ^  at some moment, it, its JVM, or both
     print(f"PAIMON_FEATURES_SEED={SEED}")
     rng = random.Random(SEED)
-    # every kind of kill at least once in six, in any order
-    ways = [(m, what) for m in ("launch", "commit") for what in ("client", "jvm", "both")]
     for number in range(KILLS):
-        if number % len(ways) == 0:
-            rng.shuffle(ways)
-        moment, what = ways[number % len(ways)]
+        moment, what = way_to_kill(number)
         running = client()
         feed.commit(rng.randrange(1, 50))
         if moment == "launch":
@@ -191,5 +196,6 @@ def test_a_repeatedly_killed_job_resumes_exactly(
         assert job_state(target.lake, target.record()) in ("LOST", "FAILED")
     feed.commit()
     outcome = submit(target, bounded=True)
-    assert outcome.resumed is not None
+    # a job that was killed after a commit left a checkpoint
+    assert (outcome.resumed is not None) or KILLS < 2
     feed.assert_exact()
