@@ -14,6 +14,7 @@
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
+#   make mutants  faults in windows, merges, records, compare-and-set, restarts: each must fail a test
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
 #
@@ -21,7 +22,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
@@ -30,9 +31,11 @@ REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
 export PYTHON ARGS
+# compiled once: otherwise each of some thousand Python processes compiles all that it imports
+unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@sed -n '3,19s/^# *//p' Makefile
+	@sed -n '3,20s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -79,6 +82,10 @@ chaos:
 fuzz:
 	@tools/setup.sh test
 	.venv/bin/python tools/fuzz.py $(ARGS)
+
+mutants:
+	@tools/setup.sh test
+	.venv/bin/python tools/mutants.py $(ARGS)
 
 lock:
 	@tools/setup.sh test

@@ -1,0 +1,199 @@
+"""Mutation checks of the core: each fault is put into a copy of the code, and its tests must fail.
+
+::
+
+    make mutants                     # all of them (some ten minutes)
+    make mutants ARGS="-k fold"      # those whose file or fault contains a text
+
+A fault that no test catches is printed, and the exit code is 1. A fault whose text is no longer in
+its file is an error, so that this list follows the code.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One fault: ``before`` becomes ``after`` in ``file``; ``tests`` are those that must see it."""
+
+    file: str
+    before: str
+    after: str
+    tests: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.before.strip()!r} -> {self.after.strip()!r}"
+
+
+def _mutants(file: str, tests: str, *faults: tuple[str, str]) -> list[Mutant]:
+    return [Mutant(file, before, after, tests) for before, after in faults]
+
+
+MUTANTS: Sequence[Mutant] = [
+    # windows: where an edge is
+    *_mutants(
+        "paimon_features/windows/window.py",
+        "tests/windows",
+        ("begin = at - self.length\n", "begin = at - self.length + 1\n"),
+        ("return floor_ms(begin, self.start_step_ms)", "return begin"),
+        ("as_of_ms, self.end_step_ms)", "as_of_ms, 1)"),
+        ('self.hop_ms if self.kind == "hop" else 1)', "1)"),
+        ("self.needs_tail and self.length < self.tile_ms", "self.needs_tail and self.length <= 1"),
+        ('if self.kind == "sawtooth" and self.offset_ms else 1', "if self.offset_ms else 1"),
+    ),
+    # partials are merged
+    *_mutants(
+        "paimon_features/aggregates/fold.py",
+        "tests/aggregates/test_laws.py tests/aggregates/test_edges.py paimon_features/aggregates",
+        ("return floor_ms(times.astype(np.int64, copy=False), tile_ms) + tile_ms", "return times"),
+        ("known = np.where(column.valid, column.values, neutral)", "known = column.values"),
+        ("np.exp2(-age_ms / half_life_ms)", "np.exp2(age_ms / half_life_ms)"),
+        ("seen = segments.reduce(np.logical_or, column.valid, False)", "seen = segments.full"),
+        ("segments.spread(newest) - ends", "0 * ends"),
+    ),
+    # records: cells are kept, folded and encoded
+    *_mutants(
+        "paimon_features/materialize/fold.py",
+        "tests/materialize/test_fold.py tests/materialize/test_materializer.py",
+        ('> headers["snapshot"][owner]', '>= headers["snapshot"][owner]'),
+        ("(level == at) & (index >= first[owners])", "(level == at) & (index > first[owners])"),
+        ("gone = ~inside & (level == top)", "gone = ~inside"),
+        ("order = np.lexsort((keys, owners))", "order = np.argsort(owners, kind='stable')"),
+        ('headers["snapshot"] = snapshot\n', ""),
+    ),
+    *_mutants(
+        "paimon_features/online/codec.py",
+        "tests/online/test_codec.py",
+        ('ends + headers["tail"] != lengths', 'ends + headers["tail"] < 0 * lengths'),
+        ('rows[name][:, 0] += bases', 'rows[name][:, 0] += 0 * bases'),
+        ('(headers["format"] != FORMAT).any() or ', ""),
+        ("values if mask is None else np.where(mask, values, 0)", "values"),
+    ),
+    # compare-and-set
+    *_mutants(
+        "paimon_features/online/redis_store/scripts.py",
+        "tests/online/test_stores.py tests/online/test_failures.py "
+        "tests/materialize/test_crashes.py tests/materialize/test_lost_records.py",
+        ("redis.call('GETRANGE', key, 0, #expected - 1) == expected\n", "true\n"),
+        ("fits = redis.call('EXISTS', key) == 0", "fits = true"),
+        ("local open = guard == '' or ", "local open = true or "),
+        ("if ARGV[1] ~= '' and run_id() ~= ARGV[1] then", "if false then"),
+        ("if not fits and again then", "if false then"),
+    ),
+    *_mutants(
+        "paimon_features/materialize/apply.py",
+        "tests/materialize/test_crashes.py tests/materialize/test_lost_records.py "
+        "tests/materialize/test_materializer.py",
+        ("batch = batch.select(places[~np.array(done, bool)])", "batch = batch.select(places[:0])"),
+        ("missing([e for e, b in zip(batch.entities, old, strict=True) if b is None])", "pass"),
+        ("if raw is None or not raw.startswith(self._guard.expected):", "if False:"),
+    ),
+    # where a job may start again
+    *_mutants(
+        "paimon_features/job_control/restart.py",
+        "tests/job_control",
+        ("taken is None or checkpoint.id <= taken", "True"),
+        ("if ledger.committed > newest.id:", "if False:"),
+        ("ledger.handover_snapshot + 1)", "ledger.handover_snapshot)"),
+        ("if s.id < cut]", "if s.id <= cut]"),
+        ("if seen <= checkpoint.id:", "if seen < checkpoint.id:"),
+        ("if unfinished and user and all(", "if unfinished or all("),
+    ),
+    # one owner of a table
+    *_mutants(
+        "paimon_features/tables/claims.py",
+        "tests/tables/test_claims.py tests/tables/test_fencing.py tests/tables/test_lease.py",
+        ("if follower is not None:", "if False:"),
+        ("if not self.files.create(", "if self.files.replace("),
+        ("if number < (self._oldest() or 0):", "if False:"),
+    ),
+    # rows of a training run
+    *_mutants(
+        "trainer_bridge/order/rank_shard.py",
+        "tests/trainer_bridge/order trainer_bridge/order",
+        ("first = (position + self.rank) % common", "first = self.rank % common"),
+        ('if tail and self.last != "drop" else 0', "if tail else 0"),
+        ("(self.positions(start) >= self.num_rows)", "(self.positions(start) > self.num_rows)"),
+    ),
+    # epochs of an iteration
+    *_mutants(
+        "paimon_features/iteration/tracker.py",
+        "paimon_features/iteration/tracker.py tests/iteration/test_semantics_epochs.py "
+        "tests/iteration/test_semantics_termination.py tests/iteration/test_naive_differential.py",
+        ("epoch <= self._rounds[channel]", "epoch < self._rounds[channel]"),
+        ("return (last, END) if last > before else (END,)", "return (END,)"),
+        ("return min(\n            END if ended", "return max(\n            END if ended"),
+    ),
+]  # fmt: skip
+
+
+def copy_of_checkout(folder: Path) -> None:
+    """The tracked files of this checkout, as they are now."""
+    names = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout.split("\0")
+    for name in filter(None, names):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+
+
+def tests_fail(folder: Path, tests: str) -> bool:
+    """Whether one of the tests fails in a copy of the checkout.
+
+    Raises
+    ------
+    SystemExit
+        If they cannot be run at all.
+    """
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+    found = subprocess.run(
+        [*command, *tests.split()], cwd=folder, capture_output=True, text=True, check=False
+    )
+    if found.returncode not in (0, 1):
+        raise SystemExit(f"the tests {tests} did not run:\n{found.stdout[-3000:]}{found.stderr}")
+    return found.returncode == 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Mutation checks of the core.")
+    parser.add_argument("-k", default="", metavar="TEXT", help="Only faults that contain a text.")
+    chosen = [m for m in MUTANTS if parser.parse_args().k in str(m)]
+    for mutant in MUTANTS:
+        if (ROOT / mutant.file).read_text("utf-8").count(mutant.before) != 1:
+            raise SystemExit(f"{mutant}: expected that text once in the file; update the list")
+    survived = []
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        copy_of_checkout(folder)
+        for tests in sorted({m.tests for m in chosen}):
+            if tests_fail(folder, tests):
+                raise SystemExit(f"the tests {tests} fail without any fault")
+        for number, mutant in enumerate(chosen, 1):
+            file = folder / mutant.file
+            right = file.read_text("utf-8")
+            file.write_text(right.replace(mutant.before, mutant.after), "utf-8")
+            caught = tests_fail(folder, mutant.tests)
+            file.write_text(right, "utf-8")
+            print(
+                f"{number}/{len(chosen)} {'caught  ' if caught else 'SURVIVED'} {mutant}",
+                flush=True,
+            )
+            survived += [] if caught else [mutant]
+    print(f"{len(chosen) - len(survived)} of {len(chosen)} faults caught")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
