@@ -70,7 +70,7 @@ MUTANTS: Sequence[Mutant] = [
         ("(level == at) & (index >= first[owners])", "(level == at) & (index > first[owners])"),
         ("gone = ~inside & (level == top)", "gone = ~inside"),
         ("order = np.lexsort((keys, owners))", "order = np.argsort(owners, kind='stable')"),
-        ('headers["snapshot"] = snapshot\n', ""),
+        ('headers["snapshot"] = snapshot', 'headers["snapshot"] += 0'),
     ),
     *_mutants(
         "paimon_features/online/codec.py",

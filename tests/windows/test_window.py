@@ -130,6 +130,17 @@ def test_only_edges_within_tiles_need_raw_events() -> None:
     assert all(w.is_online for w in finest)
 
 
+def test_only_exact_windows_shorter_than_a_tile_may_lie_inside_one() -> None:
+    lengths: list[Length] = [2 * M, 5 * M - 1, 5 * M, CalendarUnit.TODAY, None]
+    found = [window(length, "exact").fits_in_a_tile for length in lengths]
+    assert found == [True, True, False, True, False]
+    assert not any(window(5 * M, kind).fits_in_a_tile for kind in KINDS)
+    # for every read, start and end of a longer one are in different tiles, or its end is an edge
+    for as_of_ms in range(Q, Q + 10 * M, 12_345):
+        start, end = window(5 * M, "exact").bounds(as_of_ms)
+        assert start // (5 * M) < end // (5 * M)
+
+
 def test_decay_counts_to_the_read_and_in_a_hop_window_to_the_hop() -> None:
     assert window(HOUR_MS, offset=HOUR_MS).read_time(Q) == Q
     assert window(HOUR_MS, "exact", offset=HOUR_MS).read_time(Q) == Q
