@@ -35,8 +35,10 @@ def cluster() -> None:
 
 @cluster.command()
 @click.option("--task-managers", type=int, default=None, help="Worker processes; default: 1.")
-@click.option("--slots", type=int, default=None, help="Parallel tasks of each; default: 8.")
-@click.option("--memory-mb", type=int, default=None, help="Of each worker; default: 2048.")
+@click.option("--slots", type=int, default=None, help="Task slots per worker; default: 8.")
+@click.option(
+    "--memory-mb", type=int, default=None, help="Memory per worker in MiB; default: 2048."
+)
 @PROJECT
 @JSON
 def start(

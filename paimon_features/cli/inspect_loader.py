@@ -33,7 +33,7 @@ class Threads(click.ParamType):
 
 @click.command()
 @click.argument("table")
-@click.option("--columns", help="Which columns to read, with commas; all by default.")
+@click.option("--columns", help="Comma-separated columns to read; all by default.")
 @click.option("--snapshot", help="Number or number@commit; the newest by default.")
 @click.option(
     "--batch-size", type=click.IntRange(1), default=4096, show_default=True,
@@ -41,23 +41,23 @@ class Threads(click.ParamType):
 )  # fmt: skip
 @click.option(
     "--world-size", type=click.IntRange(1), default=1, show_default=True,
-    help="How many ranks would train together; what rank 0 reads is measured.",
+    help="Number of training ranks; the share of rank 0 is measured.",
 )  # fmt: skip
 @click.option(
     "--where",
-    help="A condition on rows, such as \"country = 'France'\": the others are not read.",
+    help="Read only rows that satisfy this condition, such as \"country = 'France'\".",
 )
 @click.option(
     "--threads", type=Threads(), default=2, show_default=True,
-    help="Decoding threads; auto: found while it reads.",
+    help="Decoding threads; auto: tuned while reading.",
 )  # fmt: skip
 @click.option(
     "--memory-mb", type=click.IntRange(1), default=1024, show_default=True, help="Byte budget."
 )
-@click.option("--in-order", is_flag=True, help="Without shuffling.")
+@click.option("--in-order", is_flag=True, help="Do not shuffle.")
 @click.option(
     "--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True,
-    help="How long to measure, about.",
+    help="Approximate duration of the measurement.",
 )  # fmt: skip
 @click.option("--warehouse", help="A warehouse, instead of the project's.")
 @click.option("--database", default="features", show_default=True, help="Its database.")
@@ -81,7 +81,7 @@ def inspect_loader(
 ) -> None:
     """Show how SnapshotReader would load TABLE, and how fast.
 
-    Plan: the files and row groups of the snapshot, which columns are read of them, the blocks
+    Plan: the files and row groups of the snapshot, which columns are read from them, the blocks
     that are decoded at once, and the streams that the order interleaves.
 
     Stages, each measured alone on one thread: "read files" decompresses Parquet to Arrow,

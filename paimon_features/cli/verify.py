@@ -35,7 +35,8 @@ SHOWN = 20
 @click.option("--from-log", is_flag=True, help="Compare served values from the request log.")
 @click.option(
     "--since",
-    help="With --from-log: only values served since a time, or since 2h ago. Default: 1d.",
+    help="With --from-log: only values served since a time, or within a duration such as 2h. "
+    "Default: 1d.",
 )
 @click.option("--until", help="With --from-log: only values served before.")
 @click.option("--service", help="With --from-log: only requests for this service.")

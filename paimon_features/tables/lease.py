@@ -235,7 +235,7 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
 
     The lease of a dead holder is taken over. The same holder may acquire again: its old lease
     ends. A holder that cannot be seen from here is watched until its heartbeat shows that it lives
-    (5 s), or is silent for 30 s (120 s for the JVM of a job that runs in another process).
+    (5 s), or sends no heartbeat for 30 s (120 s for the JVM of a job in another process).
 
     Raises
     ------
@@ -337,7 +337,7 @@ def state_of(lake: Lake, record: LeaseRecord) -> str:
     state, why = _liveness(record, claim)
     if state == "unknown" and claim is not None and claim.beat_s is not None:
         beating = own.watch(claim, beats=2) == "beating"
-        return f"{why}; its heartbeat {'continues' if beating else 'is silent'}"
+        return f"{why}; its heartbeat {'continues' if beating else 'has stopped'}"
     return why
 
 
@@ -378,7 +378,9 @@ def _may_follow(own: Claims, newest: Claim, table: str, claimant: Holder) -> boo
     if seen == "beating":
         raise OwnershipError(_refusal(table, current, f"{why}; its heartbeat continues"))
     if seen == "silent":
-        _log.warning("table %r: %s is silent; its lease is taken over", table, current.holder)
+        _log.warning(
+            "table %r: no heartbeat from %s; its lease is taken over", table, current.holder
+        )
     return seen == "silent"
 
 

@@ -82,7 +82,7 @@ def scrub_table(
     """Read a table; ``since_ms`` and ``share`` bound which data files are read.
 
     Metadata is always read completely. With ``since_ms`` only data files of snapshots that were
-    committed at or after it are read, with ``share`` so large a random share of them.
+    committed at or after it are read; ``share`` is the fraction of them to read, chosen at random.
     """
     return _Scrub(lake, name, since_ms, share, dice or random.Random(), progress).run()
 

@@ -354,7 +354,7 @@ def _lists(data: Sequence[Any]) -> Frame:
             return None
         try:
             values = np.array(data, np.float64)
-        except OverflowError:  # integers beyond float64: what reads columns tells of them
+        except OverflowError:  # integers beyond float64: the column reader reports them
             return None
         return values[:, None] if is_flat else values
 

@@ -135,7 +135,7 @@ def test_features_can_be_listed_and_called_by_their_full_names(
         ["v:count_7d", "v:sum_x_1d"], {"user": pa.array([1])}, full_feature_names=True
     )
     assert named.to_pydict() == {"user": [1], "v__count_7d": [2], "v__sum_x_1d": [5.5]}
-    later = client.get_online_features("v:sum_x_1d", {"user": (1,)}, now_ms=NOW + 2 * DAY_MS)
+    later = client.get_online_features("v:sum_x_1d", {"user": (1,)}, as_of_ms=NOW + 2 * DAY_MS)
     assert (later.as_of_ms, later.to_pydict()["sum_x_1d"]) == (NOW + 2 * DAY_MS, [0.0])
     assert world.server.reads()[0] == {"features": ["v:sum_x_1d"], "entities": {"user": [1]}}
 
@@ -316,7 +316,7 @@ def test_rows_of_a_moment_ago_are_not_requested_again(world: World) -> None:
             {"user": [1, 99]}, {"user": [4, 2]},
         ]  # fmt: skip
         assert (some.to_pydict()["user"], some.as_of_ms) == ([4, 1, 2], NOW + 1)
-        plain = client.get_online_features("everything", {"user": [4, 1, 2]}, now_ms=NOW + 1)
+        plain = client.get_online_features("everything", {"user": [4, 1, 2]}, as_of_ms=NOW + 1)
         assert some.to_pylist() == plain.to_pylist()
         client.get_online_features("everything", {"user": [4, 1, 2]}, full_feature_names=True)
         client.get_online_features("v:count_7d", {"user": [1]})

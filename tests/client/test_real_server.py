@@ -154,7 +154,7 @@ def test_refusals_become_our_errors(
     with pytest.raises(RequestError, match="user"):
         client.get_online_features("part_v1", {"user": [1.5]})
     with pytest.raises(RequestError, match="years 1 to 9999"):
-        client.get_online_features("part_v1", {"user": [1]}, now_ms=2**60)
+        client.get_online_features("part_v1", {"user": [1]}, as_of_ms=2**60)
     token = add_token(tmp_path / "tokens.toml", "part", ["part_v1"], "2026-01-01")
     closed = LiveServer(served, tmp_path / "tokens.toml")
     try:

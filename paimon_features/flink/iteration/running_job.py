@@ -273,7 +273,8 @@ class _ProgressWatch:
 
 
 def _progress(status: Sequence[Status]) -> list[Any]:
-    return [[one.get(name) for name in ("generation", "state", "epoch", "heard")] for one in status]
+    names = ("generation", "state", "epoch", "last_notices")
+    return [[one.get(name) for name in names] for one in status]
 
 
 def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> str:
@@ -282,7 +283,7 @@ def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> s
     state = status.get("state")
     if state is None:
         return f"{about}: its head has not started"
-    notices = status.get("heard", {})
+    notices = status.get("last_notices", {})
     epoch = status.get("epoch")
 
     def missing(members: Sequence[ControlledNode], reported: Callable[[int, int], bool]) -> str:

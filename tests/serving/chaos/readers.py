@@ -93,7 +93,7 @@ class Readers:
         question = self.shop.start_ms + QUESTION_AHEAD_MS if rng.random() < 0.9 else None
         document = {"feature_service": "all_v1", "entities": {"user": users}}
         if question is not None:
-            document["now_ms"] = question  # type: ignore[assignment]
+            document["as_of"] = question  # type: ignore[assignment]
         body = json.dumps(document)
         sent_ms, started = now_ms(), time.monotonic()
         retry_after = None

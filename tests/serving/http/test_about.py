@@ -278,7 +278,7 @@ def test_only_views_of_services_have_to_be_there(make_client: Any, filled: Any) 
 def test_metrics_count_what_was_requested_and_answered(client: Any) -> None:
     for _ in range(3):
         client.read(READ)
-    client.read({**READ, "now_ms": "x"})
+    client.read({**READ, "as_of": "x"})
     client.get("/nowhere")
     got = samples(client.get("/metrics").body)
     assert got["requests_total route=/get-online-features status=200"] == 3

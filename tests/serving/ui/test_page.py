@@ -112,7 +112,7 @@ def test_fields_have_labels_and_the_page_a_language() -> None:
 
 def test_a_question_is_read_from_a_query() -> None:
     requested = ExplainQuery.of(
-        "view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&now_ms=-5&feature=f"
+        "view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&as_of=-5&feature=f"
     )
     assert (requested.view, requested.as_of_ms, requested.feature) == ("v", -5, "f")
     assert requested.typed({"user": Int64, "shop": String}) == {"user": -7, "shop": "a=b&c"}
@@ -124,7 +124,8 @@ def test_a_question_is_read_from_a_query() -> None:
         ("view=v&entity=a%3D1&entity=a%3D2", "'a' twice"),
         ("view=v&view=v&entity=a%3D1", "'view' twice"),
         ("view=v&entity=a%3D1&what=1", "field 'what'"),
-        ("view=v&entity=a%3D1&now_ms=noon", "now_ms='noon'"),
+        ("view=v&entity=a%3D1&now_ms=1", "expected: view, entity, as_of, feature"),
+        ("view=v&entity=a%3D1&as_of=noon", "as_of='noon'"),
         ("view=%ff&entity=a%3D1", "cannot be read"),
         ("&".join(["entity=a%3D1"] * 200), "cannot be read"),
     ):
@@ -171,7 +172,7 @@ def test_the_server_explains_what_the_token_may_read(served: DefinitionSet, tmp_
         for name, services in (("part", ["part_v1"]), ("everything", ["*"]))
     )
     server = LiveServer(served, tokens)
-    requested = f"{server.url}/explain?view=clicks&entity=user%3D1&now_ms={NOW}"
+    requested = f"{server.url}/explain?view=clicks&entity=user%3D1&as_of={NOW}"
     try:
         reply = httpx.get(f"{server.url}/ui", trust_env=False)
         assert (reply.content, reply.headers["content-type"]) == (
