@@ -109,7 +109,9 @@ class ClientCore:
         full_feature_names: bool,
     ) -> Steps[FeatureReply]:
         """Read features; rows in the cache are not requested."""
-        full = ClientRequest.of(features_or_service, entities, as_of_ms, request, full_feature_names)
+        full = ClientRequest.of(
+            features_or_service, entities, as_of_ms, request, full_feature_names
+        )
         cached = None if self._rows is None else self._rows.look_up(self.url, full)
         missing = full if cached is None else cached.missing
         if missing is None:

@@ -54,9 +54,7 @@ def test_arrow_says_what_it_asks_for_in_metadata_or_the_query(client: Any, fille
                 "pandas": "{}"}  # fmt: skip
     table = pa.ipc.open_stream(send(client, arrow(columns, metadata)).body).read_all()
     assert table.column_names[:3] == ["user", "clicks__count_12d", "clicks__sum_n_1d"]
-    query = (
-        f"features=clicks:count_12d&features=clicks:sum_n_1d&as_of={filled.now_ms + 2 * DAY_MS}"
-    )
+    query = f"features=clicks:count_12d&features=clicks:sum_n_1d&as_of={filled.now_ms + 2 * DAY_MS}"
     table = pa.ipc.open_stream(send(client, arrow(columns), query=query).body).read_all()
     assert table.column("sum_n_1d").to_pylist() == [0]
     # the query goes before the metadata
