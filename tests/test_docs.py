@@ -46,7 +46,8 @@ def exists(dotted: str) -> bool:
     parts = dotted.split(".")
     for end in range(len(parts), 0, -1):
         home = ROOT.joinpath(*parts[:end])
-        sources = [home / "__init__.pyi", home / "__init__.py", home.with_suffix(".py")]
+        sources = [home / f"__init__{suffix}" for suffix in (".pyi", ".py")]
+        sources += [home.with_suffix(suffix) for suffix in (".pyi", ".py")]
         if found := [source for source in sources if source.is_file()]:
             rest = parts[end:]
             return not rest or any(rest[0] in names_in(source) for source in found)

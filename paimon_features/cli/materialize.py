@@ -78,7 +78,7 @@ def materialize(
     if listen is not None and not follow:
         raise click.UsageError("--listen requires --follow")
     project = Project.open(path)
-    show = _Printer(as_json)
+    show = _PassPrinter(as_json)
     names = views
     if not names:
         names = tuple(v for v in project.definitions.views if project.view(v).is_online)
@@ -108,7 +108,7 @@ def materialize(
         raise SystemExit(1)
 
 
-def _once(worker: Materializer, rebuild: bool, show: _Printer) -> bool:
+def _once(worker: Materializer, rebuild: bool, show: _PassPrinter) -> bool:
     """Catch up; return whether that succeeded."""
     try:
         result = worker.rebuild() if rebuild else worker.run_once()
@@ -150,7 +150,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _follow(
-    workers: list[Materializer], rebuild: bool, poll_ms: int, show: _Printer, monitor: Monitor
+    workers: list[Materializer], rebuild: bool, poll_ms: int, show: _PassPrinter, monitor: Monitor
 ) -> None:
     """One thread per view, until Ctrl-C or a termination signal, or until one of them fails."""
     stop = stop_event()
@@ -181,7 +181,7 @@ def _follow(
         raise failures[0]
 
 
-class _Printer:
+class _PassPrinter:
     """Prints progress, not too often; safe to call from several threads."""
 
     def __init__(self, as_json: bool) -> None:

@@ -85,7 +85,7 @@ def verify(
         raise click.UsageError("pass FEATURES; --since, --until and --service require --from-log")
     project = Project.open(path)
     report = run_verify(
-        project, features, sample=sample, times=times, seed=seed, wait_s=wait_s, progress=show
+        project, features, sample=sample, times=times, seed=seed, wait_s=wait_s, on_message=show
     )
     if as_json:
         summary = {
@@ -144,7 +144,7 @@ def _from_log(
         sample=sample,
         seed=seed,
         salt=salt_of_environment() if os.environ.get(SALT_VARIABLE) else None,
-        progress=show,
+        on_message=show,
     )
     if as_json:
         summary = {

@@ -44,7 +44,7 @@ class TilesComputed:
     tiles: int
 
 
-Progress = Callable[[TilesComputed], None]
+OnTilesComputed = Callable[[TilesComputed], None]
 
 
 def write_tiles(
@@ -54,7 +54,7 @@ def write_tiles(
     generation: int,
     snapshot_id: int,
     commit_user: str,
-    progress: Progress = lambda _: None,
+    progress: OnTilesComputed = lambda _: None,
 ) -> int | None:
     """Fill the two empty tables of a generation from the events at a snapshot.
 

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.materialize.progress import MaterializeProgress
 
@@ -61,7 +62,7 @@ class Monitor:
         """Record the end of a pass."""
         with self._lock:
             of = self._hear(progress)
-            of.last, of.trouble, of.passed_at_s = progress, None, time.time()
+            of.last, of.trouble, of.passed_at_s = progress, None, now_ms() / 1000
             of.tiles += progress.tiles
             of.records += progress.records
 
@@ -186,7 +187,7 @@ class MonitorServer:
 
 
 def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class MonitorHandler(BaseHTTPRequestHandler):
         timeout = 10
 
         def do_GET(self) -> None:
@@ -211,4 +212,4 @@ def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-    return Handler
+    return MonitorHandler

@@ -32,7 +32,7 @@ START_S = 120.0
 """Minimum timeout of a job that has not started: workers start, slots become free."""
 
 Status = Mapping[str, Any]
-Report = Callable[[Sequence[Status]], None]
+OnIterationStatus = Callable[[Sequence[Status]], None]
 
 
 class RunningIteration:
@@ -79,7 +79,7 @@ class RunningIteration:
         """Return the last reported status of each iteration: epoch, records, loss, state."""
         return [wire.status() for wire in self._opened]
 
-    def wait(self, report: Report | None = None) -> None:
+    def wait(self, report: OnIterationStatus | None = None) -> None:
         """Wait until the program has ended and its outputs are committed.
 
         The job is drained when all iterations have ended. After Ctrl-C or SIGTERM
@@ -239,7 +239,7 @@ class RunningIteration:
 class _ProgressWatch:
     """Detects the end of the iterations, and missing progress."""
 
-    def __init__(self, running: RunningIteration, report: Report | None) -> None:
+    def __init__(self, running: RunningIteration, report: OnIterationStatus | None) -> None:
         self._running = running
         self._report = report
         self._reported = 0.0

@@ -19,10 +19,10 @@ def dataset(batches: PreparedBatches) -> tf.data.Dataset:
 
     >>> import tempfile
     >>> from paimon_features.tables import Lake
-    >>> from trainer_bridge.preprocess import Pipeline
+    >>> from trainer_bridge.preprocess import PreprocessPipeline
     >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
-    >>> pipeline = Pipeline(lake, make_samples(lake, [5])).select("x", "y").batch(4)
+    >>> pipeline = PreprocessPipeline(lake, make_samples(lake, [5])).select("x", "y").batch(4)
     >>> with pipeline.open() as batches:
     ...     [batch["x"].shape[0] for batch in dataset(batches)]
     [4, 1]
