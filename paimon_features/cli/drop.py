@@ -23,8 +23,8 @@ from paimon_features.tables import Lake
 def drop(kind: str, name: str, generation: int | None, yes: bool, path: str, as_json: bool) -> None:
     """Drop the tables, online records and registry entry of a definition.
 
-    Shows what would be deleted and asks for the name, unless --yes. Refuses what is still in the
-    definitions file, what others depend on, and the active generation.
+    Shows what would be deleted and asks you to type the name, unless --yes. Refuses definitions
+    that are still in the definitions file or that others depend on, and the active generation.
 
     \b
     paimon-features drop feature-view spend --generation 1   # an old generation

@@ -52,14 +52,18 @@ class Threads(click.ParamType):
     help="Decoding threads; auto: tuned while reading.",
 )  # fmt: skip
 @click.option(
-    "--memory-mb", type=click.IntRange(1), default=1024, show_default=True, help="Byte budget."
+    "--memory-mb",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="Memory budget of the reader in MiB.",
 )
 @click.option("--in-order", is_flag=True, help="Do not shuffle.")
 @click.option(
     "--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True,
     help="Approximate duration of the measurement.",
 )  # fmt: skip
-@click.option("--warehouse", help="A warehouse, instead of the project's.")
+@click.option("--warehouse", help="Warehouse; default: the project's.")
 @click.option("--database", default="features", show_default=True, help="Its database.")
 @PROJECT
 @JSON
@@ -86,8 +90,8 @@ def inspect_loader(
 
     Stages, each measured alone on one thread: "read files" decompresses Parquet to Arrow,
     "decode" converts it to one matrix per dtype, "order" computes the row order, "gather" moves
-    rows into batches, "to tensors" is torch's share. The first two run in
-    parallel decoding threads, the next two in one prefetching thread. The slowest step bounds the
+    rows into batches, "to tensors" converts batches to torch tensors. The first two run in
+    parallel decoding threads, the next two in one prefetching thread. The slowest stage bounds the
     pipeline; a training loop slower than the pipeline never waits.
 
     \b
@@ -150,7 +154,7 @@ def _lines(found: Inspection) -> Iterator[str]:
         yield "  left out     " + ", ".join(
             f"{count:,} {what.replace('_', ' ')}" for what, count in plan["not_read"].items()
         )
-    yield f"  blocks       {plan['blocks']:,}, each decoded as a whole"
+    yield f"  blocks       {plan['blocks']:,}, each decoded completely"
     each = "read once" if plan["reads_each_block_once"] else f"by {plan['ranks_per_block']:g} ranks"
     yield f"  streams      {plan['streams']:,}; each block {each}"
     yield f"  batches      {plan['batches']:,} of {plan['global_batch_size']:,} rows, all ranks"
@@ -163,7 +167,7 @@ def _lines(found: Inspection) -> Iterator[str]:
         )
     yield f"  {'all together':12} {'':17} {'':8} {found.rows_per_s:13,.0f}"
     yield ""
-    yield f"bound by {found.bound}; at most {_size(found.peak_bytes)} were held"
+    yield f"bound by {found.bound}; peak memory {_size(found.peak_bytes)}"
     if found.advice:
         yield "advice"
         yield from (f"  - {line}" for line in found.advice)

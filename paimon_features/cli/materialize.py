@@ -62,18 +62,18 @@ def materialize(
 ) -> None:
     """Load the tiles of VIEWs (default: all) into the online store.
 
-    Repeating it is harmless, also after a crash: each tile counts once. A store that was
-    emptied, or contains another generation, is rebuilt while readers keep the current data.
+    Idempotent, also after a crash: each tile counts once. A store that was emptied, or contains
+    another generation, is rebuilt while readers continue to see the current data.
 
     \b
     paimon-features materialize                        # catch up once
-    paimon-features materialize spend --follow         # and keep following; stop with Ctrl-C
+    paimon-features materialize spend --follow         # catch up, then follow until Ctrl-C
     paimon-features materialize --follow --shard 0/4   # one of four processes
     paimon-features materialize --follow --listen 9464 # with metrics and health
-    paimon-features materialize spend --rebuild        # from the table alone
+    paimon-features materialize spend --rebuild        # from the tile table only
 
-    With --json one line per step, else a line per view whenever something was applied. Exit
-    code 1 if --once could not catch up because other shards or processes hold buckets.
+    With --json one line per step, otherwise a line per view whenever something was applied. Exit
+    code 1 if --once could not catch up because other shards or processes own buckets.
     """
     if listen is not None and not follow:
         raise click.UsageError("--listen requires --follow")

@@ -56,7 +56,7 @@ _HEADS = [
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Also write it to a file: {', '.join(FORMATS)} (a page, pictures, Prometheus gauges).",
+    help=f"Also write the report to a file: {', '.join(FORMATS)} (HTML, image, Prometheus gauges).",
 )
 @click.option(
     "--fail-over",

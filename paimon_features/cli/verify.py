@@ -38,7 +38,7 @@ SHOWN = 20
     help="With --from-log: only values served since a time, or within a duration such as 2h. "
     "Default: 1d.",
 )
-@click.option("--until", help="With --from-log: only values served before.")
+@click.option("--until", help="With --from-log: only values served before this time.")
 @click.option("--service", help="With --from-log: only requests for this service.")
 @PROJECT
 @JSON
