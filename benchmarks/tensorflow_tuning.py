@@ -156,7 +156,7 @@ def caches(folder: Path, rows: int, block_rows: int, repeats: int) -> None:
         batches.close()
 
 
-# --- the second part: autotune of tf.data beside a grid search ---
+# --- the second part: autotune of tf.data compared with a grid search ---
 
 
 def image_pipeline(images: int, side: int) -> Callable[[Setting], Any]:

@@ -115,7 +115,7 @@ def verify(
         verdict = "all agree" if report.ok else f"{len(report.differences)} differ"
         click.echo(
             f"{report.compared:,} values of {report.entities} entities compared: {verdict} "
-            f"(largest relative difference {report.largest:.1e}, {report.moved} too new to tell)"
+            f"(largest relative difference {report.largest:.1e}, {report.moved} too new to compare)"
         )
     ctx.exit(0 if report.ok else 1)
 

@@ -377,7 +377,7 @@ def _fits_mul(a: Array, b: Array) -> Bools:
     a, b = np.broadcast_arrays(a, b)
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
     inside: Bools = size < 2.0**62
-    for row in np.flatnonzero(~inside & (size < 2.0**64)):  # so near that floats cannot tell
+    for row in np.flatnonzero(~inside & (size < 2.0**64)):  # so near that floats cannot distinguish
         inside[row] = INT64_MIN <= int(a[row]) * int(b[row]) <= INT64_MAX
     return inside
 

@@ -236,7 +236,7 @@ def _first_broken(view: CompiledView, sql: Callable[[SkipRule], str]) -> str:
 def _detail_sql(view: CompiledView, rule: SkipRule) -> str:
     if rule.reason == "null_key":
         return literal(rule.detail)
-    # key and time tell which row it was
+    # key and time identify the row
     parts = [literal(f"{rule.detail} |")]
     for name in (*view.keys, view.source.event_time):
         text = f"CAST({identifier(name)} AS VARCHAR)"

@@ -264,7 +264,7 @@ _FEW_ROWS = 64
 
 
 def _of_few(values: Sequence[Any]) -> Column | None:
-    """The column of a few strings, floats or booleans; None where Arrow has to tell."""
+    """The column of a few strings, floats or booleans; None where Arrow must decide."""
     kinds = set(map(type, values))
     has_nulls = type(None) in kinds
     kinds.discard(type(None))

@@ -1,4 +1,4 @@
-"""Records that the online store has lost are told apart from new entities."""
+"""Records that the online store has lost are distinguished from new entities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numeric transformers beside scikit-learn's: what they learn, make, and undo."""
+"""Numeric transformers compared with scikit-learn's: fit, transform and inverse."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ def test_texts_come_out_as_transform_makes_them(name: str) -> None:
     target = rng.choice([0, 1, 2], ROWS)
     transformer = CATEGORIES[name]()
     fitted = transformer.fit(data, target) if transformer.needs_target else transformer.fit(data)  # type: ignore[call-arg]
-    # unknown ones, one of them empty, which is how a null is told unless it is a category
+    # unknown ones, one of them empty, which represents a null unless it is a category
     requested = table(texts("abcdefgh"), texts(["xyz", "xyzö"][name != "fill"]))
     expected = as_array(fitted.transform(requested))
     for dtype, within in WITHIN.items():

@@ -196,7 +196,7 @@ def scheduled_batches(
 
 
 def _forward(reader: SnapshotReader, batches: int) -> None:
-    """Go on by so many batches, over the ends of epochs, without reading any."""
+    """Advance by so many batches, across epochs, without reading any."""
     while batches:
         part = min(batches, reader.remaining())
         reader.load_state_dict(reader.state_after(part))

@@ -197,7 +197,7 @@ class JobRunner:
 
 
 _BATCH = {
-    # a retry after an attempt whose commit succeeded would count twice, and Paimon cannot tell
+    # a retry after an attempt whose commit succeeded would count twice, and Paimon cannot detect it
     # batch commits apart; a failed backfill is started again from empty tables
     "restart-strategy.type": "none",
 }

@@ -347,7 +347,7 @@ def _follow(
 ) -> int:
     """Watch the job until it ends, and stop it when it is due; returns the events it has read.
 
-    LeaseLostError once one of ``leases`` is lost: the job of this process must not go on.
+    LeaseLostError once one of ``leases`` is lost: the job of this process must not continue.
     """
     began = reported = time.monotonic()
     events_read = before = 0

@@ -231,11 +231,11 @@ def complaints(browser: Chromium) -> list[Any]:
     ]
 
 
-def ask(browser: Chromium, user: str, time: str = "") -> None:
+def enter(browser: Chromium, user: str, time: str = "") -> None:
     browser.run(
         f"document.querySelector('[data-key]').value = {user!r}; "
         f"document.getElementById('time').value = {time!r}; "
-        "document.querySelector('#ask .act').click()"
+        "document.querySelector('#query .act').click()"
     )
 
 
@@ -249,7 +249,7 @@ def test_a_number_is_explained_on_the_page(
     for expected in ("clicks", "all_v1", "Clicks <b>of</b> a user", "owner web", "sum_n_1h"):
         assert expected in text
     assert browser.run("document.getElementById('server').textContent") == "ready"
-    ask(browser, "1", str(NOW))
+    enter(browser, "1", str(NOW))
     browser.until("!!document.querySelector('svg')")
     browser.run(
         "[...document.querySelectorAll('.value')].find("
@@ -304,19 +304,19 @@ def test_errors_unknown_entities_and_tokens_are_reported(
         )
         browser.until("!!document.querySelector('[data-key]')")
         assert browser.run("document.getElementById('token').value") == ""
-        ask(browser, "99", str(NOW))
+        enter(browser, "99", str(NOW))
         browser.until("document.body.innerText.includes('MISSING')")
         text = browser.run("document.body.innerText")
         assert "There is no record of this entity" in text
         assert "count_7d" in text
         assert "sum_n" not in text  # nothing that this token may not read
-        ask(browser, "one", str(NOW))
+        enter(browser, "one", str(NOW))
         browser.until("document.body.innerText.includes(\"'one' is not a valid Int64\")")
         problem = browser.run("document.getElementById('problem').innerText")
         assert re.search(r"request \S+", problem)
-        ask(browser, "1", "noon")
+        enter(browser, "1", "noon")
         browser.until("document.body.innerText.includes('is no time')")
-        ask(browser, "1", "2023-11-14 12:00:00")
+        enter(browser, "1", "2023-11-14 12:00:00")
         browser.until("!!document.querySelector('svg')")
         assert browser.run("document.getElementById('problem').hidden")
         assert complaints(browser) == []

@@ -408,7 +408,7 @@ def test_a_partial_cache_changes_hits_and_nothing_else(lake: Lake) -> None:
         .shuffle(2)
     )
     # a budget that holds next to nothing, so that blocks are decoded again in each epoch; without
-    # threads, which decode ahead as far as they get, and so ask for some blocks once more
+    # threads, which decode ahead as far as they get, and so request some blocks once more
     options: dict[str, Any] = {
         "block_rows": 10,
         "byte_budget": 350,
@@ -474,7 +474,7 @@ def test_stopped_before_every_batch_it_goes_on_with_the_rest(lake: Lake, prefetc
             iterator = iter(batches)
             assert [next(iterator)["square"].tolist() for _ in range(stop)] == whole[:stop]
             state = batches.state_dict()
-            # the same object goes on as well, from what was handed out
+            # the same object continues as well, after what was handed out
             rest = [batch["square"].tolist() for batch in batches]
             assert rest == whole[stop:] or stop == len(whole)
         with pipeline.open() as other:
