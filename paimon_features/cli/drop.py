@@ -17,7 +17,7 @@ from paimon_features.tables import Lake
 @click.argument("kind", type=click.Choice([kind.replace("_", "-") for kind in KINDS]))
 @click.argument("name")
 @click.option("--generation", type=int, help="Only this generation of a feature view.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
 @PROJECT
 @JSON
 def drop(kind: str, name: str, generation: int | None, yes: bool, path: str, as_json: bool) -> None:

@@ -44,7 +44,7 @@ def literal(text: str) -> str:
 def tile_sql(view: CompiledView, events: str, *, by_day: bool = True) -> str:
     """The statement that gives the tiles of ``events``, each once, for ``tile_rows`` to finish.
 
-    ``events`` is what stands behind FROM: a table, or a call of ``read_parquet``. The rows come
+    ``events`` is the operand of FROM: a table, or a call of ``read_parquet``. The rows come
     in the order of day, keys and tile; without ``by_day`` in that of keys and tile alone, which
     is the same for one day and a shorter sort.
 
@@ -123,7 +123,7 @@ def broken_sql(view: CompiledView, events: str) -> str:
 
 
 def entering_sql(view: CompiledView, events: str) -> str:
-    """The events that enter a tile, as something that can stand behind FROM.
+    """The events that enter a tile, as an operand of FROM.
 
     Columns: those that the view uses, in their declared types, and what expressions over
     partials name besides (event time, end of the tile), and the number of the tile.

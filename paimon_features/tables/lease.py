@@ -39,11 +39,11 @@ from paimon_features.tables.write_errors import write_errors
 REST_TIMEOUT_S = 5.0
 
 Liveness = tuple[Literal["alive", "dead", "unknown"], str]
-"""Whether an owner lives, and the reason."""
+"""Whether an owner is alive, and the reason."""
 
 _PATIENCE = 4
-"""Where the owner is not the process that beats for it, its heartbeat must be silent for so many
-times as long: its commits do not check the lease, so it must have time to end."""
+"""If the heartbeat is another process's than the owner, it must be absent for this many times as
+long: the owner's commits do not check the lease, so it must have time to end."""
 
 _log = logging.getLogger(__name__)
 

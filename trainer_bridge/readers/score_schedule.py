@@ -41,7 +41,7 @@ class ScoreSchedule:
     run_id
         Name of the run; another name chooses again.
     every, at
-        The steps: every so many (from ``every`` on), or these.
+        The steps: every multiple of a number, or a list of steps.
     clock_ms
         Gives the time of reading: events before it are in.
 
@@ -196,7 +196,7 @@ def scheduled_batches(
 
 
 def _forward(reader: SnapshotReader, batches: int) -> None:
-    """Advance by so many batches, across epochs, without reading any."""
+    """Advance by a number of batches, across epochs, without reading any."""
     while batches:
         part = min(batches, reader.remaining())
         reader.load_state_dict(reader.state_after(part))

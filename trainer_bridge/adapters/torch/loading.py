@@ -388,7 +388,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         return self._place.read() if own == self._known else self._place.versioned(own)
 
     def _begun(self) -> tuple[int, int] | None:
-        """Epoch and number of workers that read from where this loader stands, if some did."""
+        """Epoch and number of workers that read from this loader's position, if any did."""
         return self._place.begun(tag(self._command()))
 
     def _text(self) -> str:

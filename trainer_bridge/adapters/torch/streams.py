@@ -29,7 +29,7 @@ class StreamLoader(IterableDataset[TensorBatch]):
         self.tensors = form
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The batches from where the reader stands; see ``FollowingReader.iterate``."""
+        """The batches from the reader's position; see ``FollowingReader.iterate``."""
         info = get_worker_info()
         if info is not None:
             raise ConfigurationError(

@@ -13,7 +13,7 @@ from trainer_bridge.preprocess.stages import Batch
 def dataset(batches: PreparedBatches) -> tf.data.Dataset:
     """Dicts of tensors, one for each batch.
 
-    Going through it once is going through ``batches`` once: from where it stands to the end
+    Iterating over it once iterates over ``batches`` once: from its position to the end
     of the epoch, so the next time is the next epoch, in its own order. The pipeline prefetches
     by itself; TensorFlow gets complete batches and only passes them on.
 
