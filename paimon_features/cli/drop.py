@@ -1,4 +1,4 @@
-"""``drop``: delete tables and entries of what is no longer wanted."""
+"""``drop``: delete the tables and registry entries of definitions that are no longer used."""
 
 from __future__ import annotations
 
