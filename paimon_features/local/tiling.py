@@ -1,4 +1,4 @@
-"""Tiles as DuckDB SQL: the twin of the Flink tile job, over a finite set of events.
+"""Tiles as DuckDB SQL: the counterpart of the Flink tile job, for a finite set of events.
 
 Flink turns one event into one row of partials and lets the lake merge. Here one statement does
 both: events that enter a tile are grouped by entity and tile, and each partial is merged by the
@@ -125,8 +125,8 @@ def broken_sql(view: CompiledView, events: str) -> str:
 def entering_sql(view: CompiledView, events: str) -> str:
     """The events that enter a tile, as an operand of FROM.
 
-    Columns: those that the view uses, in their declared types, and what expressions over
-    partials name besides (event time, end of the tile), and the number of the tile.
+    Columns: those that the view uses, in their declared types, the others in expressions of
+    partials (event time, end of the tile), and the number of the tile.
     """
     time = identifier(view.source.event_time)
     # four bytes where they are enough: a tenth less time to group and to sort

@@ -87,7 +87,7 @@ class Borders:
 
     ``keys`` are all borders, ascending; ``bounds``, shape ``(windows, ranges, 2)``, says which of
     them a range begins with (inclusive) and ends before. A window with fewer ranges than another
-    has empty ones besides.
+    is padded with empty ones.
     """
 
     keys: Ints

@@ -1,4 +1,4 @@
-"""Columns of random types as tensors, against a twin that goes value by value."""
+"""Columns of random types as tensors, against a reference that converts value by value."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ STEPS: list[Step] = [
 
 
 def plainly(rows: list[Row], steps: list[Step]) -> list[Row]:
-    """The naive twin: each row through each step."""
+    """The reference implementation: each row through each step."""
     kept = []
     for start in rows:
         row: Row | None = dict(start)
