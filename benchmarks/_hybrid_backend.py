@@ -122,7 +122,7 @@ def data_frame(data: Data, batch: int = BATCH) -> Seen:
 def tensorflow_csv(data: Data, batch: int = BATCH) -> Seen:
     """``TextLineDataset``, ``batch``, ``decode_csv``, with one thread, as HybridBackend does.
 
-    TensorFlow has to be told to use one thread before it runs anything: ``one_thread``.
+    TensorFlow must be limited to one thread before it runs anything: ``one_thread``.
     """
     import tensorflow as tf
 
@@ -152,7 +152,7 @@ def one_thread() -> None:
 
 
 def contenders(data: Data) -> dict[str, Callable[[], Seen]]:
-    """Those of this project besides tf.data, by name."""
+    """Those of this project in addition to tf.data, by name."""
     return {
         "reader, blocks": lambda: blocks(data),
         "reader, torch": lambda: torch_tensors(data),

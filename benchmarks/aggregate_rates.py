@@ -1,4 +1,4 @@
-"""What lists and sketches cost the tile job: events per second beside a plain sum.
+"""What lists and sketches cost the tile job: events per second compared with a plain sum.
 
     python -m benchmarks.aggregate_rates --events 2000000 --repeats 3
 

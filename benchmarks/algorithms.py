@@ -1,9 +1,9 @@
-"""Logistic regression on the iteration runtime beside scikit-learn, over the same batches.
+"""Logistic regression on the iteration runtime compared with scikit-learn, over the same batches.
 
 Iterations take turns: each contender goes over a batch of all rows ``--iterations`` times, and
 then the next one does; ``--repeats`` times. Rates are rows per second of processor time, so that
 other work on the machine does not count: NumPy is held to one thread. ``--flink`` runs it as a
-job on Flink besides, in threads of the JVM, where the subtasks make their rows: timed by the clock
+job on Flink, too, in threads of the JVM, where the subtasks make their rows: timed by the clock
 from the first gradient to the last.
 
     python -m benchmarks.algorithms --rows 1000000 --width 100 --iterations 20

@@ -1,4 +1,4 @@
-"""A backfill beside what any engine has to do for it: read the events, group them, write tiles.
+"""A backfill compared with what any engine must do: read the events, group them, write tiles.
 
     python -m benchmarks.backfill --events 10000000 --entities 1000000 --rounds 3 --flink
 

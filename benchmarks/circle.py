@@ -4,7 +4,7 @@
 
 The tile job is a process of its own, started as a user would (``submit``, a checkpoint a second);
 the training is this process: so many steps a second over a table of 20,000 rows, each handed to
-``FeedbackWriter``, and every few steps it asks for new scores and draws by them. A step's circle is
+``FeedbackWriter``, and every few steps it requests new scores to sample by. A step's circle is
 closed when a sampler is ready whose scores hold it.
 
 ::

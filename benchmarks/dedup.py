@@ -1,4 +1,4 @@
-"""Features of users stored once per block of rows, beside lists stored with every row.
+"""Features of users stored once per block of rows, compared with lists stored with every row.
 
 After HybridBackend's ``data_benchmark_deduplication.py``: 20 columns of lists of int64, blocks of
 1,000 rows, batches of 64,000 rows, read with one thread. Its users are two in each block

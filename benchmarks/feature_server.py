@@ -1,4 +1,4 @@
-"""The feature server beside Feast's Python feature server, over one Redis-protocol server.
+"""The feature server compared with Feast's Python feature server, over one Redis-protocol server.
 
     python -m benchmarks.feature_server --feast PYTHON     # full size, about six minutes
     python -m benchmarks.feature_server --feast PYTHON --small
@@ -9,13 +9,13 @@ PYTHON is the interpreter of a virtual environment of its own, as Feast pins oth
 
 Both servers answer for the same entities, each with one worker on uvloop and httptools, metrics and
 request logging on, and the features listed in the request. Feast reads 12 finished values of an
-entity; ours merges at least 50 tiles of it into 12 features at each request. They are asked in
+entity; ours merges at least 50 tiles of it into 12 features at each request. They are queried in
 turn, round after round, by a generator in this process (see ``_load``), so that whatever else the
 machine does meets both. Without --feast only ours is measured.
 
 Printed: requests a second of one entity at 32 connections; the 99th percentile at one fixed arrival
 rate, which is 60 percent of what Feast reaches; entity rows a second at 100 entities per request,
-in JSON and in Arrow; two workers beside one; memory of a worker; seconds from start to ready.
+in JSON and in Arrow; two workers and one; memory of a worker; seconds from start to ready.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ SMALL = Size(500, 1, 1.0)
 
 @dataclass(frozen=True)
 class Server:
-    """A server that runs, and the requests that it is asked."""
+    """A running server, and the requests sent to it."""
 
     name: str
     process: subprocess.Popen[bytes]
@@ -361,7 +361,7 @@ def two_workers(
     connections: int,
     requests_of: Callable[[Server], Sequence[bytes]],
 ) -> None:
-    """Two workers beside one, in turn."""
+    """Two workers compared with one, in turn."""
     alone: list[float] = []
     both: list[float] = []
     for _ in range(size.rounds):

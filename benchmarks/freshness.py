@@ -234,7 +234,7 @@ def _tiled(project: Project, numbers: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def process(words: Sequence[str], **options: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that is told to stop at the end of the block, and ended if it does not."""
+    """A process that is stopped at the end of the block, and killed if it does not end."""
     with subprocess.Popen(words, text=True, **options) as process:
         try:
             yield process

@@ -1,6 +1,6 @@
 """Historical features by the local join and by a Flink batch job, from the same lake.
 
-A million rows ask for the sum and the number of a customer's purchases in five windows: of the
+A million rows request the sum and the number of a customer's purchases in five windows: of the
 retail log, whose customers have few tiles each, or (``--skewed``) of made-up purchases of which the
 most frequent customer has one in sixty, and so has one in sixty rows. A local Flink of two slots,
 its JVM started before.

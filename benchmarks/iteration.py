@@ -1,4 +1,4 @@
-"""Iterations on Flink: seconds per epoch, beside NumPy, and until a job's first epoch.
+"""Iterations on Flink: seconds per epoch, compared with NumPy, and until a job's first epoch.
 
     python -m benchmarks.iteration --modes thread process --parallelism 2
 
@@ -6,7 +6,7 @@ A session cluster of this machine runs every job. ``empty`` feeds one record per
 each epoch. ``descent`` is full-batch gradient descent over ``--rows`` x 10: each subtask has the
 model and adds up the gradient of its rows, the parts go to all, and each takes the same step;
 ``numpy`` is the same on one core of this process, in the same run. ``start`` is from the call that
-submits a job, to a cluster that has run one before, until its head tells of an epoch. Epochs are
+submits a job, to a cluster that has run one before, until its head reports an epoch. Epochs are
 counted by what the head says, between its first report and its last, checkpoints every 500 ms
 included.
 
@@ -190,7 +190,7 @@ def checkpoints(job: IterationJob, address: str, build: Any, folder: Path) -> st
 
     running = job.execute_async(build, {"result": FileOutput(folder)})
     running.wait(note)
-    # Flink tells of the newest ten only, every few seconds; and the last of all may have been
+    # Flink reports the newest ten only, every few seconds; and the last of all may have been
     # begun when the iteration had ended
     reported = [seen[number] for number in sorted(seen)[:-1]]
     between = [

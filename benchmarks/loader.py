@@ -1,11 +1,11 @@
-"""Reading an append table to contiguous float32 blocks, beside plain pyarrow and pypaimon.
+"""Reading an append table to contiguous float32 blocks, compared with plain pyarrow and pypaimon.
 
 Every contender reads the same Parquet files to matrices of shape (batch, columns) and adds
 up their first column, so that nobody returns early. They take turns; the rates are those of
 each one's best turn (what else runs on the machine only ever slows one). Ratios are those of the
 best turns, and medians of the ratios turn by turn, by the clock and by processor time.
 
-Beside that: what a state costs, how soon a reader goes on at 90 % of an epoch, and what memory
+In addition: what a state costs, how soon a reader resumes at 90 % of an epoch, and what memory
 the order of 10^8 rows takes.
 
     python -m benchmarks.loader --rows 2000000 --columns 20 --repeats 5

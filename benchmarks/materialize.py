@@ -7,7 +7,7 @@ A tile is a row of the tile table (one entity in one tile of five minutes); it g
 all three levels. ``follow`` applies commits of one second of a busy stream, Zipf keys, to a store
 that holds a month; ``rebuild`` builds that store. ``follow_late`` and ``rebuild_small_files`` are
 the hard case of many small files: rows over thirty days, a file per day and bucket. Everything is
-one process; the Redis-protocol server runs beside it on the same machine.
+one process; the Redis-protocol server runs on the same machine.
 
 Two baselines run in turn with it, over the same server:
 

@@ -1,7 +1,7 @@
-"""Reading a primary-key table: merging by NumPy beside pypaimon's readers and mere decoding.
+"""Reading a primary-key table: merging by NumPy, pypaimon's readers, and decoding alone.
 
 A table of one key column and columns of floats gets a first load and then commits that write some
-keys anew, so that nearly every file overlaps others. Every contender reads the same columns; all
+keys again, so that nearly every file overlaps others. Every contender reads the same columns; all
 but "decoding" give the merged rows, and have to come to the same sum. They take turns; the
 figures are medians and ratios within this run, by the clock and by processor time.
 
@@ -51,7 +51,7 @@ def make_table(
     share: float,
     buckets: int,
 ) -> None:
-    """A load of ``rows`` keys, then ``commits`` that each write a ``share`` of them anew."""
+    """A load of ``rows`` keys, then ``commits`` that each rewrite a ``share`` of them."""
     values = [f"f{number}" for number in range(columns)]
     options = {"merge-engine": engine, "bucket": str(buckets)}
     if engine == "aggregation":
@@ -182,9 +182,9 @@ def run(
 
             contenders: dict[str, Contender] = {
                 "decoding": partial(decoding, lake, TABLE, wanted),
-                "merge, opened anew": partial(opened_again, merging),
+                "merge, reopened": partial(opened_again, merging),
                 "merge, opened before": partial(merging, lake, TABLE, wanted, kept),
-                "reader, shuffled, opened anew": partial(opened_again, reading),
+                "reader, shuffled, reopened": partial(opened_again, reading),
                 "pypaimon, native": partial(pypaimon, lake, TABLE, wanted),
                 "pypaimon, Python (fewer)": partial(pypaimon, lake, SMALL, wanted, native=False),
             }

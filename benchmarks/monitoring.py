@@ -1,9 +1,9 @@
-"""Fits and reports from a table of tiles, beside DuckDB adding up the same columns of its files.
+"""Fits and reports from a table of tiles, compared with DuckDB sums of the same columns.
 
 Events of many users are tiled by the local engine. A ``fit`` of a ``StandardScaler`` merges the
 tiles of all users; a report merges those of two ranges of time. DuckDB reads the same Parquet
 files and computes the same sums, least and greatest values and counts of bins, without what a fit
-does besides (snapshots, which events enter a tile, conditions of sums).
+does in addition (snapshots, which events enter a tile, conditions of sums).
 
     python -m benchmarks.monitoring --events 1000000
 """
@@ -146,7 +146,7 @@ def main() -> None:
 
 
 def check(found: dict[str, Any], events: int) -> None:
-    """All have told the same numbers."""
+    """All have reported the same numbers."""
     partials = found["DuckDB, all tiles"]
     for name in ("fit from tiles", "fit from events"):
         assert found[name].n_samples_seen_.tolist() == [events]

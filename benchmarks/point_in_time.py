@@ -1,6 +1,6 @@
-"""The point-in-time join beside DuckDB on the same raw events, all of them on one core.
+"""The point-in-time join compared with DuckDB on the same raw events, all of them on one core.
 
-A million rows (customer, time) ask for the sum and the number of a customer's purchases in
+A million rows (customer, time) request the sum and the number of a customer's purchases in
 windows before that time. DuckDB answers once by a range join, and once by prefix sums with an
 ASOF join at the end and at the start of each window. Twice: with everything in memory (raw
 events in a table of DuckDB's own; tiles and events in Arrow for us), and end to end from the
@@ -67,9 +67,9 @@ LOG_SQL = """SELECT customer_id, invoice_time_ms AS t,
 
 RANGE_SQL = """
 WITH log AS ({log}),
-asked AS (SELECT *, {starts} FROM entity_rows)
+requested AS (SELECT *, {starts} FROM entity_rows)
 SELECT a.n, {aggregates}
-FROM asked a LEFT JOIN log e
+FROM requested a LEFT JOIN log e
     ON e.customer_id = a.customer_id AND e.t < a.q AND e.t >= a.start_{longest}
 GROUP BY a.n ORDER BY a.n
 """
@@ -79,7 +79,7 @@ RANGE_AGGREGATES = """
 
 ASOF_SQL = """
 WITH log AS ({log}),
-asked AS (SELECT *, {starts} FROM entity_rows),
+requested AS (SELECT *, {starts} FROM entity_rows),
 moments AS (SELECT customer_id, t, sum(cents) AS cents, count(*) AS events FROM log GROUP BY ALL),
 prefix AS (
     SELECT customer_id, t,
@@ -88,7 +88,7 @@ prefix AS (
     FROM moments WINDOW so_far AS (PARTITION BY customer_id ORDER BY t)
 )
 SELECT a.n, {differences}
-FROM asked a
+FROM requested a
 ASOF LEFT JOIN prefix p ON p.customer_id = a.customer_id AND p.t < a.q
 {joins}
 ORDER BY a.n
@@ -101,7 +101,7 @@ ASOF_JOIN = """ASOF LEFT JOIN prefix p_{w}
 
 
 def retail_view(windows: tuple[str, ...]) -> FeatureView:
-    """What is asked for: the sum and the number of purchases."""
+    """What is requested: the sum and the number of purchases."""
     return FeatureView(
         "spend",
         source=SOURCE,
@@ -226,14 +226,14 @@ def run(events: pa.Table, count: int, rounds: int, windows: int) -> None:
     database.register("given_rows", numbered)
     database.execute("CREATE TABLE entity_rows AS SELECT * FROM given_rows")
 
-    def ask(text: str) -> Contender:
+    def query(text: str) -> Contender:
         return lambda: database.sql(text).to_arrow_table()
 
     print(f"{events.num_rows:,} events, {count:,} rows, windows of {', '.join(chosen)}; one core")
     tiles = tiles_of(view, events)
     contenders = {"ours": lambda: in_memory(view, events, tiles, rows)}
     texts = queries(view, chosen, "SELECT * FROM purchases")
-    contenders |= {name: ask(text) for name, text in texts.items()}
+    contenders |= {name: query(text) for name, text in texts.items()}
     report("in memory", take_turns(contenders, rounds), count)
 
     with tempfile.TemporaryDirectory() as folder:
@@ -242,7 +242,7 @@ def run(events: pa.Table, count: int, rounds: int, windows: int) -> None:
         contenders = {"ours": lambda: store.get_historical_features(refs, rows)}
         files = [file.path for file in live_files(store.lake, SOURCE.table, 1)]
         texts = queries(view, chosen, LOG_SQL.format(events=f"read_parquet({files})"))
-        contenders |= {name: ask(text) for name, text in texts.items()}
+        contenders |= {name: query(text) for name, text in texts.items()}
         report("from files", take_turns(contenders, rounds), count)
     database.close()
 

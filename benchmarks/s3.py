@@ -1,10 +1,10 @@
-"""Reading an append table from an S3-compatible store, beside pyarrow with the same objects.
+"""Reading an append table from an S3-compatible store, compared with pyarrow and the same objects.
 
 The store is moto's, in a process of its own on this machine. Every contender reads the same
 objects to float32 matrices of shape (batch, columns) and adds up their first column; "bytes
 alone" fetches the objects and decodes nothing, which is what store and connection can do. They
 take turns; rates are those of each one's best turn, ratios to pyarrow are medians turn by turn.
-The store's processor time tells how much of the machine it takes from whoever reads.
+The store's CPU time shows how much of the machine it takes from the reader.
 
     python -m benchmarks.s3 --rows 1000000 --columns 20 --repeats 5
 """

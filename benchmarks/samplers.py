@@ -1,4 +1,4 @@
-"""Samplers over many rows: time to build, draws per second, peak memory; beside torch and NumPy.
+"""Samplers over many rows, torch and NumPy: time to build, draws per second, peak memory.
 
 Each contender runs in a process of its own, since what counts is the peak of the whole
 process: bytes per row are that peak less what the process had before, the given array (8 or

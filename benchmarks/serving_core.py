@@ -5,11 +5,11 @@
 
 Twelve features over five windows, of entities that have so many cells (printed) in a server that
 speaks Redis' protocol on the same machine. Microseconds of this process's processor time for one
-ask of one entity: alone, and among 16, 32 and 64 that are read together; read only, and with the
-reply in JSON. Then one ask of a hundred entities, in each wire format, and asks that are answered
+query of one entity: alone, and among 16, 32 and 64 that are read together; read only, and with the
+reply in JSON. Then one query of 100 entities, in each wire format, and queries that are answered
 from the cache (by the clock: median).
 
-The baseline is a plain server's way, in turn with ours: one command per ask, the record decoded,
+The baseline is a plain server's way, in turn with ours: one command per query, the record decoded,
 each feature folded and finished by itself, ``json.dumps``. It is also what our answers have to
 equal.
 """
@@ -90,7 +90,7 @@ def tiles(users: int) -> pa.Table:
 
 
 class PlainServer:
-    """One ask at a time, one feature at a time: what our replies cost and say otherwise."""
+    """One query at a time, one feature at a time: what our replies cost and say otherwise."""
 
     def __init__(self, store: OnlineStore) -> None:
         self._store = store
@@ -104,7 +104,7 @@ class PlainServer:
         self._layout = RecordLayout(VIEW.compiled)
 
     def answer(self, user: int) -> bytes:
-        """The reply of one ask of one entity."""
+        """The reply to a query of one entity."""
         values, high_ms = self.values(user)
         results = [{"values": [user], "statuses": ["PRESENT"], "event_timestamps": [0]}]
         results += [
@@ -156,8 +156,8 @@ class Bench:
         self.cell_bytes = RecordLayout(VIEW.compiled).cell.itemsize
         self._at = 0
 
-    def asks(self, count: int, entities: int = 1) -> list[FeatureQuery]:
-        """Asks of entities that come in turn."""
+    def queries(self, count: int, entities: int = 1) -> list[FeatureQuery]:
+        """Queries of entities in turn."""
         out = []
         for _ in range(count):
             users = [(self._at + i) % self.size.users for i in range(entities)]
@@ -178,10 +178,10 @@ class Bench:
     def run(
         self, count: int, render: Callable[[OnlineResponse], bytes] | None, entities: int = 1
     ) -> Callable[[], object]:
-        """So many asks read together, and rendered."""
+        """So many queries read together, and rendered."""
 
         def work() -> None:
-            for answer in self.fetcher.get_many(self.asks(count, entities)):
+            for answer in self.fetcher.get_many(self.queries(count, entities)):
                 assert isinstance(answer, OnlineResponse)
                 if render is not None:
                     render(answer)
@@ -189,18 +189,18 @@ class Bench:
         return work
 
     def baseline(self) -> None:
-        """The baseline's reply to the next ask."""
+        """The baseline's reply to the next query."""
         self._at += 1
         self.plain.answer(self._at % self.size.users)
 
     def cached_us(self, entities: int) -> float:
         """A reply in JSON from the cache, by the clock: median."""
-        ask = FeatureQuery(SELECTION, {"user": list(range(entities))})
-        self.cached.get_many([ask])
+        query = FeatureQuery(SELECTION, {"user": list(range(entities))})
+        self.cached.get_many([query])
         taken = []
         for _ in range(20 if self.size is SMALL else 2_000):
             started = time.perf_counter()
-            [answer] = self.cached.get_many([ask])
+            [answer] = self.cached.get_many([query])
             assert isinstance(answer, OnlineResponse)
             feast_json(answer)
             taken.append(time.perf_counter() - started)
@@ -236,7 +236,7 @@ def run(size: Size) -> dict[str, float]:
         for name, render in formats.items():
             works[f"hundred_entities_{name}_us"] = bench.run(1, render, 100), 1
         rounds = [
-            {name: cpu_us(work, size.seconds) / asks for name, (work, asks) in works.items()}
+            {name: cpu_us(work, size.seconds) / queries for name, (work, queries) in works.items()}
             for _ in range(size.rounds)
         ]
         figures = {name: median(of[name] for of in rounds) for name in works}

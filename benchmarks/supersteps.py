@@ -1,4 +1,4 @@
-"""Seconds per epoch of supersteps, beside the streaming runtime with the same program.
+"""Seconds per epoch of supersteps, compared with the streaming runtime with the same program.
 
     python -m benchmarks.supersteps --modes thread process --parallelism 2
 

@@ -1,7 +1,7 @@
-"""HybridBackend's workload in ``tf.data``, beside TensorFlow's own CSV pipeline.
+"""HybridBackend's workload in ``tf.data``, compared with TensorFlow's own CSV pipeline.
 
 Steps of 20,000 rows of 200 columns come as a dict of 200 tensors, as ``decode_csv`` gives them,
-or as one matrix; beside them the reader's own blocks, and torch. TensorFlow, torch and Arrow are
+or as one matrix; next to them the reader's own blocks, and torch. TensorFlow, torch and Arrow are
 held to one thread each; with two threads a thread of the reader decodes the next step. The
 contenders take turns; the figures are medians, and ratios turn by turn. The table holds the rows
 of the CSV file several times over, so that beginning a pass (TensorFlow makes its functions ready

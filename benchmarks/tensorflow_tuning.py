@@ -44,7 +44,7 @@ from paimon_features.schema import Float32, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.preprocess import Pipeline, PreparedBatches, Setting, Trials, autotune
+from trainer_bridge.preprocess import PreparedBatches, PreprocessPipeline, Setting, Trials, autotune
 
 TABLE = "events"
 FIELDS, NUMBERS = 64, 40
@@ -102,7 +102,7 @@ def caches(folder: Path, rows: int, block_rows: int, repeats: int) -> None:
     size = make_table(lake, rows, block_rows)
     limit, batch_rows = size // 10, block_rows // 2
     pipeline = (
-        Pipeline(lake, TABLE)
+        PreprocessPipeline(lake, TABLE)
         .map(parse, reads=["event"])
         .select("x", "label")
         .shuffle(1)
@@ -156,7 +156,7 @@ def caches(folder: Path, rows: int, block_rows: int, repeats: int) -> None:
         batches.close()
 
 
-# --- the second part: autotune of tf.data beside a grid search ---
+# --- the second part: autotune of tf.data compared with a grid search ---
 
 
 def image_pipeline(images: int, side: int) -> Callable[[Setting], Any]:

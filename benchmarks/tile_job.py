@@ -1,4 +1,4 @@
-"""The tile job beside Flink's own windows: events per second, from the events table on.
+"""The tile job compared with Flink's own windows: events per second, from the events table on.
 
     python -m benchmarks.tile_job --events 5000000 --repeats 5
 

@@ -1,4 +1,4 @@
-"""Fits beside one pass of NumPy over the same files; a pipeline of six steps beside plain NumPy.
+"""Fits compared with one NumPy pass over the same files; six pipeline steps with plain NumPy.
 
 A scaler is fitted on a Paimon table of float64 columns, block after block as its files are read.
 NumPy's one pass reads the same files in the same blocks and adds up values and squares, which is
@@ -244,7 +244,7 @@ def main() -> None:
     parser.add_argument("--pipeline-columns", type=int, default=10)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--files", type=Path, help="a folder for the files, which keeps them")
-    parser.add_argument("--only", nargs="+", help="fits of these alone, beside NumPy's one pass")
+    parser.add_argument("--only", nargs="+", help="only these fits, compared with one NumPy pass")
     parser.add_argument("--part", default="1/1", help="2/5: of five parts of the files the second")
     given = parser.parse_args()
     number, parts = map(int, given.part.split("/"))

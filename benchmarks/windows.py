@@ -1,4 +1,4 @@
-"""Thirty windows beside one of the same length, offline and online.
+"""Thirty windows compared with one of the same length, offline and online.
 
 Six aggregates over five windows, the longest of 30 days, and the same six over those 30 days
 only, read from the same events. They take turns; printed are medians, and the median of the

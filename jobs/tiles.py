@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(prog="tiles.py", description="Run the tile job of a view.")
     p.add_argument("--project", default=".", help="Folder of the project.")
     p.add_argument("--view", required=True, help="The feature view.")
-    p.add_argument("--generation", type=int, help="Default: the one that fits the definition.")
+    p.add_argument("--generation", type=int, help="Default: the one that matches the definition.")
     p.add_argument("--parallelism", type=int, help="Parallel tasks; default: the project's.")
     p.add_argument("--cluster", help="HOST:PORT, where Flink does not run this program itself.")
     p.add_argument("--backfill", action="store_true", help="All past events, in one commit.")

@@ -30,8 +30,12 @@ SYNONYMS = {
 """Names of other libraries, in lower case, and ours."""
 
 
-def attach_stub(package: str) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
-    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package from its stub.
+def attach_stub(
+    package: str, stub_file: str = "__init__.pyi"
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package or module from its stub.
+
+    ``stub_file`` is next to its source file; for a module ``m`` it is ``m.pyi``.
 
     A public name is one that the stub imports ``from <module> import <name> as <name>``.
 
@@ -39,7 +43,7 @@ def attach_stub(package: str) -> tuple[Callable[[str], object], Callable[[], lis
     >>> "Sum" in names, getattr_("Sum").__module__
     (True, 'paimon_features.aggregates.basic')
     """
-    stub = pkgutil.get_data(package, "__init__.pyi")
+    stub = pkgutil.get_data(package, stub_file)
     assert stub is not None, package
     homes = {
         alias.name: node.module

@@ -24,7 +24,7 @@ from paimon_features.array_types import Bytes, Ints
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
 
-Words = npt.NDArray[np.uint32]
+Words32 = npt.NDArray[np.uint32]
 
 _HEADER_BITS = 8
 _INLINE_BYTES = 7
@@ -137,7 +137,7 @@ def _put_bytes(data: Bytes, positions: Ints, flat: Bytes, ends: Ints) -> None:
 
 
 def _murmur3(data: Bytes, offsets: Ints) -> npt.NDArray[np.int32]:
-    words: Words = data.view("<u4")
+    words: Words32 = data.view("<u4")
     starts, counts = offsets[:-1] // 4, np.diff(offsets) // 4
     # axes: rows, longest first, so that the rows that have a further word are a prefix
     order = np.argsort(-counts, kind="stable")
@@ -160,9 +160,9 @@ def _murmur3(data: Bytes, offsets: Ints) -> npt.NDArray[np.int32]:
     return result.view(np.int32)
 
 
-def _mix_word(word: Words) -> Words:
+def _mix_word(word: Words32) -> Words32:
     return _rotate(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
 
 
-def _rotate(value: Words, bits: int) -> Words:
+def _rotate(value: Words32, bits: int) -> Words32:
     return value << np.uint32(bits) | value >> np.uint32(32 - bits)

@@ -1,4 +1,4 @@
-"""The clock: UTC milliseconds since 1970, and the type of whatever stands in for it in a test."""
+"""The clock: UTC milliseconds since 1970, and the type of its replacements in tests."""
 
 from __future__ import annotations
 

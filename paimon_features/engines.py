@@ -44,7 +44,7 @@ class Engine(Protocol):
     def history_engine(
         self, config: ProjectConfig, cluster: str | None, on_message: OnMessage | None
     ) -> OfflineEngine | None:
-        """The engine of historical features; None stands for the join in this process.
+        """The engine of historical features; None is the join in this process.
 
         Raises
         ------
@@ -87,7 +87,7 @@ def resolve_engine(name: str) -> Engine:
 def history_engine(
     engine: EngineName | EngineOptions, config: ProjectConfig
 ) -> OfflineEngine | None:
-    """The engine for one read of historical features; None stands for the join in this process.
+    """The engine for one read of historical features; None is the join in this process.
 
     Raises
     ------

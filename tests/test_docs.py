@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import re
 import shlex
 from collections.abc import Iterator
@@ -45,7 +46,8 @@ def exists(dotted: str) -> bool:
     parts = dotted.split(".")
     for end in range(len(parts), 0, -1):
         home = ROOT.joinpath(*parts[:end])
-        sources = [home / "__init__.pyi", home / "__init__.py", home.with_suffix(".py")]
+        sources = [home / f"__init__{suffix}" for suffix in (".pyi", ".py")]
+        sources += [home.with_suffix(suffix) for suffix in (".pyi", ".py")]
         if found := [source for source in sources if source.is_file()]:
             rest = parts[end:]
             return not rest or any(rest[0] in names_in(source) for source in found)
@@ -132,6 +134,56 @@ def test_every_link_in_a_page_leads_somewhere(page: Path) -> None:
         if not target.exists() or (anchor and anchor not in anchors(target)):
             broken.append(link)
     assert broken == []
+
+
+A_TABLE = re.compile(r"(?:^ *\|.*\n?)+", re.MULTILINE)
+A_DELIMITER = re.compile(r" *\|[ :|-]*-[ :|-]*\|? *")
+A_PARAGRAPH_END = re.compile(r"\n\s*\n|\n(?= *(?:[-*]|\d+\.) )")
+REPEATED_WORDS = 6
+SHARED_START = 32
+
+
+def damage(text: str) -> Iterator[str]:
+    """What an edit leaves behind that keeps both the old and the new text.
+
+    ``text`` is a page without its fenced blocks and drawings.
+    """
+    for table in A_TABLE.findall(text):
+        rows = table.splitlines()
+        if [row for row in rows if A_DELIMITER.fullmatch(row)] != rows[1:2]:
+            yield f"expected one delimiter, after the header, in the table {rows[0]}"
+        yield from (f"repeated row {row}" for row in sorted({r for r in rows if rows.count(r) > 1}))
+    for paragraph in A_PARAGRAPH_END.split(A_TABLE.sub("\n\n", text)):
+        lines = paragraph.strip().splitlines()
+        for line, following in itertools.pairwise(lines):
+            if line[:SHARED_START] == following[:SHARED_START]:
+                yield f"two lines begin with {line[:SHARED_START]!r}"
+        words = paragraph.split()
+        runs = [" ".join(words[i : i + REPEATED_WORDS]) for i in range(len(words))]
+        complete = runs[: len(words) - REPEATED_WORDS + 1]
+        yield from (f"repeated {run!r}" for run in {r for r in complete if complete.count(r) > 1})
+
+
+def test_damage_by_an_edit_is_found() -> None:
+    table = "| a | b |\n|---|---|\n| 1 | 2 |\n"
+    assert list(damage(f"Some words:\n\n{table}\nThe end.")) == []
+    assert len(list(damage(f"|---|---|\n{table}"))) == 2, "the delimiter is also a repeated row"
+    assert list(damage(f"{table}| 3 | 4 |\n| 1 | 2 |")) == ["repeated row | 1 | 2 |"]
+    assert len(list(damage("| a | b |\n| 1 | 2 |"))) == 1
+    start = "It shows all views and services with"
+    found = list(damage(f"{start} names and\n{start} owners."))
+    assert found[0] == f"two lines begin with {start[:SHARED_START]!r}"
+    assert f"repeated {start.rpartition(' ')[0]!r}" in found[1:]
+    assert list(damage("Before each epoch\nit reads what others wrote.")) == []
+    twice = "several ranks, it reads them before each epoch"
+    assert list(damage(f"With {twice} alone.\nThen {twice} again."))
+    assert list(damage(f"- With {twice} alone.\n- Then {twice} again.")) == []
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md"], ids=name_of)
+def test_no_page_contains_both_the_old_and_the_new_text_of_an_edit(page: Path) -> None:
+    other = re.compile(r"^( *)```.*?^\1```|<svg.*?</svg>", re.MULTILINE | re.DOTALL)
+    assert list(damage(other.sub("", page.read_text(encoding="utf-8")))) == []
 
 
 def test_every_decision_is_in_the_index() -> None:

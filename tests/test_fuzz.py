@@ -1,4 +1,4 @@
-"""``make fuzz``: random tests alone, bounded, and told so that they can be repeated."""
+"""``make fuzz``: random tests only, bounded, and reported so that they can be repeated."""
 
 from __future__ import annotations
 

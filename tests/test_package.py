@@ -87,7 +87,7 @@ def test_a_profile_has_the_versions_of_the_whole_lock(lock: str) -> None:
 
 
 def requirements(extras: set[str]) -> set[str]:
-    """The names that pyproject asks for, with those of the extras that these extras name."""
+    """The names that pyproject requires, with those of the extras that these extras name."""
     texts = list(PYPROJECT["project"]["dependencies"])
     for extra in extras:
         texts += PYPROJECT["project"]["optional-dependencies"][extra]

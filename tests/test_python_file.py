@@ -22,7 +22,7 @@ shop = pf.EventSource("{name}", schema={{"user_id": pf.Int64, "t": pf.Int64}}, e
 
 @pytest.fixture(autouse=True)
 def bytecode(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let Python cache bytecode, as it does unless told otherwise."""
+    """Let Python cache bytecode, as it does by default."""
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
 
 

@@ -1,4 +1,4 @@
-"""The demo, which takes the whole retail log through every path, beside one DuckDB query.
+"""The demo, which processes the complete retail log on every path, compared with one DuckDB query.
 
 ::
 
@@ -91,7 +91,7 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [sys.executable, "-m", "paimon_features", "demo", "--into", str(root)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    (root / "told.txt").write_text(done.stdout)
+    (root / "output.txt").write_text(done.stdout)
     return root
 
 
@@ -166,7 +166,7 @@ def some_rows(seed: int, size: int) -> pa.Table:
 
 
 def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path) -> None:
-    reported = (demo / "told.txt").read_text()
+    reported = (demo / "output.txt").read_text()
     assert len(reported.splitlines()) < 60
     for part in (
         "532,899 events",

@@ -37,7 +37,7 @@ from paimon_features.windows import DAY_MS
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from report import Facts, write_report  # noqa: E402 - beside this file, which may be anywhere
+from report import Facts, write_report  # noqa: E402 - next to this file, which may be anywhere
 from train import Training  # noqa: E402
 
 LOG = HERE / "data" / "online_retail.parquet"
@@ -78,10 +78,10 @@ class Demo:
         write_report(self.into / "report.html", self.facts)
         console.print(
             f"\nDone in {time.monotonic() - self.started:.0f} s; all processes have ended. "
-            f"Look at [b]{self.into / 'report.html'}[/b], and go on:\n"
+            f"Look at [b]{self.into / 'report.html'}[/b], and continue:\n"
             f"  cd {self.into}\n"
             "  paimon-features plan         # after a change to features.py\n"
-            "  paimon-features jobs         # what ran, and from where it would go on\n"
+            "  paimon-features jobs         # what ran, and from where it would resume\n"
             "  paimon-features doctor       # what this machine has"
         )
 

@@ -127,9 +127,13 @@ class DecayedSum(Decayed):
     """Sum of ``v * 2^(-(as_of - event_time) / half_life)``; 0 for an empty window.
 
     >>> import paimon_features as pf
-    >>> events = [{"amount": 8.0, "at_ms": 0}, {"amount": 4.0, "at_ms": 3_600_000}]
-    >>> pf.evaluate(pf.DecayedSum("amount", half_life="1h"), events, as_of_ms=7_200_000)
-    4.0
+    >>> events = [
+    ...     {"amount": 8.0, "at_ms": 0},
+    ...     {"amount": 4.0, "at_ms": 3_600_000},
+    ...     {"amount": 2.0, "at_ms": 7_200_000},
+    ... ]
+    >>> round(pf.evaluate(pf.DecayedSum("amount", half_life="1h"), events, as_of_ms=10_800_000), 9)
+    3.0
     >>> pf.DecayedSum("amount", half_life="1d", windows=["30d"]).feature_name(30 * 86_400_000)
     'decayed_sum_amount_h1d_30d'
     """
@@ -149,11 +153,17 @@ class DecayedCount(Decayed):
     null.
 
     >>> import paimon_features as pf
-    >>> events = [{"amount": None, "at_ms": 0}, {"amount": 4.0, "at_ms": 3_600_000}]
-    >>> round(pf.evaluate(pf.DecayedCount(half_life="1h"), events, as_of_ms=7_200_000), 9)
-    0.75
-    >>> round(pf.evaluate(pf.DecayedCount("amount", half_life="1h"), events, as_of_ms=7_200_000), 9)
-    0.5
+    >>> events = [
+    ...     {"amount": 8.0, "at_ms": 0},
+    ...     {"amount": None, "at_ms": 3_600_000},
+    ...     {"amount": 2.0, "at_ms": 7_200_000},
+    ... ]
+    >>> count = pf.evaluate(pf.DecayedCount(half_life="1h"), events, as_of_ms=10_800_000)
+    >>> round(count, 9)
+    0.875
+    >>> count = pf.evaluate(pf.DecayedCount("amount", half_life="1h"), events, as_of_ms=10_800_000)
+    >>> round(count, 9)
+    0.625
     """
 
     kind: ClassVar[str] = "decayed_count"
@@ -172,7 +182,11 @@ class DecayedMean(Decayed):
     """Mean with weights ``2^(-(as_of - event_time) / half_life)``; null without values.
 
     >>> import paimon_features as pf
-    >>> events = [{"amount": 8.0, "at_ms": 0}, {"amount": 2.0, "at_ms": 3_600_000}]
+    >>> events = [
+    ...     {"amount": 8.0, "at_ms": 0},
+    ...     {"amount": 2.0, "at_ms": 3_600_000},
+    ...     {"amount": 4.0, "at_ms": 7_200_000},
+    ... ]
     >>> round(pf.evaluate(pf.DecayedMean("amount", half_life="1h"), events), 9)
     4.0
     """

@@ -117,10 +117,14 @@ class TimeSinceLast(_TimeSince):
     An Int64 of milliseconds, or a Float64 of units (``unit="1d"``). Null for an empty window.
 
     >>> import paimon_features as pf
-    >>> events = [{"amount": 2.0, "at_ms": 0}, {"amount": None, "at_ms": 60_000}]
-    >>> pf.evaluate(pf.TimeSinceLast(), events, as_of_ms=90_000)
-    30000
-    >>> pf.evaluate(pf.TimeSinceLast("amount", unit="1min"), events, as_of_ms=90_000)
+    >>> events = [
+    ...     {"amount": 2.0, "at_ms": 0},
+    ...     {"amount": 5.0, "at_ms": 30_000},
+    ...     {"amount": None, "at_ms": 60_000},
+    ... ]
+    >>> pf.evaluate(pf.TimeSinceLast(), events, as_of_ms=120_000)
+    60000
+    >>> pf.evaluate(pf.TimeSinceLast("amount", unit="1min"), events, as_of_ms=120_000)
     1.5
     """
 
@@ -139,7 +143,11 @@ class TimeSinceFirst(_TimeSince):
     In milliseconds or ``unit``, as ``TimeSinceLast``. Over a lifetime: the age of the entity.
 
     >>> import paimon_features as pf
-    >>> events = [{"amount": None, "at_ms": 0}, {"amount": 2.0, "at_ms": 60_000}]
+    >>> events = [
+    ...     {"amount": None, "at_ms": 0},
+    ...     {"amount": 2.0, "at_ms": 60_000},
+    ...     {"amount": 5.0, "at_ms": 75_000},
+    ... ]
     >>> pf.evaluate(pf.TimeSinceFirst(), events, as_of_ms=90_000)
     90000
     >>> pf.evaluate(pf.TimeSinceFirst("amount"), events, as_of_ms=90_000)

@@ -3,7 +3,7 @@
 Exit codes, of every command:
 
 - 0: done;
-- 1: a check failed, or something outside is not as it has to be (Java, Redis, a table, a job);
+- 1: a check failed, or there was an external error (Java, Redis, a table, a job);
 - 2: wrong use: an unknown option, or a configuration, definition, name or request that cannot
   be right.
 
@@ -161,8 +161,8 @@ class LazyGroup(click.Group):
 def cli() -> None:
     """A feature store on Flink, Paimon and Redis.
 
-    Define features once; the lake merges them; read the same values online and in training
-    sets. Start with the demo, or with a project of your own:
+    Define features once; read the same values online and in training sets. Start with the demo,
+    or with a project of your own:
 
     \b
       paimon-features demo --into demo
@@ -170,7 +170,7 @@ def cli() -> None:
 
     COMMAND --help shows examples of each command.
 
-    Exit codes: 0 done, 1 a check or the outside failed, 2 wrong use.
+    Exit codes: 0 success, 1 a failed check or an external error, 2 usage error.
     """
 
 

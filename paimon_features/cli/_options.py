@@ -47,8 +47,8 @@ CLUSTER = click.option(
     is_flag=False,
     flag_value=LOCAL_CLUSTER,
     metavar="[HOST:PORT]",
-    help="Run on this session cluster (its REST interface); alone: on the local one that "
-    "'paimon-features cluster start' runs.",
+    help="Run on the session cluster with this REST address; without a value: on the local one "
+    "of 'paimon-features cluster start'.",
 )
 ENGINE = click.option(
     "--engine",

@@ -24,7 +24,7 @@ def steps(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
     )
     from rich.text import Text
 
-    class Rate(ProgressColumn):
+    class RateColumn(ProgressColumn):
         def render(self, task: Task) -> Text:
             return Text(f"{task.speed:,.0f}/s" if task.speed else "")
 
@@ -32,7 +32,7 @@ def steps(what: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
-        Rate(),
+        RateColumn(),
         TimeRemainingColumn(),
     )
     console = Console(stderr=True)

@@ -14,9 +14,9 @@ from paimon_features.job_control import jobs as job_control
 @GENERATION
 @PROJECT
 def cancel(view: str, generation: int | None, path: str) -> None:
-    """Stop the tile job of VIEW with a savepoint, wherever it runs.
+    """Stop the tile job of VIEW with a savepoint, in any process or cluster.
 
-    'submit' resumes from it.
+    'submit' resumes from the savepoint.
 
     \b
     paimon-features cancel customer_spend

@@ -24,13 +24,15 @@ from paimon_features.windows import parse_duration
 @click.command()
 @click.argument("tables", nargs=-1)
 @click.option(
-    "--since", help="Read only data files committed since a time, or since 2h ago. Default: all."
+    "--since",
+    help="Read only data files committed since a time, or within a duration such as 2h. "
+    "Default: all.",
 )
 @click.option(
     "--sample",
     type=click.FloatRange(0, 1, min_open=True),
     default=1.0,
-    help="Read so large a random share of the data files; default: all.",
+    help="Fraction of data files to read, chosen at random; default: all.",
 )
 @PROJECT
 @JSON
@@ -48,7 +50,7 @@ def check(
     paimon-features check
     paimon-features check events_retail tiles_customer_spend_g1
     paimon-features check --since 1d             # what was committed since yesterday
-    paimon-features check --sample 0.05          # every night another 5 % of the data files
+    paimon-features check --sample 0.05          # a different 5 % of the data files every night
     """
     lake = Project.open(path).lake
     unknown = [name for name in tables if not lake.exists(name)]

@@ -35,8 +35,10 @@ def cluster() -> None:
 
 @cluster.command()
 @click.option("--task-managers", type=int, default=None, help="Worker processes; default: 1.")
-@click.option("--slots", type=int, default=None, help="Parallel tasks of each; default: 8.")
-@click.option("--memory-mb", type=int, default=None, help="Of each worker; default: 2048.")
+@click.option("--slots", type=int, default=None, help="Task slots per worker; default: 8.")
+@click.option(
+    "--memory-mb", type=int, default=None, help="Memory per worker in MiB; default: 2048."
+)
 @PROJECT
 @JSON
 def start(
@@ -97,10 +99,16 @@ def stop(path: str, as_json: bool) -> None:
 @cluster.command(name="run")
 @click.argument("manager", type=click.Choice(["jobmanager", "taskmanager"]))
 @click.option("--address", required=True, metavar="HOST", help="Host name of the job manager.")
-@click.option("--slots", type=int, default=8, show_default=True, help="Of a task manager.")
-@click.option("--memory-mb", type=int, help="Of this process; default: 1024, or 2048.")
-@click.option("--host", help="Name of this host for the others; default: its own.")
-@click.option("--listen", default="0.0.0.0", show_default=True, help="Address to listen at.")
+@click.option(
+    "--slots", type=int, default=8, show_default=True, help="Task slots of a task manager."
+)
+@click.option(
+    "--memory-mb",
+    type=int,
+    help="Memory of the process in MiB; default: 1024 (jobmanager), 2048 (taskmanager).",
+)
+@click.option("--host", help="Name under which others reach this host; default: its host name.")
+@click.option("--listen", default="0.0.0.0", show_default=True, help="Address to listen on.")
 @PROJECT
 def run_(
     manager: Manager,
@@ -118,9 +126,9 @@ def run_(
     paimon-features cluster run taskmanager --address jobs-1 --slots 4 --memory-mb 4096
     paimon-features submit customer_spend --cluster jobs-1:8081
 
-    All hosts, and the submitting one, must see the project folder and the lake under the same
-    paths. Anyone who can reach its ports (8081, 6123, those of the task managers) can run code in
-    it: keep it in a private network. docker/ has an example compose file.
+    All hosts, including the one that submits, must see the project folder and the lake under the
+    same paths. Anyone who can reach the cluster's ports (8081, 6123, those of the task managers)
+    can run code in it: keep it in a private network. docker/ has an example compose file.
     """
     from paimon_features.flink.cluster import ClusterShape, run_manager
 

@@ -45,8 +45,8 @@ def derive(
     """Write the windows of a TumblingView or SessionView to the table features_NAME.
 
     Only windows that ended by the newest event in the tiles are written (all with --open). Run
-    it again as data arrives: start days (UTC) whose rows changed, also by late events, are
-    replaced as complete days.
+    it again as data arrives: it replaces all rows of each start day (UTC) on which a row changed,
+    also due to late events.
 
     \b
     paimon-features derive daily_spend

@@ -42,8 +42,8 @@ _LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-
 def doctor(folder: Path, as_json: bool) -> None:
     """Check the requirements of machine and project: OK, MISSING, or - if not needed.
 
-    Exits with 1 if anything is MISSING. Jars are hashed completely. Inside a project, its online
-    store and warehouse are checked as well.
+    Exits with 1 if anything is MISSING. The sha256 of every jar is verified. Inside a project, its
+    online store and warehouse are checked as well.
 
     \b
       paimon-features doctor

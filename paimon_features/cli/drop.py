@@ -1,4 +1,4 @@
-"""``drop``: delete tables and entries of what is no longer wanted."""
+"""``drop``: delete the tables and registry entries of definitions that are no longer used."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from paimon_features.tables import Lake
 @click.argument("kind", type=click.Choice([kind.replace("_", "-") for kind in KINDS]))
 @click.argument("name")
 @click.option("--generation", type=int, help="Only this generation of a feature view.")
-@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
+@click.option("--yes", is_flag=True, help="Delete without confirmation.")
 @PROJECT
 @JSON
 def drop(kind: str, name: str, generation: int | None, yes: bool, path: str, as_json: bool) -> None:
     """Drop the tables, online records and registry entry of a definition.
 
-    Shows what would be deleted and asks for the name, unless --yes. Refuses what is still in the
-    definitions file, what others depend on, and the active generation.
+    Shows what would be deleted and asks you to type the name, unless --yes. Refuses definitions
+    that are still in the definitions file or that others depend on, and the active generation.
 
     \b
     paimon-features drop feature-view spend --generation 1   # an old generation

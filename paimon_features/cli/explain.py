@@ -36,7 +36,7 @@ _MOST_CELLS = 40
 @click.option(
     "--as-of",
     metavar="TIME",
-    help="Read as of this time (UTC: ms, or 2011-12-09T12:50:00), not now.",
+    help="Read as of this time (UTC: ms, or 2011-12-09T12:50:00) instead of now.",
 )
 @click.option("--feature", help="Explain this feature only, and list its cells.")
 @PROJECT

@@ -86,8 +86,8 @@ def fit(
     """Fit TRANSFORMER on a view and save it as the next version of fitted_NAME.
 
     With --columns it is fitted on all events that enter the view's tiles: from the tiles where
-    they contain what it needs (see statistics_view), else from the events. With --features it is
-    fitted on the view's features, of all known entities at one time.
+    they contain what it needs (see statistics_view), otherwise from the events. With --features it
+    is fitted on the view's features, read for all known entities at one time.
 
     \b
     paimon-features fit standard_scaler --view retail_statistics --columns amount,quantity

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Longer lines of text files are rejected.",
 )
-@click.option("--kafka", metavar="HOST:PORT,...", help="Read a topic of these brokers, not files.")
+@click.option("--kafka", metavar="HOST:PORT,...", help="Read a topic from these brokers.")
 @click.option("--topic", help="With --kafka: the topic, one JSON object per message.")
 @click.option("--group", help="With --kafka: the consumer group; default: paimon-features-SOURCE.")
 @click.option(
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     "--from-table",
     "table",
     metavar="DATABASE.TABLE",
-    help="Read the change log of a table of the warehouse, not files.",
+    help="Read the change log of a table of the warehouse.",
 )
 @click.option(
     "--bounded", is_flag=True, help="With --from-table: stop after ingesting all current changes."

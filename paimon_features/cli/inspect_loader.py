@@ -33,7 +33,7 @@ class Threads(click.ParamType):
 
 @click.command()
 @click.argument("table")
-@click.option("--columns", help="Which columns to read, with commas; all by default.")
+@click.option("--columns", help="Comma-separated columns to read; all by default.")
 @click.option("--snapshot", help="Number or number@commit; the newest by default.")
 @click.option(
     "--batch-size", type=click.IntRange(1), default=4096, show_default=True,
@@ -41,25 +41,29 @@ class Threads(click.ParamType):
 )  # fmt: skip
 @click.option(
     "--world-size", type=click.IntRange(1), default=1, show_default=True,
-    help="How many ranks would train together; what rank 0 reads is measured.",
+    help="Number of training ranks; the share of rank 0 is measured.",
 )  # fmt: skip
 @click.option(
     "--where",
-    help="A condition on rows, such as \"country = 'France'\": the others are not read.",
+    help="Read only rows that satisfy this condition, such as \"country = 'France'\".",
 )
 @click.option(
     "--threads", type=Threads(), default=2, show_default=True,
-    help="Decoding threads; auto: found while it reads.",
+    help="Decoding threads; auto: tuned while reading.",
 )  # fmt: skip
 @click.option(
-    "--memory-mb", type=click.IntRange(1), default=1024, show_default=True, help="Byte budget."
+    "--memory-mb",
+    type=click.IntRange(1),
+    default=1024,
+    show_default=True,
+    help="Memory budget of the reader in MiB.",
 )
-@click.option("--in-order", is_flag=True, help="Without shuffling.")
+@click.option("--in-order", is_flag=True, help="Do not shuffle.")
 @click.option(
     "--seconds", type=click.FloatRange(0.1), default=4.0, show_default=True,
-    help="How long to measure, about.",
+    help="Approximate duration of the measurement.",
 )  # fmt: skip
-@click.option("--warehouse", help="A warehouse, instead of the project's.")
+@click.option("--warehouse", help="Warehouse; default: the project's.")
 @click.option("--database", default="features", show_default=True, help="Its database.")
 @PROJECT
 @JSON
@@ -81,13 +85,13 @@ def inspect_loader(
 ) -> None:
     """Show how SnapshotReader would load TABLE, and how fast.
 
-    Plan: the files and row groups of the snapshot, which columns are read of them, the blocks
+    Plan: the files and row groups of the snapshot, which columns are read from them, the blocks
     that are decoded at once, and the streams that the order interleaves.
 
     Stages, each measured alone on one thread: "read files" decompresses Parquet to Arrow,
     "decode" converts it to one matrix per dtype, "order" computes the row order, "gather" moves
-    rows into batches, "to tensors" is torch's share. The first two run in
-    parallel decoding threads, the next two in one prefetching thread. The slowest step bounds the
+    rows into batches, "to tensors" converts batches to torch tensors. The first two run in
+    parallel decoding threads, the next two in one prefetching thread. The slowest stage bounds the
     pipeline; a training loop slower than the pipeline never waits.
 
     \b
@@ -150,7 +154,7 @@ def _lines(found: Inspection) -> Iterator[str]:
         yield "  left out     " + ", ".join(
             f"{count:,} {what.replace('_', ' ')}" for what, count in plan["not_read"].items()
         )
-    yield f"  blocks       {plan['blocks']:,}, each decoded as a whole"
+    yield f"  blocks       {plan['blocks']:,}, each decoded completely"
     each = "read once" if plan["reads_each_block_once"] else f"by {plan['ranks_per_block']:g} ranks"
     yield f"  streams      {plan['streams']:,}; each block {each}"
     yield f"  batches      {plan['batches']:,} of {plan['global_batch_size']:,} rows, all ranks"
@@ -163,7 +167,7 @@ def _lines(found: Inspection) -> Iterator[str]:
         )
     yield f"  {'all together':12} {'':17} {'':8} {found.rows_per_s:13,.0f}"
     yield ""
-    yield f"bound by {found.bound}; at most {_size(found.peak_bytes)} were held"
+    yield f"bound by {found.bound}; peak memory {_size(found.peak_bytes)}"
     if found.advice:
         yield "advice"
         yield from (f"  - {line}" for line in found.advice)

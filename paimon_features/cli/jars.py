@@ -28,8 +28,8 @@ from paimon_features.setup.jars import DEFAULT_GROUPS, fetch_jar_details, locked
 def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) -> None:
     """Download the jars that Flink jobs need into the cache, and verify their sha256.
 
-    A jar comes from the cache, from ~/.m2 or from a Maven repository, whichever first has it
-    with the correct hash. A second run needs no network; an interrupted one resumes.
+    A jar is taken from the cache, ~/.m2 or a Maven repository, in this order, if its hash is
+    correct. A second run needs no network; an interrupted one resumes.
 
     \b
       paimon-features jars                      the jars of every job, and Kafka's

@@ -88,7 +88,7 @@ class Watch:
 @click.option(
     "--wire",
     metavar="URL",
-    help="What carries the feedback: 'memory' (one process) or redis://...; default: [flink] wire "
+    help="Transport of the feedback: 'memory' (one process) or redis://...; default: [flink] wire "
     "of the project, or memory without a cluster.",
 )
 @click.option(
@@ -115,17 +115,17 @@ def iterate(
 ) -> None:
     """Run PROGRAM, a function of iterations, on Flink.
 
-    PROGRAM is module:function or file.py:function; the function takes the job and returns
-    streams, and is called 'build' where it is left out. Each output is written to files, exactly
-    once. See docs/how-to/iteration/index.md.
+    PROGRAM is module:function or file.py:function; the function (default: 'build')
+    takes the job and returns streams. Each output is written to files, exactly once. See
+    docs/how-to/iteration/index.md.
 
     \b
     paimon-features jobs iterate train.py --watch
     paimon-features jobs iterate my.programs:train --cluster --wire memory --mode thread
     paimon-features jobs iterate train.py --cluster --detach --wire redis://10.0.0.5:6379/3
 
-    Flink recovers from failures with the last checkpoint. Ctrl-C cancels the job and prints how
-    to resume, as does the final failure.
+    Flink recovers from failures from the last checkpoint. Ctrl-C cancels the job and prints how
+    to resume it; so does a job that fails for good.
     """
     config = Project.open(path).config
     address = cluster_address(config.state_dir, cluster)

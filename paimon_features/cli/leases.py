@@ -20,11 +20,11 @@ _HEADINGS = ("TABLE", "OWNER", "TO", "SINCE (UTC)", "NUMBER", "STATE")
 @PROJECT
 @JSON
 def leases(path: str, as_json: bool) -> None:
-    """Show which process or job owns each table, and whether it lives.
+    """Show which process or job owns each table, and whether that owner is alive.
 
     A table has one committing owner at a time; tables that nobody owns are not listed. An owner in
-    another container or on another machine is watched for up to 10 s: if its heartbeat is silent,
-    the next command that writes the table takes it over, after 30 s of silence.
+    another container or on another machine is watched for up to 10 s: if no heartbeat arrives, the
+    next command that writes the table takes it over, after 30 s without one.
 
     \b
     paimon-features leases
@@ -45,7 +45,7 @@ def leases(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif not rows:
-        click.echo("nobody owns a table")
+        click.echo("no table has an owner")
     else:
         click.echo("\n".join(text_table([_HEADINGS, *map(_cells, rows)])))
 

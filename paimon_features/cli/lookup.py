@@ -164,7 +164,7 @@ def _value(option: str, name: str, value: str, kind: DataType) -> Any:
 
 def _document(response: OnlineResponse) -> dict[str, Any]:
     return {
-        "now_ms": response.as_of_ms,
+        "as_of_ms": response.as_of_ms,
         "rows": response.to_pylist(),
         "statuses": response.statuses.to_pylist(),
         "event_time_ms": {view: a.to_pylist() for view, a in response.event_times.items()},

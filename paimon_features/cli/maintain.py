@@ -37,13 +37,13 @@ def maintain(
 ) -> None:
     """Compact small files and expire snapshots, in all tables or in TABLES.
 
-    Snapshots that readers, training sets and materializers protect by a consumer or a tag stay.
+    Snapshots that readers, training sets and materializers protect by a consumer or tag are kept.
     Tables that a job or a trainer is writing are skipped and reported, because a table has one
     committing owner; --pause stops detached tile jobs with a savepoint and resumes them from it.
 
     Tiles of views with lifetime windows are rolled up at the end (see 'rollup').
 
-    Run it once a day, after midnight UTC: each bucket of the day before then has one file.
+    Run it once a day after midnight UTC, so that each bucket of the previous day has one file.
 
     \b
     paimon-features maintain --pause

@@ -62,23 +62,23 @@ def materialize(
 ) -> None:
     """Load the tiles of VIEWs (default: all) into the online store.
 
-    Repeating it is harmless, also after a crash: each tile counts once. A store that was
-    emptied, or contains another generation, is rebuilt while readers keep the current data.
+    Idempotent, also after a crash: each tile counts once. A store that was emptied, or contains
+    another generation, is rebuilt while readers continue to see the current data.
 
     \b
     paimon-features materialize                        # catch up once
-    paimon-features materialize spend --follow         # and keep following; stop with Ctrl-C
+    paimon-features materialize spend --follow         # catch up, then follow until Ctrl-C
     paimon-features materialize --follow --shard 0/4   # one of four processes
     paimon-features materialize --follow --listen 9464 # with metrics and health
-    paimon-features materialize spend --rebuild        # from the table alone
+    paimon-features materialize spend --rebuild        # from the tile table only
 
-    With --json one line per step, else a line per view whenever something was applied. Exit
-    code 1 if --once could not catch up because other shards or processes hold buckets.
+    With --json one line per step, otherwise a line per view whenever something was applied. Exit
+    code 1 if --once could not catch up because other shards or processes own buckets.
     """
     if listen is not None and not follow:
         raise click.UsageError("--listen requires --follow")
     project = Project.open(path)
-    show = _Printer(as_json)
+    show = _PassPrinter(as_json)
     names = views
     if not names:
         names = tuple(v for v in project.definitions.views if project.view(v).is_online)
@@ -108,7 +108,7 @@ def materialize(
         raise SystemExit(1)
 
 
-def _once(worker: Materializer, rebuild: bool, show: _Printer) -> bool:
+def _once(worker: Materializer, rebuild: bool, show: _PassPrinter) -> bool:
     """Catch up; return whether that succeeded."""
     try:
         result = worker.rebuild() if rebuild else worker.run_once()
@@ -150,7 +150,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _follow(
-    workers: list[Materializer], rebuild: bool, poll_ms: int, show: _Printer, monitor: Monitor
+    workers: list[Materializer], rebuild: bool, poll_ms: int, show: _PassPrinter, monitor: Monitor
 ) -> None:
     """One thread per view, until Ctrl-C or a termination signal, or until one of them fails."""
     stop = stop_event()
@@ -181,7 +181,7 @@ def _follow(
         raise failures[0]
 
 
-class _Printer:
+class _PassPrinter:
     """Prints progress, not too often; safe to call from several threads."""
 
     def __init__(self, as_json: bool) -> None:

@@ -56,14 +56,14 @@ _HEADS = [
 @click.option(
     "--out",
     type=click.Path(dir_okay=False, path_type=Path),
-    help=f"Also write it to a file: {', '.join(FORMATS)} (a page, pictures, Prometheus gauges).",
+    help=f"Also write the report to a file: {', '.join(FORMATS)} (HTML, image, Prometheus gauges).",
 )
 @click.option(
     "--fail-over",
     type=click.FloatRange(min=0),
     metavar="PSI",
-    help="Exit with 1 if a column's PSI exceeds this and is no chance; 0.1 is some drift, "
-    "0.25 is much.",
+    help="Exit with 1 if a column's PSI exceeds this and is statistically significant; 0.1 is "
+    "moderate, 0.25 large.",
 )
 @click.option(
     "--false-alarms",
@@ -71,7 +71,7 @@ _HEADS = [
     metavar="RATE",
     default=0.01,
     show_default=True,
-    help="With --fail-over: how probable an alarm may be if nothing has changed, of all columns "
+    help="With --fail-over: the highest accepted probability of a false alarm, over all columns "
     "together.",
 )
 @click.option(
@@ -101,10 +101,10 @@ def monitor(
 ) -> None:
     """Profile NAME's columns (count, nulls, mean, deviation, range, quantiles) and their drift.
 
-    NAME is a feature view or a table of the lake with event_time_ms (a training set). Of a view,
-    --columns are those of its events, from its tiles where these have bins (statistics_view);
-    --features are as all known entities have them at the end of each range. Without either: all
-    columns that a statistics view keeps, else all features that are numbers or texts.
+    NAME is a feature view or a table of the lake with event_time_ms (a training set). For a view,
+    --columns are columns of its events, read from its tiles if these have bins (statistics_view);
+    --features are read for all known entities at the end of each range. Without either: all
+    columns of a statistics view, otherwise all features that are numbers or strings.
 
     \b
     paimon-features monitor retail_statistics
@@ -115,13 +115,14 @@ def monitor(
     paimon-features monitor retail_statistics --json --fail-over 0.2   # for cron
 
     Times are UTC milliseconds or 2011-12-01T00:00:00; an omitted end is open. By default the
-    newest 7 days are compared with the 28 days before them; with --range alone, with all before.
+    newest 7 days are compared with the 28 days before them; with only --range, against everything
+    before it.
 
-    A PSI is also large by chance, if there are few rows or many columns: with --fail-over an alarm
-    needs a PSI above it whose p-value, corrected for the number of columns, is at most
-    --false-alarms. Columns with fewer than --min-count rows in a range are reported, and pass.
+    With few rows or many columns a PSI can be large by chance. With --fail-over, an alarm therefore
+    requires a PSI above the threshold with a p-value, corrected for the number of columns, of at
+    most --false-alarms. Columns with fewer than --min-count rows in a range are reported and pass.
 
-    Exit codes: 0 done, 1 a column is over --fail-over (or its PSI is not known), 2 wrong use.
+    Exit codes: 0 success, 1 a column exceeds --fail-over (or its PSI is unknown), 2 usage error.
     """
     if columns is not None and features is not None:
         raise click.UsageError("pass --columns or --features, not both")

@@ -24,11 +24,11 @@ ACCEPTED = ("commits", "leases", "removals", "scores")
 @PROJECT
 @JSON
 def records(accept_loss: bool, path: str, as_json: bool) -> None:
-    """Show the records of the warehouse's folder _paimon_features that were lost.
+    """Show lost records of the warehouse's folder _paimon_features.
 
-    Tables depend on them: which files were ingested, who owns a table, which generation is active.
-    Commands that need a lost one fail with an error that says what to do. Exit code 1 if any is
-    lost.
+    Tables depend on these records: which files were ingested, who owns a table, which generation
+    is active. Commands that need a lost record fail with an error that says what to do. Exit code
+    1 if any is lost.
 
     \b
     paimon-features records

@@ -26,7 +26,7 @@ _DATE = click.DateTime(["%Y-%m-%d"])
 @click.option(
     "--fix/--dry-run", default=False, help="Replace the days that differ; default: only show them."
 )
-@click.option("--generation", type=int, help="Default: the one that fits the definition.")
+@click.option("--generation", type=int, help="Default: the one that matches the definition.")
 @PROJECT
 @JSON
 def repair(

@@ -47,7 +47,7 @@ def request_log(
 
     \b
     paimon-features request-log                     # all complete files
-    paimon-features request-log --follow            # and keep following; stop with Ctrl-C
+    paimon-features request-log --follow            # then follow until Ctrl-C
     paimon-features request-log --folder /spool/a --folder /spool/b
 
     Unreadable files are moved to rejected/, and truncated files are reported. With --json one

@@ -58,7 +58,7 @@ def serve(
 
     \b
     GET /features     served features         GET /health    readiness, with the reason
-    GET /docs         the interface           GET /metrics   for Prometheus
+    GET /docs         API documentation       GET /metrics   for Prometheus
 
     SIGHUP, or a change of the definitions file, reloads the definitions without dropping a
     request; SIGTERM finishes requests in flight and exits. Settings are in paimon-features.toml
@@ -99,7 +99,7 @@ def serve(
     required=True,
     help="A service whose features the token may read; repeatable; '*' for all.",
 )
-@click.option("--name", help="Its holder, for the log; default: the services' names.")
+@click.option("--name", help="Name of its holder in the log; default: the services.")
 @PROJECT
 @JSON
 def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -> None:
@@ -108,8 +108,8 @@ def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -
     \b
     paimon-features serve token --service churn_v1 --name "churn scorer"
 
-    The file is that of [serve] tokens, else tokens.toml in the project; a running server
-    reloads it. To revoke a token, delete its entry.
+    The token file is set by [serve] tokens; the default is tokens.toml in the project. A running
+    server reloads it. To revoke a token, delete its entry.
     """
     _check_extra()
     from paimon_features.definitions import load_definitions

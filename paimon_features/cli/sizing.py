@@ -56,12 +56,12 @@ def sizing(
     """Estimate the online store's memory for VIEWS, or for all feature views.
 
     A record has a header of 56 bytes and a cell for each tile, hour or day in which its entity
-    has events. The estimate is as good as what is known about those:
+    has events. The estimate depends on what is known about these cells:
 
     \b
       paimon-features sizing                        # upper bound: an event in every tile
       paimon-features sizing --events-per-day 2.5   # events at random times
-      paimon-features sizing --measure              # from existing records: the best
+      paimon-features sizing --measure              # most accurate: existing records
 
     The peak occurs while a view is rebuilt next to its old records. Use this number of nodes for
     Redis Cluster (docs/how-to/serving/online-store.md); replicas are extra.

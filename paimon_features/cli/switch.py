@@ -41,6 +41,6 @@ def switch(view: str, to: int | None, force: bool, path: str) -> None:
     if record.fingerprint != compiled.fingerprint:
         click.echo(
             f"note: the definitions file describes other tiles than generation {number} contains; "
-            "restore the definition it was created for: reads with the current one are refused",
+            "restore the definition it was created for: reads with the current one are rejected",
             err=True,
         )

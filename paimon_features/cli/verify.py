@@ -35,9 +35,10 @@ SHOWN = 20
 @click.option("--from-log", is_flag=True, help="Compare served values from the request log.")
 @click.option(
     "--since",
-    help="With --from-log: only values served since a time, or since 2h ago. Default: 1d.",
+    help="With --from-log: only values served since a time, or within a duration such as 2h. "
+    "Default: 1d.",
 )
-@click.option("--until", help="With --from-log: only values served before.")
+@click.option("--until", help="With --from-log: only values served before this time.")
 @click.option("--service", help="With --from-log: only requests for this service.")
 @PROJECT
 @JSON
@@ -84,7 +85,7 @@ def verify(
         raise click.UsageError("pass FEATURES; --since, --until and --service require --from-log")
     project = Project.open(path)
     report = run_verify(
-        project, features, sample=sample, times=times, seed=seed, wait_s=wait_s, progress=show
+        project, features, sample=sample, times=times, seed=seed, wait_s=wait_s, on_message=show
     )
     if as_json:
         summary = {
@@ -114,7 +115,7 @@ def verify(
         verdict = "all agree" if report.ok else f"{len(report.differences)} differ"
         click.echo(
             f"{report.compared:,} values of {report.entities} entities compared: {verdict} "
-            f"(largest relative difference {report.largest:.1e}, {report.moved} too new to tell)"
+            f"(largest relative difference {report.largest:.1e}, {report.moved} too new to compare)"
         )
     ctx.exit(0 if report.ok else 1)
 
@@ -143,7 +144,7 @@ def _from_log(
         sample=sample,
         seed=seed,
         salt=salt_of_environment() if os.environ.get(SALT_VARIABLE) else None,
-        progress=show,
+        on_message=show,
     )
     if as_json:
         summary = {

@@ -40,7 +40,7 @@ class FeatureClient:
     and not after ``timeout_s``; a try waits for its connection, and for the next bytes, no longer
     than the time that was left when it began. With ``cache``, rows that were read less than
     ``cache_ttl_s`` ago, and whose views are not stale by now, are not requested again; calls with
-    ``now_ms`` are not cached. ``tls`` is an ``ssl.SSLContext`` to use instead of the default one.
+    ``as_of_ms`` are not cached. ``tls`` is an ``ssl.SSLContext`` to use instead of the default one.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class FeatureClient:
         self,
         features_or_service: str | Sequence[str],
         entities: Mapping[str, Any],
-        now_ms: int | None = None,
+        as_of_ms: int | None = None,
         request: Mapping[str, Any] | None = None,
         full_feature_names: bool = False,
     ) -> FeatureReply:
@@ -72,7 +72,7 @@ class FeatureClient:
 
         The first argument is the name of a service, one ``view:feature`` or a list of them.
         ``entities`` maps each key column to the values, all of one length; ``request`` each
-        request input to one value, or to one for each entity. ``now_ms`` is the time of the read
+        request input to one value, or to one for each entity. ``as_of_ms`` is the time of the read
         (UTC ms), the server's clock by default. With ``full_feature_names`` a feature is named
         ``<view>__<feature>``.
 
@@ -89,7 +89,7 @@ class FeatureClient:
         """
         return self._run(
             self._core.get_online_features(
-                features_or_service, entities, now_ms, request, full_feature_names
+                features_or_service, entities, as_of_ms, request, full_feature_names
             )
         )
 
@@ -97,7 +97,7 @@ class FeatureClient:
         self,
         features_or_service: str | Sequence[str],
         entities: Any,
-        now_ms: int | None = None,
+        as_of_ms: int | None = None,
         full_feature_names: bool = False,
     ) -> pa.Table:
         """The same in bulk, as an Arrow table; request and reply are Arrow streams. Needs pyarrow.
@@ -110,7 +110,7 @@ class FeatureClient:
         """
         return self._run(
             self._core.get_online_features_arrow(
-                features_or_service, entities, now_ms, full_feature_names
+                features_or_service, entities, as_of_ms, full_feature_names
             )
         )
 
@@ -176,14 +176,14 @@ class AsyncFeatureClient:
         self,
         features_or_service: str | Sequence[str],
         entities: Mapping[str, Any],
-        now_ms: int | None = None,
+        as_of_ms: int | None = None,
         request: Mapping[str, Any] | None = None,
         full_feature_names: bool = False,
     ) -> FeatureReply:
         """See ``FeatureClient.get_online_features``."""
         return await self._run(
             self._core.get_online_features(
-                features_or_service, entities, now_ms, request, full_feature_names
+                features_or_service, entities, as_of_ms, request, full_feature_names
             )
         )
 
@@ -191,13 +191,13 @@ class AsyncFeatureClient:
         self,
         features_or_service: str | Sequence[str],
         entities: Any,
-        now_ms: int | None = None,
+        as_of_ms: int | None = None,
         full_feature_names: bool = False,
     ) -> pa.Table:
         """See ``FeatureClient.get_online_features_arrow``."""
         return await self._run(
             self._core.get_online_features_arrow(
-                features_or_service, entities, now_ms, full_feature_names
+                features_or_service, entities, as_of_ms, full_feature_names
             )
         )
 

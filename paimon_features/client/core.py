@@ -104,12 +104,14 @@ class ClientCore:
         self,
         features_or_service: str | Sequence[str],
         entities: Mapping[str, Any],
-        now_ms: int | None,
+        as_of_ms: int | None,
         request: Mapping[str, Any] | None,
         full_feature_names: bool,
     ) -> Steps[FeatureReply]:
         """Read features; rows in the cache are not requested."""
-        full = ClientRequest.of(features_or_service, entities, now_ms, request, full_feature_names)
+        full = ClientRequest.of(
+            features_or_service, entities, as_of_ms, request, full_feature_names
+        )
         cached = None if self._rows is None else self._rows.look_up(self.url, full)
         missing = full if cached is None else cached.missing
         if missing is None:
@@ -132,11 +134,11 @@ class ClientCore:
         self,
         features_or_service: str | Sequence[str],
         entities: Any,
-        now_ms: int | None,
+        as_of_ms: int | None,
         full_feature_names: bool,
     ) -> Steps[pa.Table]:
         """Read features in bulk."""
-        headers, body = _arrow_request(features_or_service, entities, now_ms, full_feature_names)
+        headers, body = _arrow_request(features_or_service, entities, as_of_ms, full_feature_names)
         response, _ = yield from self._exchange("POST", "/get-online-features", headers, body)
         return self._parsed(response, _arrow_table)
 
@@ -215,7 +217,7 @@ def _document(body: bytes) -> dict[str, Any]:
 def _arrow_request(
     features_or_service: str | Sequence[str],
     entities: Any,
-    now_ms: int | None,
+    as_of_ms: int | None,
     full_feature_names: bool,
 ) -> tuple[Mapping[str, str], bytes]:
     """Headers and an Arrow stream with the columns; its schema's metadata has the other fields."""
@@ -229,7 +231,7 @@ def _arrow_request(
             for name, values in entities.items()
         }
         entities = pa.table(columns)
-    fields = ClientRequest.of(features_or_service, {}, now_ms, None, full_feature_names).fields()
+    fields = ClientRequest.of(features_or_service, {}, as_of_ms, None, full_feature_names).fields()
     metadata = {
         name: ",".join(value) if isinstance(value, list) else str(value)
         for name, value in fields.items()

@@ -19,7 +19,7 @@ class ClientRequest:
     features: tuple[str, ...] | None
     service: str | None
     entities: Mapping[str, list[Any]]
-    now_ms: int | None
+    as_of_ms: int | None
     inputs: Mapping[str, Any]
     full_feature_names: bool
 
@@ -28,7 +28,7 @@ class ClientRequest:
         cls,
         features_or_service: str | Sequence[str],
         entities: Mapping[str, Any],
-        now_ms: int | None,
+        as_of_ms: int | None,
         request: Mapping[str, Any] | None,
         full_feature_names: bool,
     ) -> ClientRequest:
@@ -58,7 +58,7 @@ class ClientRequest:
             None if is_service else tuple(listed),
             listed[0] if is_service else None,
             columns,
-            now_ms,
+            as_of_ms,
             inputs,
             full_feature_names,
         )
@@ -86,8 +86,8 @@ class ClientRequest:
             out["feature_service"] = self.service
         if self.full_feature_names:
             out["full_feature_names"] = True
-        if self.now_ms is not None:
-            out["now_ms"] = self.now_ms
+        if self.as_of_ms is not None:
+            out["as_of"] = self.as_of_ms
         return out
 
     def body(self) -> bytes:

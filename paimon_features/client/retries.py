@@ -1,4 +1,4 @@
-"""Retries of one request: how long to wait, when to give up, which error a reply stands for.
+"""Retries of one request: how long to wait, when to give up, which error a reply represents.
 
 Nothing here waits or sends: both clients use it.
 """
@@ -130,7 +130,7 @@ class RetryState:
 
 
 def error_of(url: str, status: int, body: bytes) -> PaimonFeaturesError:
-    """The error that a reply stands for, with the server's own text."""
+    """The error that a reply represents, with the server's own text."""
     code, detail = _problem(body)
     text = detail or f"the feature server {url} answered {status}"
     if status in (401, 403):

@@ -44,8 +44,8 @@ class RowCache:
         self._cache, self._ttl_s, self._clock = cache, ttl_s, clock
 
     def look_up(self, server: str, request: ClientRequest) -> CacheLookup:
-        """The cached rows of a request; there are none for a request with ``now_ms``."""
-        keys = [] if request.now_ms is not None else _keys(server, request)
+        """The cached rows of a request; there are none for a request with ``as_of_ms``."""
+        keys = [] if request.as_of_ms is not None else _keys(server, request)
         now_s = self._clock()
         rows: list[CachedRow | None] = []
         for key in keys:

@@ -85,7 +85,7 @@ def evaluate(
     Returns
     -------
     The value of the feature, null as None. A dictionary of values by feature name where the
-    aggregate stands for several features (several windows, half-lives or quantiles), and for a
+    aggregate represents several features (several windows, half-lives or quantiles), and for a
     view. The entity counts as known, so an empty window has the value that the aggregate defines
     for it.
 

@@ -154,15 +154,15 @@ def _both(*columns: Column) -> Bools | None:
     return mask
 
 
-Step = Callable[..., Column]
+ColumnFunction = Callable[..., Column]
 
 
-def _plain(function: Callable[..., Any]) -> Step:
+def _plain(function: Callable[..., Any]) -> ColumnFunction:
     """A function of arrays that is defined for all numbers."""
     return lambda _, *args: Column(function(*(arg.values for arg in args)), _both(*args))
 
 
-def _objects(function: Callable[..., Any], result: Any) -> Step:
+def _objects(function: Callable[..., Any], result: Any) -> ColumnFunction:
     """A function of arrays of objects, called on the rows where none is null."""
 
     def step(_: Call, *args: Column) -> Column:
@@ -179,12 +179,12 @@ def _objects(function: Callable[..., Any], result: Any) -> Step:
     return step
 
 
-def _comparison(function: Callable[..., Any]) -> Step:
+def _comparison(function: Callable[..., Any]) -> ColumnFunction:
     plain, objects = _plain(function), _objects(function, np.bool_)
     return lambda expr, a, b: (objects if a.values.dtype == object else plain)(expr, a, b)
 
 
-def _defined(function: Callable[..., Any], domain: Callable[..., Any]) -> Step:
+def _defined(function: Callable[..., Any], domain: Callable[..., Any]) -> ColumnFunction:
     """A function that is NULL outside of its domain."""
 
     def step(_: Call, *args: Column) -> Column:
@@ -195,7 +195,7 @@ def _defined(function: Callable[..., Any], domain: Callable[..., Any]) -> Step:
     return step
 
 
-def _map_text(function: Callable[[str], Any], result: Any) -> Step:
+def _map_text(function: Callable[[str], Any], result: Any) -> ColumnFunction:
     def mapped(texts: Array) -> Array:
         out = np.empty(len(texts), result)
         out[:] = [function(text) for text in texts]
@@ -247,7 +247,7 @@ def _coalesce(_: Call, *args: Column) -> Column:
     return result
 
 
-def _extreme(function: Callable[..., Any]) -> Step:
+def _extreme(function: Callable[..., Any]) -> ColumnFunction:
     def step(_: Call, *args: Column) -> Column:
         values = args[0].values
         for arg in args[1:]:
@@ -351,7 +351,7 @@ def _element(expr: Call, lists: Column, position: Column) -> Column:
     return Column(values, known)
 
 
-def _not_null(function: Callable[..., Any]) -> Step:
+def _not_null(function: Callable[..., Any]) -> ColumnFunction:
     """A test that is true where an argument is null."""
 
     def step(_: Call, *args: Column) -> Column:
@@ -377,12 +377,12 @@ def _fits_mul(a: Array, b: Array) -> Bools:
     a, b = np.broadcast_arrays(a, b)
     size = np.abs(a.astype(np.float64) * b.astype(np.float64))
     inside: Bools = size < 2.0**62
-    for row in np.flatnonzero(~inside & (size < 2.0**64)):  # so near that floats cannot tell
+    for row in np.flatnonzero(~inside & (size < 2.0**64)):  # so near that floats cannot distinguish
         inside[row] = INT64_MIN <= int(a[row]) * int(b[row]) <= INT64_MAX
     return inside
 
 
-_STEPS: dict[str, Step] = {
+_STEPS: dict[str, ColumnFunction] = {
     "and": _and, "or": _or, "not": _plain(np.logical_not),
     "eq": _comparison(np.equal), "ne": _comparison(np.not_equal),
     "lt": _comparison(np.less), "le": _comparison(np.less_equal),

@@ -37,10 +37,10 @@ def to_flink(expr: Expression, quote: Quote = backticks) -> str:
     >>> to_flink(parse("n + 1", {"n": Int64}))
     '(`n` + CAST(1 AS BIGINT))'
     """
-    return _Printer(quote).print(fold(expr))
+    return _SqlPrinter(quote).print(fold(expr))
 
 
-class _Printer:
+class _SqlPrinter:
     def __init__(self, quote: Quote) -> None:
         self._quote = quote
 

@@ -2,7 +2,7 @@
 
 ``build`` is the only way to make a call: it checks the argument types, converts arguments that
 may be converted (int64 to float64, decimals to wider ones, literals to match other operands)
-and folds what the canonical text could not tell apart. Its errors name no position: the parser
+and folds what the canonical text could not distinguish. Its errors name no position: the parser
 adds it.
 """
 

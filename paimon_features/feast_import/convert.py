@@ -47,7 +47,7 @@ AGGREGATES: Mapping[str, str] = {
 
 @dataclass
 class Conversion:
-    """The text of a definitions file, what did not map and why, and what to know besides.
+    """The text of a definitions file, what could not be mapped and why, and further hints.
 
     ``mapped`` counts definitions by kind, ``unmapped`` are (what, why), ``notes`` are hints on
     what did map. ``loads`` are commands that bring the data of file sources in.

@@ -89,9 +89,9 @@ class ClusterStatus:
 
 
 def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
-    """The ``host:port`` of a cluster; ``"local"`` stands for the one of the project.
+    """The ``host:port`` of a cluster; ``"local"`` is that of the project.
 
-    None stands for this process's JVM, and in a program that Flink started for Flink's cluster.
+    None is this process's JVM, or, in a program that Flink started, Flink's cluster.
 
     Raises
     ------
@@ -264,7 +264,7 @@ def run_manager(
 
     ``address`` is the host name of the job manager for all others (RPC on port 6123, REST on port
     8081), ``host`` that of this process (by default the machine's host name), and ``listen`` the
-    address on which it listens: whoever reaches it can run code there, so it belongs in a private
+    address on which it listens: clients can run code there, so it belongs in a private
     network. ``state_dir`` contains checkpoints and must be the same for all processes. The log
     goes to the standard output.
 

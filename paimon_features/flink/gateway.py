@@ -150,7 +150,7 @@ class Gateway:
         return self.process.poll() is not None
 
     def stop(self) -> None:
-        """End the JVM: ask it to exit, then kill it by its process id. Idempotent."""
+        """End the JVM: request its exit, then kill it by its process id. Idempotent."""
         from pyflink import java_gateway
 
         gateway = java_gateway._gateway

@@ -78,7 +78,7 @@ def job_state(lake: Lake, record: GenerationRecord) -> str | None:
 
 
 def check_not_running(target: TileTarget) -> None:
-    """Raise OwnershipError if the generation's job runs, whoever owns the lease.
+    """Raise OwnershipError if the generation's job runs, regardless of the lease's owner.
 
     The client of a job on a cluster may have died before it transferred the lease to the job.
     """

@@ -236,7 +236,7 @@ def decide_backfill(ledger: GenerationState) -> bool:
 def decide_rollback(ledger: GenerationState, checkpoint: Checkpoint) -> dict[str, int | None]:
     """The snapshot to which each table must be rolled back before a job starts from ``checkpoint``.
 
-    None stands for an empty table. Tables that are not ahead are not in the result.
+    None is an empty table. Tables that are not ahead are not in the result.
 
     Raises
     ------

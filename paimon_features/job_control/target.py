@@ -83,7 +83,7 @@ class TileTarget:
         UnknownNameError
             For a view that is not defined.
         GenerationError
-            If no generation fits the definition, or the given one does not.
+            If no generation matches the definition, or the given one does not.
         """
         compiled = project.definitions.view(view).compiled
         flink = project.config.flink

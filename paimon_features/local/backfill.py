@@ -32,7 +32,7 @@ from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 
 GROUP_EVENTS = 5_000_000
-"""Days are worked on together up to so many events; a larger day by itself."""
+"""Days are processed together up to this number of events; a larger day alone."""
 _BATCH_ROWS = 250_000
 
 
@@ -44,7 +44,7 @@ class TilesComputed:
     tiles: int
 
 
-Progress = Callable[[TilesComputed], None]
+OnTilesComputed = Callable[[TilesComputed], None]
 
 
 def write_tiles(
@@ -54,7 +54,7 @@ def write_tiles(
     generation: int,
     snapshot_id: int,
     commit_user: str,
-    progress: Progress = lambda _: None,
+    progress: OnTilesComputed = lambda _: None,
 ) -> int | None:
     """Fill the two empty tables of a generation from the events at a snapshot.
 
@@ -146,7 +146,7 @@ def _by_day(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
 
 
 def parquet_sql(paths: Sequence[str]) -> str:
-    """Parquet files as something that can stand behind FROM.
+    """Parquet files as an operand of FROM.
 
     >>> parquet_sql(["/lake/a[1].parquet"])
     "read_parquet(['/lake/a[[]1].parquet'], hive_partitioning = false)"

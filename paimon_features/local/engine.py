@@ -59,7 +59,7 @@ class DuckDBEngine:
             settings["threads"] = threads
         try:
             self._connection = duckdb.connect(config=settings)
-            # a line of its own on the terminal would stand between ours
+            # a separate line on the terminal would appear between ours
             self._connection.execute("SET enable_progress_bar = false")
         except duckdb.Error as error:
             self._spill.cleanup()

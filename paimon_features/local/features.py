@@ -1,6 +1,6 @@
-"""Features straight from raw events, by one DuckDB join: no lake, no tiles, no levels.
+"""Features computed directly from raw events, by one DuckDB join: no lake, no tiles, no levels.
 
-For trying a definition out before it is applied, and as a second twin of the point-in-time
+For trying a definition before it is applied, and as a second reference for the point-in-time
 join: windows are determined by comparing each event's time with their edges::
 
     start               end = q

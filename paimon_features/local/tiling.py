@@ -1,4 +1,4 @@
-"""Tiles as DuckDB SQL: the twin of the Flink tile job, over a finite set of events.
+"""Tiles as DuckDB SQL: the counterpart of the Flink tile job, for a finite set of events.
 
 Flink turns one event into one row of partials and lets the lake merge. Here one statement does
 both: events that enter a tile are grouped by entity and tile, and each partial is merged by the
@@ -44,7 +44,7 @@ def literal(text: str) -> str:
 def tile_sql(view: CompiledView, events: str, *, by_day: bool = True) -> str:
     """The statement that gives the tiles of ``events``, each once, for ``tile_rows`` to finish.
 
-    ``events`` is what stands behind FROM: a table, or a call of ``read_parquet``. The rows come
+    ``events`` is the operand of FROM: a table, or a call of ``read_parquet``. The rows come
     in the order of day, keys and tile; without ``by_day`` in that of keys and tile alone, which
     is the same for one day and a shorter sort.
 
@@ -123,10 +123,10 @@ def broken_sql(view: CompiledView, events: str) -> str:
 
 
 def entering_sql(view: CompiledView, events: str) -> str:
-    """The events that enter a tile, as something that can stand behind FROM.
+    """The events that enter a tile, as an operand of FROM.
 
-    Columns: those that the view uses, in their declared types, and what expressions over
-    partials name besides (event time, end of the tile), and the number of the tile.
+    Columns: those that the view uses, in their declared types, the others in expressions of
+    partials (event time, end of the tile), and the number of the tile.
     """
     time = identifier(view.source.event_time)
     # four bytes where they are enough: a tenth less time to group and to sort
@@ -236,7 +236,7 @@ def _first_broken(view: CompiledView, sql: Callable[[SkipRule], str]) -> str:
 def _detail_sql(view: CompiledView, rule: SkipRule) -> str:
     if rule.reason == "null_key":
         return literal(rule.detail)
-    # key and time tell which row it was
+    # key and time identify the row
     parts = [literal(f"{rule.detail} |")]
     for name in (*view.keys, view.source.event_time):
         text = f"CAST({identifier(name)} AS VARCHAR)"

@@ -12,7 +12,7 @@ from paimon_features.online.codec import HEADER_SIZE, RecordLayout
 from paimon_features.online.expiry import expire_after_ms
 from paimon_features.online.keys import BucketKeys
 from paimon_features.online.markers import Marker
-from paimon_features.online.store import Guard, OnlineStore, Write
+from paimon_features.online.store import OnlineStore, Write, WriteGuard
 
 BATCH_RECORDS = 1_000
 BATCH_ROWS = 50_000
@@ -50,7 +50,7 @@ class BucketWriter:
         self._bucket = bucket
         self._incarnation = incarnation
         self._run = run
-        self._guard = Guard(keys.marker, marker.opening)
+        self._guard = WriteGuard(keys.marker, marker.opening)
         self._alive = alive
         self._expire_ms = expire_after_ms(layout.view)
 

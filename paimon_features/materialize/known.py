@@ -1,7 +1,7 @@
 """The entities that the tile table knows: a record of one of them that is missing is lost.
 
 Where an entity has no record, either its rows so far are new, or the store has lost its record
-(evicted, deleted, restored without it). Only the table can tell: a record made of the new rows
+(evicted, deleted, restored without it). Only the table can show it: a record made of the new rows
 alone would be a wrong value. The knowledge is exact for one snapshot, the one that a bucket's
 marker names, and is read from the table when a record is missing for the first time.
 

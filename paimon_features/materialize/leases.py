@@ -11,7 +11,7 @@ import secrets
 import socket
 import time
 
-from paimon_features.online.store import Lease, OnlineStore
+from paimon_features.online.store import OnlineStore, StoreLease
 
 DEFAULT_TTL_MS = 10_000
 
@@ -26,13 +26,13 @@ class Leases:
     def __init__(self, store: OnlineStore, ttl_ms: int | None = DEFAULT_TTL_MS) -> None:
         self._store = store
         self._ttl_ms = ttl_ms
-        self._held: dict[bytes, tuple[Lease, float]] = {}
+        self._held: dict[bytes, tuple[StoreLease, float]] = {}
         self.owner = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
-    def acquire(self, key: bytes) -> Lease:
+    def acquire(self, key: bytes) -> StoreLease:
         """Acquire or renew the lease; contacts the store only after a third of the ttl."""
         if self._ttl_ms is None:
-            return Lease(self.owner, 0, True)
+            return StoreLease(self.owner, 0, True)
         lease, until = self._held.get(key, (None, 0.0))
         now = time.monotonic()
         if lease is None or now >= until:

@@ -11,6 +11,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.materialize.progress import MaterializeProgress
 
@@ -25,7 +26,7 @@ _PREFIX = "paimon_features_materializer"
 class _WatchedView:
     """The reported state of one view."""
 
-    heard_s: float
+    reported_s: float
     last: MaterializeProgress | None = None
     passed_at_s: float = 0.0
     tiles: int = 0
@@ -55,13 +56,13 @@ class Monitor:
     def working(self, progress: MaterializeProgress) -> None:
         """Record a unit of work within a pass."""
         with self._lock:
-            self._hear(progress)
+            self._report(progress)
 
     def passed(self, progress: MaterializeProgress) -> None:
         """Record the end of a pass."""
         with self._lock:
-            of = self._hear(progress)
-            of.last, of.trouble, of.passed_at_s = progress, None, time.time()
+            of = self._report(progress)
+            of.last, of.trouble, of.passed_at_s = progress, None, now_ms() / 1000
             of.tiles += progress.tiles
             of.records += progress.records
 
@@ -69,7 +70,7 @@ class Monitor:
         """Record a failure of the store, which is retried."""
         with self._lock:
             of = self._watched[view]
-            of.heard_s, of.trouble = self.clock(), str(error)
+            of.reported_s, of.trouble = self.clock(), str(error)
             of.errors += 1
 
     def health(self) -> dict[str, Any]:
@@ -121,9 +122,9 @@ class Monitor:
                         metric.add_metric([view], value(of))
                     yield metric
 
-    def _hear(self, progress: MaterializeProgress) -> _WatchedView:
+    def _report(self, progress: MaterializeProgress) -> _WatchedView:
         of = self._watched[progress.view]
-        of.heard_s = self.clock()
+        of.reported_s = self.clock()
         rebuilding = progress.rebuilding is not None
         of.rebuilds += rebuilding and not of.rebuilding
         of.losses += rebuilding and not of.rebuilding and progress.lost
@@ -138,7 +139,7 @@ class Monitor:
             "latest_snapshot": latest,
             "rebuilding": None if of.last is None else of.last.rebuilding,
             "trouble": of.trouble,
-            "silent_s": round(self.clock() - of.heard_s, 3),
+            "silent_s": round(self.clock() - of.reported_s, 3),
         }
 
 
@@ -186,7 +187,7 @@ class MonitorServer:
 
 
 def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class MonitorHandler(BaseHTTPRequestHandler):
         timeout = 10
 
         def do_GET(self) -> None:
@@ -211,4 +212,4 @@ def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             self.wfile.write(body)
 
-    return Handler
+    return MonitorHandler

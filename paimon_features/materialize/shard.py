@@ -18,7 +18,7 @@ from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import BucketKeys, ViewKeys
 from paimon_features.online.markers import EpochContent, Marker
-from paimon_features.online.store import Lease, OnlineStore, Write
+from paimon_features.online.store import OnlineStore, StoreLease, Write
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import (
     advance_consumer,
@@ -79,7 +79,7 @@ class Shard:
         """The buckets of this shard, ascending."""
         return list(range(self._index, content.buckets, self._shards))
 
-    def take(self, keys: BucketKeys) -> Lease:
+    def take(self, keys: BucketKeys) -> StoreLease:
         """Acquire or renew the lease of a bucket; LeaseLost if another materializer owns it."""
         lease = self.leases.acquire(keys.lease)
         if not lease.mine:

@@ -119,9 +119,9 @@ class ColumnReport:
 
 @dataclass(frozen=True, slots=True)
 class AlarmLimits:
-    """When a column raises an alarm: if its PSI exceeds ``psi`` and is no chance.
+    """When a column raises an alarm: if its PSI exceeds ``psi`` and is statistically significant.
 
-    It is no chance if its p-value, corrected for the number of columns, is at most
+    It is significant if its p-value, corrected for the number of columns, is at most
     ``false_alarms``: the probability that a report raises any alarm though nothing has changed. A
     column of fewer than ``min_count`` rows in one of the ranges raises none.
     """

@@ -8,7 +8,7 @@ event is a gap or more behind the last event of the tile before::
     sessions    <-----gap->        <---------gap->           d - c < gap <= c - b
 
 Work goes through the starts of windows, some days at a time, and within them bucket by bucket;
-a session is followed into later days for as long as it may go on.
+a session is followed into later days for as long as it may continue.
 """
 
 from __future__ import annotations
@@ -328,7 +328,7 @@ def _each(windows: Tumbling, tiles: SortedTiles) -> WindowRanges:
 
 
 def _sessions(gap_ms: int, tiles: SortedTiles, tile_ms: int) -> WindowRanges:
-    """Tiles of one entity go on with a session while less than the gap lies between events."""
+    """Tiles of one entity continue a session while less than the gap lies between events."""
     newest: Ints = tiles.columns[EVENT_TIME_MAX.name].values
     # a tile of a millisecond is its own first event
     oldest: Ints = tiles.starts if tile_ms == 1 else tiles.columns[FIRST_EVENT_TIME].values

@@ -63,17 +63,17 @@ def roll_up(
     now_ms: int,
     progress: OnProgress = ignore_progress,
 ) -> RollupSummary:
-    """Make the rollups that are missing, of days that ended an hour before ``now_ms``.
+    """Create missing rollups of days that ended an hour before ``now_ms``.
 
-    It may run beside the tile job: it writes nothing into the tile table. Left at any point, what
-    was done stays done. A rollup that would not halve the rows is not kept.
+    It may run alongside the tile job, because it does not write to the tile table. If interrupted,
+    completed rollups remain. A rollup that would not halve the rows is not kept.
 
     Raises
     ------
     OwnershipError
-        If another process rolls this table up.
+        If another process is rolling up this table.
     SnapshotExpiredError
-        If the table's files went faster than they could be read, five times.
+        If the table's files expired before they could be read, five times.
     """
     rollups = Rollups(lake, view, record.table)
     with acquire(lake, rollups.owner, purpose="roll its tiles up"):

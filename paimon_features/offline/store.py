@@ -62,7 +62,7 @@ class PinnedRead:
         return tuple(dict.fromkeys(pin for read in self.reads for pin in read.pins))
 
     def definitions(self) -> dict[str, object]:
-        """What each feature's values follow from, besides the tables."""
+        """What each feature's values are computed from, in addition to the tables."""
         reads = {read.name: read for read in self.reads}
         return {str(ref): reads[ref.view].definition(ref.feature) for ref in self.selection.refs}
 
@@ -184,9 +184,9 @@ class OfflineStore:
         progress
             Called with the number of steps so far and in total, see ``OnProgress``.
         memory_mb
-            About how much memory to use besides the rows and the result, 1024 by default. What
-            does not fit is spilled to disk, in ``spill_folder`` (by default the system's
-            folder for temporary files); the values are the same to the bit.
+            Approximate memory limit in MiB, in addition to the rows and the result; 1024 by
+            default. Larger data is spilled to disk, in ``spill_folder`` (by default the system's
+            folder for temporary files); the values are bit-identical.
         engine
             What joins feature views in place of this process; table views are joined here.
 

@@ -80,10 +80,10 @@ def compare_day(
     events_snapshot: int | None,
     tiles_snapshot: int | None,
 ) -> DayComparison:
-    """The tiles of one day from the events, beside those of the table, each at a snapshot.
+    """The tiles of one day from the events, next to those of the table, each at a snapshot.
 
-    Exact partials have to be equal; sums of floats may differ by ``(n + 8) * eps * sum(|v|)``,
-    for they were added in another order.
+    Exact partials must be equal; sums of floats may differ by ``(n + 8) * eps * sum(|v|)``,
+    because they were added in a different order.
 
     Raises
     ------
@@ -170,7 +170,7 @@ class _ExpectedTiles:
 
     def __init__(self, view: CompiledView) -> None:
         self.view = view
-        # beside each float sum the sum of its sizes, which bounds the rounding error
+        # next to each float sum the sum of its absolute values, which bounds the rounding error
         self._sizes = [
             Partial(f"{p.name}|", p.type, Merge.SUM, "")
             for p in view.partials

@@ -6,11 +6,10 @@ from paimon_features.online.memory_store import MemoryStore
 from paimon_features.online.opening import open_queue, open_store
 from paimon_features.online.queue import MemoryQueue, Queue
 from paimon_features.online.settings import OnlineSettings
-from paimon_features.online.store import Lease, OnlineStore, Write
+from paimon_features.online.store import OnlineStore, StoreLease, Write
 
 __all__ = [
     "Building",
-    "Lease",
     "Marker",
     "MemoryQueue",
     "MemoryStore",
@@ -19,6 +18,7 @@ __all__ = [
     "Queue",
     "RecordLayout",
     "Records",
+    "StoreLease",
     "ViewState",
     "Write",
     "open_queue",

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from paimon_features.clock import Clock, now_ms
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.keys import PREFIX
-from paimon_features.online.store import Evictions, Guard, Lease, Write
+from paimon_features.online.store import Evictions, StoreLease, Write, WriteGuard
 
 _PAGE = 1_000
 
@@ -38,7 +38,7 @@ class MemoryStore:
             return [self._get(key) for key in keys]
 
     def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+        self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None
     ) -> list[bool]:
         with self._lock:
             if run is not None and run != self._run:
@@ -53,7 +53,7 @@ class MemoryStore:
         with self._lock:
             return self._run, self.get_many(keys)
 
-    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> Lease:
+    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> StoreLease:
         with self._lock:
             found = self._get(key)
             if found is None:
@@ -64,7 +64,7 @@ class MemoryStore:
                 fence = int(text)
             if holder == owner:
                 self._values[key] = (f"{fence}:{owner}".encode(), self._clock() + ttl_ms)
-            return Lease(holder, fence, holder == owner)
+            return StoreLease(holder, fence, holder == owner)
 
     def release_lease(self, key: bytes, owner: str) -> None:
         with self._lock:

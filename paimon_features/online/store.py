@@ -27,14 +27,14 @@ class Write(NamedTuple):
     expire_ms: int | None = None
 
 
-class Guard(NamedTuple):
+class WriteGuard(NamedTuple):
     """A condition of writes: the value of ``key`` starts with ``expected``."""
 
     key: bytes
     expected: bytes
 
 
-class Lease(NamedTuple):
+class StoreLease(NamedTuple):
     """The owner of a lease; ``fence`` increases with every change of owner."""
 
     owner: str
@@ -99,7 +99,7 @@ class OnlineStore(Protocol):
         """
 
     def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+        self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None
     ) -> list[bool]:
         """Apply each write whose expectation is met; return which were applied.
 
@@ -113,7 +113,7 @@ class OnlineStore(Protocol):
     def run_and_values(self, keys: Sequence[bytes]) -> tuple[str, list[bytes | None]]:
         """The server's run and the values of ``keys`` (of one bucket), read atomically."""
 
-    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> Lease:
+    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> StoreLease:
         """Acquire or renew the lease for ``ttl_ms`` from now, if it is free or already owned."""
 
     def release_lease(self, key: bytes, owner: str) -> None:

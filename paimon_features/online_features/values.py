@@ -69,7 +69,7 @@ def as_arrow(values: Any) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
-        return pc.if_else(pc.is_nan(values), None, values)  # Arrow and Polars tell them apart
+        return pc.if_else(pc.is_nan(values), None, values)  # Arrow and Polars distinguish them
     return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
 
 

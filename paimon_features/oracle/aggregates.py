@@ -4,7 +4,7 @@
 a custom aggregate gets its reference implementation where it is tested::
 
     @reference_value.register
-    def _(aggregate: Spread, window: Window) -> Any:
+    def _(aggregate: Spread, window: WindowEvents) -> Any:
         values = window.values(aggregate.column)
         return max(values) - min(values) if values else None
 
@@ -39,7 +39,7 @@ ROOT_DIGITS = 200
 
 
 @dataclass(frozen=True)
-class Window:
+class WindowEvents:
     """The events of one entity that an aggregate uses, read at ``as_of_ms``.
 
     ``rows`` are those in the window for which its ``where`` is true, with derived columns, in
@@ -69,7 +69,7 @@ class IllConditioned:
 
 
 @singledispatch
-def reference_value(aggregate: agg.Aggregate, window: Window) -> Any:
+def reference_value(aggregate: agg.Aggregate, window: WindowEvents) -> Any:
     """Return the value of the aggregate: a Python value, or IllConditioned.
 
     Dates are days and timestamps milliseconds since 1970, maps lists of (key, value) pairs.
@@ -77,7 +77,8 @@ def reference_value(aggregate: agg.Aggregate, window: Window) -> Any:
     kind = type(aggregate).__name__
     raise NotImplementedError(
         f"{kind} has no reference implementation; write one: @reference_value.register of a "
-        f"function of (aggregate: {kind}, window: Window), from paimon_features.oracle.aggregates"
+        f"function of (aggregate: {kind}, window: WindowEvents), both of "
+        "paimon_features.oracle.aggregates"
     )
 
 
@@ -85,18 +86,18 @@ def reference_value(aggregate: agg.Aggregate, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.Count, window: Window) -> Any:
+def _(aggregate: agg.Count, window: WindowEvents) -> Any:
     return len(window.values(aggregate.column))
 
 
 @reference_value.register
-def _(aggregate: agg.Sum, window: Window) -> Any:
+def _(aggregate: agg.Sum, window: WindowEvents) -> Any:
     values = window.values(aggregate.column)
     return total_of(values, aggregate.scale_of(window.scope), aggregate.output_type(window.scope))
 
 
 @reference_value.register
-def _(aggregate: agg.Mean, window: Window) -> Any:
+def _(aggregate: agg.Mean, window: WindowEvents) -> Any:
     values = window.values(aggregate.column)
     scale = aggregate.scale_of(window.scope)
     return float(sum(exact(v, scale) for v in values) / Fraction(len(values))) if values else None
@@ -104,7 +105,7 @@ def _(aggregate: agg.Mean, window: Window) -> Any:
 
 @reference_value.register(agg.Min)
 @reference_value.register(agg.Max)
-def _(aggregate: agg.Min | agg.Max, window: Window) -> Any:
+def _(aggregate: agg.Min | agg.Max, window: WindowEvents) -> Any:
     values, kind = window.values(aggregate.column), aggregate.output_type(window.scope)
     if aggregate.scale is not None:
         values = [exact(value, aggregate.scale) for value in values]
@@ -117,7 +118,7 @@ def _(aggregate: agg.Min | agg.Max, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.Rate, window: Window) -> Any:
+def _(aggregate: agg.Rate, window: WindowEvents) -> Any:
     assert window.window_ms is not None
     scale = aggregate.scale_of(window.scope)
     total = sum((exact(v, scale) for v in window.values(aggregate.column)), Fraction(0))
@@ -126,7 +127,7 @@ def _(aggregate: agg.Rate, window: Window) -> Any:
 
 @reference_value.register(agg.VectorSum)
 @reference_value.register(agg.VectorMean)
-def _(aggregate: agg.VectorSum | agg.VectorMean, window: Window) -> Any:
+def _(aggregate: agg.VectorSum | agg.VectorMean, window: WindowEvents) -> Any:
     vectors = window.values(aggregate.column)
     kind = aggregate.output_type(window.scope)
     assert isinstance(kind, ListType)
@@ -164,7 +165,7 @@ def exact(value: Any, scale: int | None) -> Fraction:
 
 
 @reference_value.register
-def _(aggregate: agg.Variance, window: Window) -> Any:
+def _(aggregate: agg.Variance, window: WindowEvents) -> Any:
     values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
     if len(values) <= aggregate.ddof:
         return None
@@ -175,7 +176,7 @@ def _(aggregate: agg.Variance, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.Skewness, window: Window) -> Any:
+def _(aggregate: agg.Skewness, window: WindowEvents) -> Any:
     values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
     if is_ill_conditioned(aggregate, values, window):
         return IllConditioned()
@@ -186,7 +187,7 @@ def _(aggregate: agg.Skewness, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.Kurtosis, window: Window) -> Any:
+def _(aggregate: agg.Kurtosis, window: WindowEvents) -> Any:
     values = [exact(v, aggregate.scale_of(window.scope)) for v in window.values(aggregate.column)]
     if is_ill_conditioned(aggregate, values, window):
         return IllConditioned()
@@ -215,7 +216,7 @@ def spread(values: Sequence[Fraction]) -> Fraction:
 def is_ill_conditioned(
     aggregate: agg.Variance | agg.Skewness | agg.Kurtosis,
     values: Sequence[Fraction],
-    window: Window,
+    window: WindowEvents,
 ) -> bool:
     """Return whether float sums around the center are too large relative to the spread."""
     if aggregate.scale_of(window.scope) is not None or len(values) <= 1:
@@ -234,7 +235,7 @@ def squares_around(values: Sequence[Fraction], center: float) -> Fraction:
 
 @reference_value.register(agg.DecayedSum)
 @reference_value.register(agg.DecayedCount)
-def _(aggregate: Decayed, window: Window) -> Any:
+def _(aggregate: Decayed, window: WindowEvents) -> Any:
     terms = []
     for ts, value in window.seen(aggregate.column):
         number = 1.0 if isinstance(aggregate, agg.DecayedCount) else float(value)
@@ -243,7 +244,7 @@ def _(aggregate: Decayed, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.DecayedMean, window: Window) -> Any:
+def _(aggregate: agg.DecayedMean, window: WindowEvents) -> Any:
     seen = window.seen(aggregate.column)
     if not seen:
         return None
@@ -260,7 +261,7 @@ def _(aggregate: agg.DecayedMean, window: Window) -> Any:
 @reference_value.register(agg.Last)
 @reference_value.register(agg.FirstN)
 @reference_value.register(agg.LastN)
-def _(aggregate: agg.First | agg.Last | agg.FirstN | agg.LastN, window: Window) -> Any:
+def _(aggregate: agg.First | agg.Last | agg.FirstN | agg.LastN, window: WindowEvents) -> Any:
     column, tie, newest = aggregate.column, aggregate.tie, aggregate.newest
     assert column is not None
     found = []
@@ -278,7 +279,7 @@ def _(aggregate: agg.First | agg.Last | agg.FirstN | agg.LastN, window: Window) 
 
 @reference_value.register(agg.TopK)
 @reference_value.register(agg.BottomK)
-def _(aggregate: agg.TopK | agg.BottomK, window: Window) -> Any:
+def _(aggregate: agg.TopK | agg.BottomK, window: WindowEvents) -> Any:
     column, by = aggregate.column, aggregate.by
     assert column is not None
     found = [
@@ -313,7 +314,7 @@ def text_of(value: Any) -> str:
 
 
 @reference_value.register
-def _(aggregate: agg.CountBy, window: Window) -> Any:
+def _(aggregate: agg.CountBy, window: WindowEvents) -> Any:
     found = Counter(map(text_of, window.values(aggregate.column)))
     declared = [text_of(value) for value in aggregate.values]
     counts = [(name, found[name]) for name in declared]
@@ -323,7 +324,7 @@ def _(aggregate: agg.CountBy, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.SumBy, window: Window) -> Any:
+def _(aggregate: agg.SumBy, window: WindowEvents) -> Any:
     declared = [text_of(value) for value in aggregate.values]
     groups: dict[str | None, list[Any]] = {name: [] for name in declared}
     if aggregate.other is not None:
@@ -340,7 +341,7 @@ def _(aggregate: agg.SumBy, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.TopCategories, window: Window) -> Any:
+def _(aggregate: agg.TopCategories, window: WindowEvents) -> Any:
     found = Counter(map(text_of, window.values(aggregate.column)))
     ranked = sorted(found.items(), key=lambda pair: (-pair[1], pair[0]))
     return ranked[: aggregate.n] or None
@@ -348,7 +349,7 @@ def _(aggregate: agg.TopCategories, window: Window) -> Any:
 
 @reference_value.register(agg.Any)
 @reference_value.register(agg.All)
-def _(aggregate: agg.Any | agg.All, window: Window) -> Any:
+def _(aggregate: agg.Any | agg.All, window: WindowEvents) -> Any:
     if aggregate.condition is None:
         verdicts = window.values(aggregate.column)
     else:
@@ -362,7 +363,7 @@ def _(aggregate: agg.Any | agg.All, window: Window) -> Any:
 
 @reference_value.register(agg.TimeSinceLast)
 @reference_value.register(agg.TimeSinceFirst)
-def _(aggregate: agg.TimeSinceLast | agg.TimeSinceFirst, window: Window) -> Any:
+def _(aggregate: agg.TimeSinceLast | agg.TimeSinceFirst, window: WindowEvents) -> Any:
     times = [ts for ts, _ in window.seen(aggregate.column)]
     if not times:
         return None
@@ -383,12 +384,12 @@ def bin_counts(edges: Sequence[float], values: Sequence[Any]) -> list[int]:
 
 
 @reference_value.register
-def _(aggregate: agg.Histogram, window: Window) -> Any:
+def _(aggregate: agg.Histogram, window: WindowEvents) -> Any:
     return bin_counts(aggregate.edges, window.values(aggregate.column))
 
 
 @reference_value.register
-def _(aggregate: agg.Quantile, window: Window) -> Any:
+def _(aggregate: agg.Quantile, window: WindowEvents) -> Any:
     assert isinstance(aggregate.q, float | int)
     edges = aggregate.edges
     counts = bin_counts(edges, window.values(aggregate.column))
@@ -404,7 +405,7 @@ def _(aggregate: agg.Quantile, window: Window) -> Any:
 
 
 @reference_value.register
-def _(aggregate: agg.ApproxCountDistinct, window: Window) -> Any:
+def _(aggregate: agg.ApproxCountDistinct, window: WindowEvents) -> Any:
     kind = window.scope[aggregate.column or ""]
     item = parse(f"item({aggregate.column})", {aggregate.column or "": kind})
     ranks: dict[int, int] = {}

@@ -207,7 +207,7 @@ def online_kmeans(
 
 def mean_and_deviation(rows: Floats) -> tuple[Floats, Floats]:
     """Mean and deviation (of n - 1; 0 of one row) of each column."""
-    away = rows - rows[0]  # loses nothing where the mean is large beside the deviation
+    away = rows - rows[0]  # exact also if the mean is large compared with the deviation
     deviation = away.std(axis=0, ddof=1) if len(rows) > 1 else np.zeros(rows.shape[1])
     return rows[0] + away.mean(axis=0), deviation
 

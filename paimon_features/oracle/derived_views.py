@@ -10,7 +10,7 @@ from typing import Any
 from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import DerivedView, FeatureView, SessionView, TumblingView
 from paimon_features.expressions import parse
-from paimon_features.oracle.aggregates import IllConditioned, Window, reference_value
+from paimon_features.oracle.aggregates import IllConditioned, WindowEvents, reference_value
 from paimon_features.oracle.compare import differs
 from paimon_features.oracle.expressions import evaluate_row
 from paimon_features.oracle.features import Event, entered
@@ -142,17 +142,17 @@ def _count(view: FeatureView, rows: Sequence[Event]) -> int:
 
 def _window(
     view: FeatureView, aggregate: Aggregate, row: ReferenceRow, length_ms: int | None
-) -> Window:
+) -> WindowEvents:
     scope, time = view.compiled.scope, view.source.event_time
     inside = row.rows
     if aggregate.where is not None:
         where = parse(aggregate.where, scope)
         inside = [event for event in inside if evaluate_row(where, event) is True]
     newest_ms = max(event[time] for event in row.rows)
-    return Window(inside, time, scope, row.end_ms, length_ms, newest_ms)
+    return WindowEvents(inside, time, scope, row.end_ms, length_ms, newest_ms)
 
 
-def _value(view: FeatureView, aggregate: Aggregate, window: Window) -> Any:
+def _value(view: FeatureView, aggregate: Aggregate, window: WindowEvents) -> Any:
     kept, unmet = standing(view, window.rows)
     if unmet:
         return lessened(aggregate, replace(window, rows=kept), replace(window, rows=unmet))

@@ -13,7 +13,7 @@ from typing import Any
 from paimon_features.definitions import CompiledFeature, FeatureView
 from paimon_features.expressions import Expression, parse
 from paimon_features.expressions.nodes import Call
-from paimon_features.oracle.aggregates import IllConditioned, Window, reference_value
+from paimon_features.oracle.aggregates import IllConditioned, WindowEvents, reference_value
 from paimon_features.oracle.expressions import UnsafeStepError, evaluate_row
 from paimon_features.oracle.retractions import lessened, standing
 from paimon_features.oracle.windows import bounds, members, read_time
@@ -144,7 +144,7 @@ def window_of(
     as_of_ms: int,
     *,
     online: bool = False,
-) -> Window:
+) -> WindowEvents:
     """Return the rows of the entity that the aggregate of a feature uses at ``as_of_ms``."""
     time, scope, aggregate = view.source.event_time, view.compiled.scope, feature.aggregate
     chosen = members([row[time] for row in rows], as_of_ms, feature.window, online=online)
@@ -154,4 +154,4 @@ def window_of(
         where = parse(aggregate.where, scope)
         inside = [row for row in inside if evaluate_row(where, row) is True]
     read_ms = read_time(feature.window, as_of_ms)
-    return Window(inside, time, scope, read_ms, feature.window_ms, newest_ms)
+    return WindowEvents(inside, time, scope, read_ms, feature.window_ms, newest_ms)

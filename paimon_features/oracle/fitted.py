@@ -1,6 +1,6 @@
 """One row through a fitted transformer, determined by its stored parameters alone: a loop per kind.
 
-``row_of`` takes the parameters as they stand in an exported file, and Python values; None is
+``row_of`` takes the parameters of an exported file unchanged, and Python values; None is
 null, and NaN is a number that is not known.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from paimon_features import aggregates as agg
 from paimon_features.definitions import FeatureView
 from paimon_features.expressions import parse
-from paimon_features.oracle.aggregates import Window, exact, nearest_root, reference_value
+from paimon_features.oracle.aggregates import WindowEvents, exact, nearest_root, reference_value
 from paimon_features.oracle.expressions import evaluate_row
 
 Row = Mapping[str, Any]
@@ -40,7 +40,7 @@ LESSENED = (
 """The aggregates that ``lessened`` supports."""
 
 
-def lessened(aggregate: agg.Aggregate, seen: Window, unmet: Window) -> Any:
+def lessened(aggregate: agg.Aggregate, seen: WindowEvents, unmet: WindowEvents) -> Any:
     """Return the aggregate with unmatched retractions, each of which counts as minus one event."""
     if isinstance(aggregate, agg.Count | agg.DecayedSum | agg.DecayedCount):
         return reference_value(aggregate, seen) - reference_value(aggregate, unmet)

@@ -16,7 +16,7 @@ from typing import Any
 from paimon_features import aggregates as agg
 from paimon_features.aggregates.decayed import Decayed
 from paimon_features.oracle.aggregates import (
-    Window,
+    WindowEvents,
     central_moment,
     spread,
     squares_around,
@@ -35,13 +35,13 @@ Bound = float | Sequence[float]
 
 
 @singledispatch
-def tolerance(aggregate: agg.Aggregate, window: Window, wanted: Any) -> Bound:
+def tolerance(aggregate: agg.Aggregate, window: WindowEvents, wanted: Any) -> Bound:
     """Return the tolerance of a value around ``wanted``, the reference, which is not null."""
     return 0.0
 
 
 @singledispatch
-def undecided(aggregate: agg.Aggregate, window: Window) -> bool:
+def undecided(aggregate: agg.Aggregate, window: WindowEvents) -> bool:
     """Whether rounding decides if there is a value at all."""
     return False
 
@@ -55,7 +55,7 @@ def float_sum_error(values: Sequence[Any]) -> float:
 @tolerance.register(agg.Sum)
 @tolerance.register(agg.Mean)
 @tolerance.register(agg.Rate)
-def _(aggregate: agg.Sum | agg.Mean | agg.Rate, window: Window, wanted: Any) -> Bound:
+def _(aggregate: agg.Sum | agg.Mean | agg.Rate, window: WindowEvents, wanted: Any) -> Bound:
     if aggregate.scale_of(window.scope) is not None:
         return 0.0
     values = window.values(aggregate.column)
@@ -69,7 +69,7 @@ def _(aggregate: agg.Sum | agg.Mean | agg.Rate, window: Window, wanted: Any) -> 
 
 @tolerance.register(agg.VectorSum)
 @tolerance.register(agg.VectorMean)
-def _(aggregate: agg.VectorSum | agg.VectorMean, window: Window, wanted: Any) -> Bound:
+def _(aggregate: agg.VectorSum | agg.VectorMean, window: WindowEvents, wanted: Any) -> Bound:
     if aggregate.scale_of(window.scope) is not None:
         return 0.0
     vectors = window.values(aggregate.column)
@@ -78,7 +78,7 @@ def _(aggregate: agg.VectorSum | agg.VectorMean, window: Window, wanted: Any) ->
 
 
 @tolerance.register
-def _(aggregate: agg.SumBy, window: Window, wanted: Any) -> Bound:
+def _(aggregate: agg.SumBy, window: WindowEvents, wanted: Any) -> Bound:
     if aggregate.scale_of(window.scope) is not None:
         return 0.0
     column, declared = aggregate.column or "", [text_of(value) for value in aggregate.values]
@@ -95,7 +95,7 @@ def _(aggregate: agg.SumBy, window: Window, wanted: Any) -> Bound:
 @tolerance.register(agg.DecayedSum)
 @tolerance.register(agg.DecayedCount)
 @tolerance.register(agg.DecayedMean)
-def _(aggregate: Decayed, window: Window, wanted: Any) -> Bound:
+def _(aggregate: Decayed, window: WindowEvents, wanted: Any) -> Bound:
     seen = window.seen(aggregate.column)
     is_mean = isinstance(aggregate, agg.DecayedMean)
     if is_mean and undecided(aggregate, window):
@@ -115,7 +115,7 @@ def _(aggregate: Decayed, window: Window, wanted: Any) -> Bound:
 
 
 @undecided.register
-def _(aggregate: agg.DecayedMean, window: Window) -> bool:
+def _(aggregate: agg.DecayedMean, window: WindowEvents) -> bool:
     # all values are so much older than the newest event that they may be nothing
     times = [ts for ts, _ in window.seen(aggregate.column)]
     return all(window.newest_ms - ts > FADED * aggregate.half_life_ms for ts in times)
@@ -123,7 +123,7 @@ def _(aggregate: agg.DecayedMean, window: Window) -> bool:
 
 @tolerance.register(agg.Variance)
 @tolerance.register(agg.StdDev)
-def _(aggregate: agg.Variance, window: Window, wanted: Any) -> Bound:
+def _(aggregate: agg.Variance, window: WindowEvents, wanted: Any) -> Bound:
     if aggregate.scale_of(window.scope) is not None:
         return 0.0
     values = [Fraction(value) for value in window.values(aggregate.column)]
@@ -138,7 +138,7 @@ def _(aggregate: agg.Variance, window: Window, wanted: Any) -> Bound:
 
 @tolerance.register(agg.Skewness)
 @tolerance.register(agg.Kurtosis)
-def _(aggregate: agg.Skewness | agg.Kurtosis, window: Window, wanted: Any) -> Bound:
+def _(aggregate: agg.Skewness | agg.Kurtosis, window: WindowEvents, wanted: Any) -> Bound:
     if aggregate.scale_of(window.scope) is not None:
         return 0.0
     values = [Fraction(value) for value in window.values(aggregate.column)]
@@ -164,7 +164,7 @@ def _(aggregate: agg.Skewness | agg.Kurtosis, window: Window, wanted: Any) -> Bo
 @undecided.register(agg.StdDev)
 @undecided.register(agg.Skewness)
 @undecided.register(agg.Kurtosis)
-def _(aggregate: agg.Variance | agg.Skewness | agg.Kurtosis, window: Window) -> bool:
+def _(aggregate: agg.Variance | agg.Skewness | agg.Kurtosis, window: WindowEvents) -> bool:
     values = [Fraction(value) for value in window.values(aggregate.column)]
     if len(values) < 2 or aggregate.scale_of(window.scope) is not None:
         return False

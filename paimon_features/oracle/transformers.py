@@ -162,7 +162,7 @@ def correlation(left: Values, right: Values) -> float:
 def transformed_value(transformed: CompiledTransformed, row: Sequence[Any]) -> tuple[Any, bool]:
     """The value of one row of its parts, and whether it cannot be transformed (then it is None).
 
-    It follows from the stored parameters alone, as they stand in the exported file.
+    It follows from the stored parameters only, as in the exported file.
     """
     out, failed = row_of(transformed.fitted.transformer.to_params(), row)
     if failed or any(number is not None and not math.isfinite(number) for number in out):

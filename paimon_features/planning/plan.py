@@ -300,7 +300,7 @@ def _events(lake: Lake, source: EventSource) -> int:
 
 
 def _duration(lake: Lake, events: int) -> str:
-    """About how long reading so many events takes, by the newest backfill that was measured."""
+    """The estimated duration of reading this number of events, by the newest measured backfill."""
     jobs = [
         record.job
         for view in generations.views(lake)

@@ -342,7 +342,7 @@ def _sentence(
     if status == Status.STALE.name:
         text += " The store is behind by more than the view's max_staleness."
     elif status == Status.ILL_CONDITIONED.name:
-        text += " There is a value, but its sums cannot tell it."
+        text += " There is a value, but it cannot be computed from its sums."
     return text
 
 

@@ -2,7 +2,7 @@
 
 ::
 
-    /explain?view=spend&entity=customer_id%3D12346&now_ms=1323432000000&feature=count_7d
+    /explain?view=spend&entity=customer_id%3D12346&as_of=1323432000000&feature=count_7d
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from urllib.parse import parse_qsl
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
 
-_FIELDS = ("view", "entity", "now_ms", "feature")
+_FIELDS = ("view", "entity", "as_of", "feature")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ExplainQuery:
 
     @classmethod
     def of(cls, query: str) -> ExplainQuery:
-        """Parse ``view``, ``entity`` as ``key=value`` for each key, ``now_ms`` and ``feature``.
+        """Parse ``view``, ``entity`` as ``key=value`` for each key, ``as_of`` and ``feature``.
 
         >>> ExplainQuery.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
         ExplainQuery(view='spend', entity={'user': '7', 'shop': 'a=b'}, as_of_ms=None, feature=None)
@@ -55,14 +55,14 @@ class ExplainQuery:
                     raise RequestError(f"entity={key[:80]!r}; expected key=value")
             elif name not in _FIELDS:
                 raise RequestError(
-                    f"the query has a field {name[:80]!r}; it takes: {', '.join(_FIELDS)}"
+                    f"the query has an unknown field {name[:80]!r}; expected: {', '.join(_FIELDS)}"
                 )
             if key in into:
                 raise RequestError(f"the query has {key[:80]!r} twice")
             into[key] = text
         if "view" not in found or not entity:
             raise RequestError("the query needs view=NAME and entity=KEY=VALUE for each key")
-        return cls(found["view"], entity, _time(found.get("now_ms")), found.get("feature"))
+        return cls(found["view"], entity, _time(found.get("as_of")), found.get("feature"))
 
     def typed(self, keys: Mapping[str, DataType]) -> dict[str, object]:
         """The entity's keys as values of their types.
@@ -92,7 +92,7 @@ class ExplainQuery:
         return out
 
 
-def _whole(text: str) -> int:
+def _integer(text: str) -> int:
     """An integer as JSON writes it: ``int`` would take spaces, underscores and any digits."""
     if not re.fullmatch(r"-?[0-9]{1,19}", text):
         raise ValueError(text)
@@ -100,8 +100,8 @@ def _whole(text: str) -> int:
 
 
 _READERS: Mapping[str, Callable[[str], object]] = {
-    "int32": _whole,
-    "int64": _whole,
+    "int32": _integer,
+    "int64": _integer,
     "string": str,
     "bool": lambda text: {"true": True, "false": False}[text.lower()],
     "date": dt.date.fromisoformat,
@@ -110,6 +110,6 @@ _READERS: Mapping[str, Callable[[str], object]] = {
 
 def _time(text: str | None) -> int | None:
     try:
-        return None if text is None else _whole(text)
+        return None if text is None else _integer(text)
     except ValueError:
-        raise RequestError(f"now_ms={text!r}; expected UTC milliseconds") from None
+        raise RequestError(f"as_of={text!r}; expected UTC milliseconds") from None

@@ -83,7 +83,7 @@ def _freshness_json(view: str, freshness: ViewFreshness) -> bytes:
 class _JsonColumns:
     """The encoded columns of a batch.
 
-    A result is what stands between ``{"values":`` and ``}``: the values and the ending, which is
+    A result is the text between ``{"values":`` and ``}``: the values and the ending, which is
     the same for all features of equal statuses and event times.
     """
 

@@ -87,7 +87,7 @@ class Borders:
 
     ``keys`` are all borders, ascending; ``bounds``, shape ``(windows, ranges, 2)``, says which of
     them a range begins with (inclusive) and ends before. A window with fewer ranges than another
-    has empty ones besides.
+    is padded with empty ones.
     """
 
     keys: Ints
@@ -120,7 +120,7 @@ class WindowCells:
         return len(self._offsets) - 1
 
     def places(self, borders: Borders) -> Ints:
-        """Where the cells of each window stand, shape ``(windows, rows, ranges, 2)``.
+        """The positions of each window's cells, shape ``(windows, rows, ranges, 2)``.
 
         The last axis is from (inclusive) and to (exclusive).
         """

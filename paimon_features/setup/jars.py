@@ -30,7 +30,7 @@ _ATTEMPTS = 3
 _TIMEOUT_S = 60
 _SCRATCH = ".fetch-"
 
-Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+DownloadProgress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 """``progress(file name, size in bytes)`` returns a context manager whose value is called with the
 number of bytes of each chunk."""
 
@@ -104,7 +104,7 @@ def fetch_jars(
     groups: Collection[str] = DEFAULT_GROUPS,
     cache_dir: Path | None = None,
     mirror: str | None = None,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> list[Path]:
     """Download the jars of these groups to the cache unless present; return their paths.
 
@@ -127,7 +127,7 @@ def fetch_jar_details(
     groups: Collection[str] = DEFAULT_GROUPS,
     cache_dir: Path | None = None,
     mirror: str | None = None,
-    progress: Progress | None = None,
+    progress: DownloadProgress | None = None,
 ) -> list[FetchedJar]:
     """Like ``fetch_jars``, but return the origin of each jar as well."""
     jars = locked_jars(groups)
@@ -159,7 +159,7 @@ def class_path(groups: Collection[str] = ("flink",), cache_dir: Path | None = No
 
 
 def _bring(
-    jar: Jar, folder: VerifiedFolder, mirror: str | None, progress: Progress | None
+    jar: Jar, folder: VerifiedFolder, mirror: str | None, progress: DownloadProgress | None
 ) -> FetchedJar:
     target = folder.folder / jar.file_name
     if folder.holds(jar.file_name, jar.sha256):
@@ -196,7 +196,7 @@ def _copy_from(repositories: Iterable[Path], jar: Jar, draft: Path) -> bool:
 
 
 def _download(
-    jar: Jar, scratch: Path, draft: Path, mirror: str | None, progress: Progress | None
+    jar: Jar, scratch: Path, draft: Path, mirror: str | None, progress: DownloadProgress | None
 ) -> None:
     """Download the jar to ``draft`` and verify its hash; a failure is retried twice."""
     source = "Maven Central" if mirror is None else f"the mirror {mirror}"
@@ -222,7 +222,9 @@ def _download(
     )
 
 
-def _resolve(jar: Jar, repository: Path, mirror: str | None, progress: Progress | None) -> Path:
+def _resolve(
+    jar: Jar, repository: Path, mirror: str | None, progress: DownloadProgress | None
+) -> Path:
     """Download with jgo into an empty local repository, with the proxies and certificates of the
     environment, as ``requests`` reads them."""
     try:

@@ -20,7 +20,7 @@ Reply = str | int | None | list["Reply"]
 DEFAULT_PORT = 6379
 
 
-class Connection:
+class RespConnection:
     """One connection; ``request`` sends a command and returns its reply."""
 
     def __init__(self, stream: BufferedRWPair) -> None:
@@ -63,7 +63,7 @@ class Connection:
 
 
 @contextmanager
-def connect(url: str, timeout_s: float = 3.0) -> Iterator[Connection]:
+def connect(url: str, timeout_s: float = 3.0) -> Iterator[RespConnection]:
     """Open a connection to ``redis://[user:password@]host[:port][/db]`` (``rediss://`` for TLS).
 
     Raises
@@ -90,7 +90,7 @@ def connect(url: str, timeout_s: float = 3.0) -> Iterator[Connection]:
                 tls = ssl.create_default_context()
                 plain = tls.wrap_socket(plain, server_hostname=parts.hostname)
             with plain, plain.makefile("rwb") as stream:
-                connection = Connection(stream)
+                connection = RespConnection(stream)
                 if parts.password:
                     user = [unquote(parts.username)] if parts.username else []
                     connection.request("AUTH", *user, unquote(parts.password))

@@ -337,7 +337,7 @@ class Lake:
         return removals.load(self.storage, path)
 
     def history_mark(self, name: str) -> str:
-        """To be stored with a snapshot's number by whoever continues after it; see ``continues``.
+        """To be stored with a snapshot's number by readers that resume after it; see ``continues``.
 
         Raises
         ------

@@ -37,7 +37,7 @@ from paimon_features.tables.storage.exclusive import ExclusiveFiles
 BEAT_S = 5.0
 """Seconds between two heartbeats."""
 SILENT_BEATS = 6
-"""An owner whose heartbeat does not change for so many intervals may be replaced."""
+"""An owner whose heartbeat does not change for this number of intervals may be replaced."""
 
 _KEPT = 4
 """The newest claims, which are not deleted."""
@@ -153,7 +153,7 @@ class Claims:
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
     ) -> Literal["beating", "silent", "followed"]:
-        """Watch a heartbeat until it changes, at most for so many intervals.
+        """Watch a heartbeat until it changes, at most for a number of intervals.
 
         Both a clock that jumps and a process that is paused have to look several times.
         """

@@ -194,7 +194,7 @@ def remove(lake: Lake, view: str, generation: int) -> None:
 def forget(lake: Lake, view: str) -> None:
     """Remove all generation records of a view, whose tables must be dropped before.
 
-    When which of them was active stays known: numbers begin again when the view is applied again.
+    The activation history is kept, because numbering restarts when the view is applied again.
     """
     if _path(lake, view).exists():
         _change(lake, view, lambda _: [])

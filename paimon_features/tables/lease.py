@@ -39,11 +39,11 @@ from paimon_features.tables.write_errors import write_errors
 REST_TIMEOUT_S = 5.0
 
 Liveness = tuple[Literal["alive", "dead", "unknown"], str]
-"""Whether an owner lives, and the reason."""
+"""Whether an owner is alive, and the reason."""
 
 _PATIENCE = 4
-"""Where the owner is not the process that beats for it, its heartbeat must be silent for so many
-times as long: its commits do not check the lease, so it must have time to end."""
+"""If the heartbeat is another process's than the owner, it must be absent for this many times as
+long: the owner's commits do not check the lease, so it must have time to end."""
 
 _log = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
 
     The lease of a dead holder is taken over. The same holder may acquire again: its old lease
     ends. A holder that cannot be seen from here is watched until its heartbeat shows that it lives
-    (5 s), or is silent for 30 s (120 s for the JVM of a job that runs in another process).
+    (5 s), or sends no heartbeat for 30 s (120 s for the JVM of a job in another process).
 
     Raises
     ------
@@ -337,7 +337,7 @@ def state_of(lake: Lake, record: LeaseRecord) -> str:
     state, why = _liveness(record, claim)
     if state == "unknown" and claim is not None and claim.beat_s is not None:
         beating = own.watch(claim, beats=2) == "beating"
-        return f"{why}; its heartbeat {'continues' if beating else 'is silent'}"
+        return f"{why}; its heartbeat {'continues' if beating else 'has stopped'}"
     return why
 
 
@@ -378,7 +378,9 @@ def _may_follow(own: Claims, newest: Claim, table: str, claimant: Holder) -> boo
     if seen == "beating":
         raise OwnershipError(_refusal(table, current, f"{why}; its heartbeat continues"))
     if seen == "silent":
-        _log.warning("table %r: %s is silent; its lease is taken over", table, current.holder)
+        _log.warning(
+            "table %r: no heartbeat from %s; its lease is taken over", table, current.holder
+        )
     return seen == "silent"
 
 

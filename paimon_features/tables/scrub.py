@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.errors import PaimonFeaturesError, SnapshotExpiredError
 from paimon_features.tables.catalog import SCHEMA_FILE, Lake
 from paimon_features.tables.content import KEY_PREFIX
@@ -30,9 +31,6 @@ from paimon_features.tables.storage import VerifiedParquetFile, damage_of, damag
 
 _PLAIN = (bool, int, str, bytes)
 """Values of keys that pypaimon and Arrow return as the same type."""
-
-OnProgress = Callable[[int, int], None]
-"""Called with the data files that were read, and the number of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +60,7 @@ class ScrubReport:
 
 
 @dataclass
-class _File:
+class _DataFile:
     entry: Any
     path: str
     first: int
@@ -77,12 +75,12 @@ def scrub_table(
     since_ms: int | None = None,
     share: float = 1.0,
     dice: random.Random | None = None,
-    progress: OnProgress = lambda done, total: None,
+    progress: OnProgress = ignore_progress,
 ) -> ScrubReport:
     """Read a table; ``since_ms`` and ``share`` bound which data files are read.
 
     Metadata is always read completely. With ``since_ms`` only data files of snapshots that were
-    committed at or after it are read, with ``share`` so large a random share of them.
+    committed at or after it are read; ``share`` is the fraction of them to read, chosen at random.
     """
     return _Scrub(lake, name, since_ms, share, dice or random.Random(), progress).run()
 
@@ -114,7 +112,7 @@ class _Scrub:
         self.dice, self.progress = dice, progress
         self.report = ScrubReport(name)
         self.entries: dict[str, list[Any]] = {}
-        self.files: dict[tuple[Any, ...], _File] = {}
+        self.files: dict[tuple[Any, ...], _DataFile] = {}
         self.times: dict[int, int] = {}
 
     def run(self) -> ScrubReport:
@@ -196,11 +194,11 @@ class _Scrub:
             elif key in self.files:
                 self.files[key].last = number - 1
 
-    def _file(self, entry: Any, number: int) -> _File:
+    def _file(self, entry: Any, number: int) -> _DataFile:
         values = tuple(entry.partition.values)
         folder = self.table.path_factory().bucket_path(values, entry.bucket)
         path = entry.file.external_path or f"{folder}/{entry.file.file_name}"
-        return _File(entry, path, number)
+        return _DataFile(entry, path, number)
 
     def _list(self, name: str, number: int) -> Iterator[Any]:
         """The entries of the manifests of a list."""
@@ -242,7 +240,7 @@ class _Scrub:
     def _levels(self) -> None:
         """Files of a level above 0 that overlap; an older compaction's files are of other times."""
         newest = [f for f in self.files.values() if f.last is None and f.entry.file.level > 0]
-        groups: dict[tuple[Any, ...], list[_File]] = {}
+        groups: dict[tuple[Any, ...], list[_DataFile]] = {}
         for file in newest if self.keys else ():
             group = (tuple(file.entry.partition.values), file.entry.bucket, file.entry.file.level)
             groups.setdefault(group, []).append(file)
@@ -264,12 +262,12 @@ class _Scrub:
                 self._data_file(file)
         self.progress(len(wanted), len(wanted))
 
-    def _is_wanted(self, file: _File) -> bool:
+    def _is_wanted(self, file: _DataFile) -> bool:
         if self.since_ms is not None and self.times.get(file.first, 0) < self.since_ms:
             return False
         return self.share >= 1 or self.dice.random() < self.share
 
-    def _data_file(self, file: _File) -> None:
+    def _data_file(self, file: _DataFile) -> None:
         meta, path = file.entry.file, file.path
         self.report.files += 1
         self.report.bytes += meta.file_size
@@ -293,7 +291,7 @@ class _Scrub:
             if self.keys and rows:
                 self._keys(parquet, file)
 
-    def _keys(self, parquet: VerifiedParquetFile, file: _File) -> None:
+    def _keys(self, parquet: VerifiedParquetFile, file: _DataFile) -> None:
         there = parquet.schema_arrow.names
         names = [k if KEY_PREFIX + k not in there else KEY_PREFIX + k for k in self.keys]
         if not set(names) <= set(there):  # a renamed key: its order was verified when it was new
@@ -320,7 +318,7 @@ class _Scrub:
 
     @contextmanager
     def _damage(
-        self, path: str, number: int | None = None, file: _File | None = None
+        self, path: str, number: int | None = None, file: _DataFile | None = None
     ) -> Iterator[None]:
         """Report an error as a damage of the file, and continue after it."""
         try:
@@ -337,7 +335,7 @@ class _Scrub:
             self.report.damages.append(Damage(self.name, path, problem, snapshots, tags))
 
     @contextmanager
-    def _expiry(self, number: int, file: _File | None = None) -> Iterator[None]:
+    def _expiry(self, number: int, file: _DataFile | None = None) -> Iterator[None]:
         """Ignore a missing file if its snapshots have expired meanwhile."""
         try:
             yield
@@ -349,7 +347,7 @@ class _Scrub:
                 raise SnapshotExpiredError(f"{error} has expired") from error
             raise
 
-    def _snapshots_of(self, file: _File) -> tuple[int, ...]:
+    def _snapshots_of(self, file: _DataFile) -> tuple[int, ...]:
         last = file.last
         return tuple(n for n in self.times if file.first <= n and (last is None or n <= last))
 

@@ -54,8 +54,8 @@ class SortedFiles:
         self._table = lake.table(name)
         self._buckets = int(self._table.options.bucket())
         self._schema = _file_schema(lake, name, self._table)
-        self._open: dict[tuple[int, int], _File] = {}
-        self._closed: list[_File] = []
+        self._open: dict[tuple[int, int], _SortedFile] = {}
+        self._closed: list[_SortedFile] = []
         self._pools = [ThreadPoolExecutor(1) for _ in range(min(_THREADS, self._buckets))]
         self._waiting: list[Future[None]] = []
         self.rows = 0
@@ -151,10 +151,10 @@ class SortedFiles:
         buckets = bucket_of([e.values for e in entities], [*self.keys.values()], self._buckets)
         return np.repeat(buckets, np.diff(first, append=len(differs)))
 
-    def _file(self, day: int, bucket: int) -> _File:
+    def _file(self, day: int, bucket: int) -> _SortedFile:
         file = self._open.get((day, bucket))
         if file is None:
-            file = _File(self, day, bucket)
+            file = _SortedFile(self, day, bucket)
             self._open[day, bucket] = file
         return file
 
@@ -162,12 +162,12 @@ class SortedFiles:
         for key in [key for key in self._open if key[0] != day]:
             self._close(self._open[key])
 
-    def _close(self, file: _File) -> None:
+    def _close(self, file: _SortedFile) -> None:
         del self._open[file.day, file.bucket]
         self._closed.append(file)
         self._submit(file, file.take(), last=True)
 
-    def _submit(self, file: _File, batches: list[pa.RecordBatch], last: bool = False) -> None:
+    def _submit(self, file: _SortedFile, batches: list[pa.RecordBatch], last: bool = False) -> None:
         """Write rows of a file in the thread assigned to it."""
         self._await(_GROUPS_AHEAD)
         pool = self._pools[file.bucket % len(self._pools)]
@@ -180,7 +180,7 @@ class SortedFiles:
 
 
 @dataclass
-class _File:
+class _SortedFile:
     """A data file being written: buffered rows, writer, and metadata."""
 
     owner: SortedFiles

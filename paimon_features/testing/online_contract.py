@@ -17,7 +17,7 @@ import pytest
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.memory_store import MemoryStore
-from paimon_features.online.store import Guard, Lease, OnlineStore, Write
+from paimon_features.online.store import OnlineStore, StoreLease, Write, WriteGuard
 from paimon_features.testing.sizes import seeds
 
 BUCKETS = [[b"pf:{a:v:e:%d}:%d" % (b, i) for i in range(4)] for b in range(4)]
@@ -127,15 +127,15 @@ class OnlineStoreContract:
         guard, *keys = KEYS
         writes = [Write(key, None, b"a") for key in keys]
         none = [False] * len(keys)
-        assert store.compare_and_set_many(writes, None, Guard(guard, b"head")) == none
+        assert store.compare_and_set_many(writes, None, WriteGuard(guard, b"head")) == none
         store.compare_and_set_many([Write(guard, None, b"header-1")])
-        assert store.compare_and_set_many(writes, None, Guard(guard, b"header-2")) == none
+        assert store.compare_and_set_many(writes, None, WriteGuard(guard, b"header-2")) == none
         assert store.get_many(keys) == [None] * len(keys)
         run, _ = store.run_and_values([guard])
-        done = store.compare_and_set_many(writes, run, Guard(guard, b"head"))
+        done = store.compare_and_set_many(writes, run, WriteGuard(guard, b"head"))
         assert done == [True] * len(keys)
         again = [Write(key, b"a", b"b", 60_000) for key in keys]
-        assert store.compare_and_set_many(again, run, Guard(guard, b"header-1")) == done
+        assert store.compare_and_set_many(again, run, WriteGuard(guard, b"header-1")) == done
         assert store.get_many(KEYS) == [b"header-1", *[b"b"] * len(keys)]
 
     def test_a_lease_has_one_owner_and_a_growing_fence(
@@ -144,7 +144,7 @@ class OnlineStoreContract:
         key = b"pf:{a:v:e:0}#lease"
         first = store.acquire_lease(key, "one", 100)
         assert first.mine
-        assert store.acquire_lease(key, "two", 100) == Lease("one", first.fence, False)
+        assert store.acquire_lease(key, "two", 100) == StoreLease("one", first.fence, False)
         assert store.acquire_lease(key, "one", 100) == first
         sleep_ms(250)
         second = store.acquire_lease(key, "two", 10_000)

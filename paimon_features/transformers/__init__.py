@@ -26,7 +26,7 @@ from paimon_features.transformers.quantile_transformer import QuantileTransforme
 from paimon_features.transformers.robust_scaler import RobustScaler
 from paimon_features.transformers.scalers import MaxAbsScaler, MinMaxScaler, StandardScaler
 from paimon_features.transformers.selector import FeatureSelector
-from paimon_features.transformers.stateless import Clip, Interaction, LogTransform
+from paimon_features.transformers.stateless import Clip, InteractionFeatures, LogTransform
 from paimon_features.transformers.target_encoder import TargetEncoder
 
 __all__ = [
@@ -41,7 +41,7 @@ __all__ = [
     "Frozen",
     "HashingEncoder",
     "Imputer",
-    "Interaction",
+    "InteractionFeatures",
     "KBinsDiscretizer",
     "LogTransform",
     "MaxAbsScaler",

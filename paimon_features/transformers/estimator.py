@@ -226,7 +226,7 @@ class Estimator:
             form = sklearn.get_config().get("transform_output", "default")
         return None if form == "default" else form
 
-    # -- what scikit-learn asks for --------------------------------------------------------------
+    # -- what scikit-learn requires --------------------------------------------------------------
 
     def __sklearn_tags__(self) -> Any:
         utils = importlib.import_module("sklearn.utils")

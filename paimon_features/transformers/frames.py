@@ -264,7 +264,7 @@ _FEW_ROWS = 64
 
 
 def _of_few(values: Sequence[Any]) -> Column | None:
-    """The column of a few strings, floats or booleans; None where Arrow has to tell."""
+    """The column of a few strings, floats or booleans; None where Arrow must decide."""
     kinds = set(map(type, values))
     has_nulls = type(None) in kinds
     kinds.discard(type(None))
@@ -354,7 +354,7 @@ def _lists(data: Sequence[Any]) -> Frame:
             return None
         try:
             values = np.array(data, np.float64)
-        except OverflowError:  # integers beyond float64: what reads columns tells of them
+        except OverflowError:  # integers beyond float64: the column reader reports them
             return None
         return values[:, None] if is_flat else values
 

@@ -220,7 +220,7 @@ class Imputer(NumericTransformer):
 
     @available_if(lambda self: None if self.settings_.add_indicator else _no_inverse())
     def inverse_transform(self, X: Any) -> Any:
-        """``X`` with its gaps, where indicators tell of them.
+        """``X`` with its gaps, where indicators mark them.
 
         Raises
         ------

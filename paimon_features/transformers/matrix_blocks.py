@@ -14,7 +14,7 @@ import numpy as np
 from paimon_features.array_types import Array, Floats
 from paimon_features.transformers.frames import Frame, infinite
 
-Step = Callable[[Floats], Floats]
+BlockStep = Callable[[Floats], Floats]
 """Transforms values, index (rows, columns); may overwrite and return them."""
 
 VALUES = 1 << 15
@@ -29,7 +29,7 @@ NARROW = 16
 
 def run_blocks(
     frame: Frame,
-    steps: Sequence[Step],
+    steps: Sequence[BlockStep],
     width_out: int,
     names: Sequence[str] | None = None,
     target: Floats | None = None,

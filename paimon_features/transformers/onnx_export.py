@@ -116,7 +116,7 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
     ------
     TransformError
         For another number of columns, strings where the model takes numbers, lists where it takes
-        single values, and where the model could not tell null from its ``null_text``.
+        single values, and where the model could not distinguish null from its ``null_text``.
     """
     frame = read_frame(X)
     reported = {each.key: each.value for each in model.metadata_props}

@@ -23,7 +23,7 @@ from paimon_features.transformers.pipeline_steps import Frozen, Passthrough, in_
 from paimon_features.transformers.quantile_transformer import EDGE, QuantileTransformer
 from paimon_features.transformers.robust_scaler import RobustScaler
 from paimon_features.transformers.scalers import MaxAbsScaler, MinMaxScaler, StandardScaler
-from paimon_features.transformers.stateless import Clip, Interaction, LogTransform
+from paimon_features.transformers.stateless import Clip, InteractionFeatures, LogTransform
 from paimon_features.transformers.target_encoder import TargetEncoder
 
 Parts = Sequence[OnnxTensor]
@@ -147,7 +147,7 @@ def _log1p(graph: OnnxGraph, name: str) -> str:
     return graph.node("Where", is_one, name, graph.node("Mul", graph.node("Log", above), quotient))
 
 
-def _interaction(graph: OnnxGraph, of: Interaction, parts: Parts) -> list[OnnxTensor]:
+def _interaction(graph: OnnxGraph, of: InteractionFeatures, parts: Parts) -> list[OnnxTensor]:
     graph.joined(parts)  # raises for strings
     out = list(parts) if of.settings_.keep else []
     for left, right, operation in of.pairs_:
@@ -449,7 +449,7 @@ _KINDS: dict[type[StoredTransformer], Callable[[OnnxGraph, Any, Parts], list[Onn
     Frozen: lambda graph, of, parts: convert(graph, of.transformer, parts),
     HashingEncoder: _hashing,
     Imputer: _imputer,
-    Interaction: _interaction,
+    InteractionFeatures: _interaction,
     KBinsDiscretizer: _bins,
     LogTransform: _log,
     MaxAbsScaler: _max_abs,

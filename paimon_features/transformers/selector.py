@@ -1,4 +1,4 @@
-"""Choosing columns by what they could tell."""
+"""Selection of columns by what they could contribute."""
 
 from __future__ import annotations
 

@@ -14,4 +14,4 @@ else:
 
 
 class SklearnNotFittedError(NotFittedError, _Theirs):
-    """A transformer that is not fitted, for whoever catches scikit-learn's NotFittedError."""
+    """A transformer that is not fitted, for code that catches scikit-learn's NotFittedError."""

@@ -216,7 +216,7 @@ OPERATIONS: Mapping[str, Callable[[Floats, Floats], Floats]] = {
 Triple = tuple[str | int, str | int, str]
 
 
-class Interaction(StatelessTransformer):
+class InteractionFeatures(StatelessTransformer):
     """Adds columns computed from pairs of columns: products, ratios and the like.
 
     ``interactions`` are triples (left, right, operation): columns by name or position, and one of
@@ -224,9 +224,9 @@ class Interaction(StatelessTransformer):
     pairs. ``keep`` returns the columns themselves first. Division by zero returns ``zero``, None
     for null. The new columns are called ``<left>_<operation>_<right>``.
 
-    >>> Interaction().fit_transform([[2.0, 3.0, 5.0]])
+    >>> InteractionFeatures().fit_transform([[2.0, 3.0, 5.0]])
     [[2.0, 3.0, 5.0, 6.0, 10.0, 15.0]]
-    >>> per = Interaction([("clicks", "views", "ratio")], keep=False)
+    >>> per = InteractionFeatures([("clicks", "views", "ratio")], keep=False)
     >>> import pyarrow as pa
     >>> per.fit_transform(pa.table({"clicks": [1, 2], "views": [4, 0]})).to_pydict()
     {'clicks_ratio_views': [0.25, 0.0]}
@@ -313,11 +313,13 @@ class Interaction(StatelessTransformer):
     def _place(self, column: str | int, width: int) -> int:
         if isinstance(column, int):
             if not 0 <= column < width:
-                raise TransformError(f"Interaction: there is no column {column} of {width}")
+                raise TransformError(f"InteractionFeatures: there is no column {column} of {width}")
             return column
         if self.names is None or column not in self.names:
             known = ", ".join(self.names) if self.names else "no names; use positions"
-            raise TransformError(f"Interaction: no column {column!r}; the data have: {known}")
+            raise TransformError(
+                f"InteractionFeatures: no column {column!r}; the data have: {known}"
+            )
         return self.names.index(column)
 
     def _settings(self) -> Params:
@@ -328,7 +330,7 @@ class Interaction(StatelessTransformer):
                 raise wrong(self, "interactions", self.interactions, "a list of triples, or None")
             triples = [list(_triple(given)) for given in self.interactions]
         if triples == [] and not keep:
-            raise TransformError("Interaction([], keep=False) has no output columns")
+            raise TransformError("InteractionFeatures([], keep=False) has no output columns")
         return {
             "interactions": triples,
             "keep": keep,
@@ -342,8 +344,8 @@ def _triple(given: Sequence[Any]) -> Triple:
     places = all(isinstance(c, str | int) and not isinstance(c, bool) for c in (left, right))
     if not isinstance(of, str) or of not in OPERATIONS or not places:
         raise TransformError(
-            f"Interaction: {given!r}; expected (left, right, operation), columns by name or "
-            f"position and one of: {', '.join(OPERATIONS)}"
+            f"InteractionFeatures: {given!r}; expected (left, right, operation), columns by name "
+            f"or position and one of: {', '.join(OPERATIONS)}"
         )
     assert left is not None
     assert right is not None

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, Output, Selection
 from paimon_features.definitions.selection import Computation
@@ -96,7 +97,7 @@ def verify(
     seed: int = 0,
     wait_s: float = 20.0,
     settle_s: float = 10.0,
-    progress: Callable[[str], None] | None = None,
+    on_message: OnMessage = ignore_message,
 ) -> ParityReport:
     """Compare the three paths on ``sample`` entities per view, at ``times`` times each.
 
@@ -112,7 +113,10 @@ def verify(
     report = ParityReport()
     outputs = [o for o in project.refs(features) if not _of_tables(project, o)]
     if not outputs:
-        raise VerificationError("only table views are named: one path reads them, the lake's")
+        raise VerificationError(
+            "only table views are named; these are read from the lake only, so there is no second "
+            "path to compare with; name a feature view or a service with one"
+        )
     selection = Selection.of(outputs)
     sampled: dict[str, tuple[list[Key], list[int]]] = {}
     for view in project.views_of(outputs):
@@ -125,9 +129,8 @@ def verify(
         while True:
             before = report.compared
             found = check.compare(entities, moments)
-            if progress is not None:
-                compared = report.compared - before
-                progress(f"{view.name}: {compared:,} values, {len(found)} differences")
+            compared = report.compared - before
+            on_message(f"{view.name}: {compared:,} values, {len(found)} differences")
             if not found or time.monotonic() > deadline:
                 break
             entities = sorted({difference.entity for difference in found}, key=repr)
@@ -138,10 +141,9 @@ def verify(
         before = report.compared
         found = check_all.compare(sampled, report)
         report.differences += found
-        if progress is not None:
-            names = ", ".join(map(str, selection.computed))
-            compared = report.compared - before
-            progress(f"{names}: {compared:,} values, {len(found)} differences")
+        names = ", ".join(map(str, selection.computed))
+        compared = report.compared - before
+        on_message(f"{names}: {compared:,} values, {len(found)} differences")
     return report
 
 

@@ -1,4 +1,4 @@
-"""What each aggregate gives where it matters how a rule was meant: told by hand, without an oracle.
+"""What each aggregate returns in edge cases: expected values written by hand, without an oracle.
 
 ::
 

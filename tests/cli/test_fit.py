@@ -191,7 +191,7 @@ def test_each_commit_of_tiles_gives_a_version_and_its_drift(
     small, large = (float(line.split("PSI ")[1].split()[0]) for line in drifts)
     assert small < large
     assert "since v1, quantity: drift is unknown" in reported.output
-    # what cannot be told gives no version, and does not end it
+    # a fit that is not possible yields no version, and does not end it
     reported = run("fit", "one_hot_encoder", "--view", "retail_statistics", "--columns", "country",
                "--name", "countries", "--follow", "--commits", "1")  # fmt: skip
     assert "no version of this commit: column 'country' has" in reported.output

@@ -33,7 +33,7 @@ def run(*arguments: str) -> str:
 def test_owners_are_shown_with_their_state(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert run() == "nobody owns a table\n"
+    assert run() == "no table has an owner\n"
     me = ProcessHolder.current()
     unseen = replace(me, boot="another machine")
     gone = FlinkJobHolder("http://127.0.0.1:9", "0af1", replace(me, started=1))
@@ -52,7 +52,7 @@ def test_owners_are_shown_with_their_state(
         "TABLE": "STATE",
         "a": "it is running",
         "b": f"{why} continues",
-        "c": f"{why} is silent",
+        "c": f"{why} has stopped",
         "d": "it is running",
         "e": "its cluster has ended",
     }

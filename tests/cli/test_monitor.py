@@ -153,7 +153,7 @@ def test_cron_learns_of_drift_by_the_exit_status(shop: Shop) -> None:
     assert "over 0.1: price: PSI" in over.output
     assert "<= 0.01 corrected for 2 columns, " in over.output
     assert "over 0.1: gift" not in over.output
-    # what cannot be told does not pass
+    # an unknown PSI does not pass
     unknown = run("monitor", "kept", "--columns", "noise", *RANGES, "--from", "tiles",
                   "--fail-over", "0.1", code=1)  # fmt: skip
     assert "noise: PSI is not known" in unknown.output

@@ -196,7 +196,7 @@ def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
             line = worker.stdout.readline()
             assert line, "it ended by itself"
         address = worker.stderr.readline().split()[-1]
-        # the line is printed within the pass, health is told when the pass has ended
+        # the line is printed within the pass, health is reported when the pass has ended
         wait_for(lambda: _is_ready(address), "the view is ready")
         commit(project, [event(12346, NOW)])
         while '"applied_snapshot": 2' not in line:

@@ -70,7 +70,7 @@ class FeatureServer:
             return _problem(404, "unknown_name", f"no service {body['feature_service']!r}")
         try:
             response = self.fetcher.get(
-                refs, body["entities"], body.get("now_ms", self.clock()), body.get("request")
+                refs, body["entities"], body.get("as_of", self.clock()), body.get("request")
             )
         except PaimonFeaturesError as error:
             for kind, status, code in (

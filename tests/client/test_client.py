@@ -135,19 +135,19 @@ def test_features_can_be_listed_and_called_by_their_full_names(
         ["v:count_7d", "v:sum_x_1d"], {"user": pa.array([1])}, full_feature_names=True
     )
     assert named.to_pydict() == {"user": [1], "v__count_7d": [2], "v__sum_x_1d": [5.5]}
-    later = client.get_online_features("v:sum_x_1d", {"user": (1,)}, now_ms=NOW + 2 * DAY_MS)
+    later = client.get_online_features("v:sum_x_1d", {"user": (1,)}, as_of_ms=NOW + 2 * DAY_MS)
     assert (later.as_of_ms, later.to_pydict()["sum_x_1d"]) == (NOW + 2 * DAY_MS, [0.0])
     assert world.server.reads()[0] == {"features": ["v:sum_x_1d"], "entities": {"user": [1]}}
 
 
 def test_the_async_client_answers_the_same(world: World, client: FeatureClient) -> None:
-    async def ask() -> list[Any]:
+    async def run_calls() -> list[Any]:
         async with AsyncFeatureClient(world.server.url) as own:
             await own.health()
             many = [own.get_online_features("everything", {"user": [u]}) for u in range(8)]
             return [await own.features(), *await asyncio.gather(*many)]
 
-    features, *replies = asyncio.run(ask())
+    features, *replies = asyncio.run(run_calls())
     assert features == client.features()
     for user, reply in enumerate(replies):
         wanted = client.get_online_features("everything", {"user": [user]})
@@ -256,7 +256,7 @@ def test_a_deadline_ends_the_tries(world: World) -> None:
         with pytest.raises(StoreNotReadyError, match="being built") as caught:
             client.get_online_features("everything", {"user": [1]})
         assert "tries within 0.3 s" in caught.value.__notes__[1]
-        # what the server said is told, not that the last try was cut short
+        # the server's error is reported, not that the last try was cut short
         world.server.faults[:] = [(503, {}, {"code": "overloaded", "detail": "busy"}), "slow"]
         with pytest.raises(OverloadedError, match="busy"):
             client.get_online_features("everything", {"user": [1]})
@@ -316,7 +316,7 @@ def test_rows_of_a_moment_ago_are_not_requested_again(world: World) -> None:
             {"user": [1, 99]}, {"user": [4, 2]},
         ]  # fmt: skip
         assert (some.to_pydict()["user"], some.as_of_ms) == ([4, 1, 2], NOW + 1)
-        plain = client.get_online_features("everything", {"user": [4, 1, 2]}, now_ms=NOW + 1)
+        plain = client.get_online_features("everything", {"user": [4, 1, 2]}, as_of_ms=NOW + 1)
         assert some.to_pylist() == plain.to_pylist()
         client.get_online_features("everything", {"user": [4, 1, 2]}, full_feature_names=True)
         client.get_online_features("v:count_7d", {"user": [1]})
@@ -329,23 +329,23 @@ def test_rows_are_kept_for_no_longer_than_they_are_worth(world: World) -> None:
     ttl_s = 0.2
     with FeatureClient(world.server.url, cache=FeatureCache(), cache_ttl_s=ttl_s) as client:
 
-        def asks() -> int:
+        def requests_sent() -> int:
             before = len(world.server.reads())
             client.get_online_features("everything", {"user": [1]})
             return len(world.server.reads()) - before
 
-        assert [asks(), asks()] == [1, 0]
+        assert [requests_sent(), requests_sent()] == [1, 0]
         time.sleep(ttl_s)
-        assert asks() == 1
+        assert requests_sent() == 1
     with FeatureClient(world.server.url, cache=FeatureCache(), cache_ttl_s=60) as client:
         # an hour of max_staleness, of which 100 ms are left
         world.clock.now_ms = NOW + 1 + HOUR_MS - 100
-        assert [asks(), asks()] == [1, 0]
+        assert [requests_sent(), requests_sent()] == [1, 0]
         time.sleep(0.15)
-        assert asks() == 1
+        assert requests_sent() == 1
         world.clock.now_ms += 200
         time.sleep(0.15)
-        assert [asks(), asks()] == [1, 1]  # stale: true, but nothing to keep
+        assert [requests_sent(), requests_sent()] == [1, 1]  # stale: true, but nothing to keep
         reply = client.get_online_features("everything", {"user": [1]})
         assert (reply.statuses["count_7d"], reply.freshness["v"].stale) == (["STALE"], True)
 
@@ -366,11 +366,11 @@ def test_a_cache_is_shared_by_clients_of_one_server_only(world: World, tmp_path:
 
 
 def test_the_async_client_keeps_rows_too(world: World) -> None:
-    async def ask() -> list[Any]:
+    async def run_calls() -> list[Any]:
         async with AsyncFeatureClient(world.server.url, cache=FeatureCache()) as own:
             return [await own.get_online_features("everything", {"user": [1]}) for _ in range(3)]
 
-    first, *others = asyncio.run(ask())
+    first, *others = asyncio.run(run_calls())
     assert [reply.to_pylist() for reply in others] == [first.to_pylist()] * 2
     assert len(world.server.reads()) == 1
 

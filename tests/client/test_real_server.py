@@ -124,14 +124,14 @@ def test_in_bulk_both_ways_are_arrow(served: DefinitionSet, client: FeatureClien
 def test_the_async_client_and_the_cache_answer_the_same(
     served: DefinitionSet, server: LiveServer
 ) -> None:
-    async def ask() -> list[Any]:
+    async def run_calls() -> list[Any]:
         async with AsyncFeatureClient(server.url, cache=FeatureCache(), cache_ttl_s=60) as own:
             first = await own.get_online_features("part_v1", {"user": [1, 2, 99]})
             again = await own.get_online_features("part_v1", {"user": [99, 1]})
             table = await own.get_online_features_arrow("part_v1", {"user": [1, 2]}, NOW)
             return [first, again, table]
 
-    first, again, table = asyncio.run(ask())
+    first, again, table = asyncio.run(run_calls())
     assert again.request_id is None
     assert again.to_pylist() == [first.to_pylist()[2], first.to_pylist()[0]]
     assert table.num_rows == 2
@@ -154,7 +154,7 @@ def test_refusals_become_our_errors(
     with pytest.raises(RequestError, match="user"):
         client.get_online_features("part_v1", {"user": [1.5]})
     with pytest.raises(RequestError, match="years 1 to 9999"):
-        client.get_online_features("part_v1", {"user": [1]}, now_ms=2**60)
+        client.get_online_features("part_v1", {"user": [1]}, as_of_ms=2**60)
     token = add_token(tmp_path / "tokens.toml", "part", ["part_v1"], "2026-01-01")
     closed = LiveServer(served, tmp_path / "tokens.toml")
     try:

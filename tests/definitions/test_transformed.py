@@ -143,7 +143,7 @@ def test_the_error_of_a_missing_version_names_the_command_that_writes_it(
     damaged.write_text(damaged.read_text().replace("2.0", "2.5"))
     with pytest.raises(DefinitionError, match="'amount_scaled': .*v2.json: its content has the d"):
         of(fitted, AMOUNT)
-    # beside the definitions file, wherever that is
+    # next to the definitions file, wherever that is
     file = tmp_path / "defs" / "features.py"
     file.parent.mkdir()
     file.write_text(

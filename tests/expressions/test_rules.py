@@ -1,4 +1,4 @@
-"""Rules of the expression language, told by hand: nulls, zeros, rounding, order."""
+"""Rules of the expression language by expected values: nulls, zeros, rounding, order."""
 
 from __future__ import annotations
 

@@ -69,9 +69,9 @@ trips = StreamFeatureView(
 )
 elsewhere = FeatureView(name="elsewhere", entities=[driver], schema=[],
                         source=SnowflakeSource(database="a", table="b"))
-asked = RequestSource(name="asked", schema=[Field(name="value", dtype=Int64)])
+provided = RequestSource(name="provided", schema=[Field(name="value", dtype=Int64)])
 
-@on_demand_feature_view(sources=[stats, asked], schema=[Field(name="more", dtype=Float64)])
+@on_demand_feature_view(sources=[stats, provided], schema=[Field(name="more", dtype=Float64)])
 def on_demand(inputs):
     raise AssertionError("is never run")
 
@@ -169,7 +169,7 @@ def test_everything_that_does_not_map_is_listed_with_its_reason(converted: Conve
         "stream feature view trip_sums: without its aggregation median of miles",
         "feature view elsewhere: its source is SnowflakeSource; only FileSource",
         "on demand feature view on_demand: a Python function per request",
-        "request source asked",
+        "request source provided",
         "feature service model: without its part on_demand, which did not map",
     ):
         assert text in listed

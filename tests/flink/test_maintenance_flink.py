@@ -47,7 +47,7 @@ def test_maintenance_preserves_rows_and_its_job_continues_exactly(
 
     assert project.get_historical_features(["spend:count"], requested) == lifetimes
     again = project.jobs.roll_up("spend")
-    assert again.made == 0 < again.fresh, "what was compacted is rolled up anew"
+    assert again.made == 0 < again.fresh, "compacted days are rolled up again"
 
     assert not any(m.skipped for m in done.values())
     for table in (tiles, events):

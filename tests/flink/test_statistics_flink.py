@@ -1,4 +1,4 @@
-"""A statistics view on Flink: the one-entity tile job, beside the oracle and a fit on the events.
+"""A statistics view on Flink: the one-entity tile job against the oracle and a fit on the events.
 
 ::
 

@@ -188,7 +188,7 @@ def test_a_worker_ends_with_its_client(host: Host) -> None:
     worker = json.loads(process.stdout.readline())["pid"]
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
-    _until(lambda: not _runs(worker), "the worker goes on")
+    _until(lambda: not _runs(worker), "the worker still runs")
     process.communicate(timeout=WAIT_S)
 
 
@@ -235,7 +235,7 @@ def test_a_server_ends_with_its_task_manager_and_leaves_no_file(host: Host) -> N
     assert len(host.sockets()) == 1
     manager.kill()
     manager.communicate()
-    _until(lambda: not _runs(server), "the server goes on")
+    _until(lambda: not _runs(server), "the server still runs")
     assert not list(host.folder.glob("paimon-features-workers-*/*"))
 
 

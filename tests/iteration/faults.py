@@ -137,7 +137,7 @@ class FailOnce(IterationListener):
             return
         if self.lose is not None:
             self.lose()
-        raise self.error(f"failed as it was told: {point} of epoch {epoch}")
+        raise self.error(f"injected failure: {point} of epoch {epoch}")
 
 
 class FailAtRandom(IterationListener):

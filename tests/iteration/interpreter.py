@@ -1,4 +1,4 @@
-"""The naive twin of the iteration runtime: round after round, one operator after the other.
+"""The reference of the iteration runtime: round after round, one operator after the other.
 
 No subtasks, no envelopes, no interleaving, no feedback channel: a list of records for each
 stream and round. A record is ``(epoch, value)``.

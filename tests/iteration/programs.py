@@ -34,7 +34,7 @@ class Node:
     map     one record for one
     split   none, one or two for one
     union   all inputs as one
-    connect two inputs, told apart
+    connect two inputs, distinguished
     count   keyed: the how many-th of its key and epoch a record is
     copies  broadcast: every subtask gives each record once
     hold    a listener: keeps records, gives them at the watermark of their epoch or at the end

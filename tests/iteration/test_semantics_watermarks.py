@@ -199,7 +199,7 @@ def test_with_data_that_never_ends_only_what_does_not_read_it_sees_rounds(
 
 
 class Nosy(IterationListener):
-    """Asks for the state of a key where there is none."""
+    """Requests the state of a key that has none."""
 
     def process_element(self, value: Any, ctx: Any, out: Any) -> None:
         ctx.state.value("last").update(value)

@@ -107,11 +107,11 @@ def test_rounds_end_by_records_and_criteria(
         def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
             out.side("epochs", epoch)
             if epoch < rounds:
-                out.side("go on", epoch)
+                out.side("continue", epoch)
 
     def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
         until = variables.get(0).union(data.get(0)).process(Until())
-        going = until.get_side_output("go on")
+        going = until.get_side_output("continue")
         back = going if feed_back else until
         both = feed_back and with_criteria
         fed = until.get_side_output("epochs").map(lambda e: e) if both else back.map(lambda e: e)
@@ -241,9 +241,9 @@ class Slow(LocalSuperstepRunner):
         return done
 
 lake = Lake.open(sys.argv[1], "shop")
-told = lambda state: print(state.epoch, state.phase, flush=True)
+report = lambda state: print(state.epoch, state.phase, flush=True)
 program = loop(witness(int(sys.argv[2])), [[1]], [[10, 20]])
-SuperstepExecutor(lake, sys.argv[3], runner=Slow(), on_epoch=told).run(program)
+SuperstepExecutor(lake, sys.argv[3], runner=Slow(), on_epoch=report).run(program)
 """
 
 

@@ -105,7 +105,7 @@ def test_a_server_that_was_emptied_fails_the_attempt_and_serves_the_next(redis_u
     with pytest.raises(JobError, match="lost its data"):
         head.poll(20)
     head = spec.open(0)
-    assert head.begin() > generation, "also though the server counts from anew"
+    assert head.begin() > generation, "also if the server's counter restarted"
     tail.publish(generation, [entry(3)])
     assert head.poll(20) == []
 

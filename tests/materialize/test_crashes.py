@@ -14,7 +14,7 @@ import pytest
 from paimon_features.errors import OnlineStoreError, StoreNotReadyError
 from paimon_features.materialize import apply
 from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
-from paimon_features.online.store import Guard
+from paimon_features.online.store import WriteGuard
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
@@ -30,7 +30,7 @@ def test_an_interrupted_rebuild_is_restarted(lake: TileLake, stream: ClickStream
         calls_left = 10**9
 
         def compare_and_set_many(
-            self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+            self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None
         ) -> list[bool]:
             self.calls_left -= 1
             if self.calls_left < 0:
@@ -57,7 +57,7 @@ class Interrupted:
         self._store, self._at, self._event = store, at, event
 
     def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+        self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None
     ) -> list[bool]:
         self._at -= 1
         if self._at == 0:

@@ -1,4 +1,4 @@
-"""Records that the online store has lost are told apart from new entities."""
+"""Records that the online store has lost are distinguished from new entities."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from paimon_features.materialize import MaterializeProgress, apply
 from paimon_features.materialize.known import KnownEntities, SeenEntities
 from paimon_features.materialize.monitor import Monitor
 from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
-from paimon_features.online.store import Guard
+from paimon_features.online.store import WriteGuard
 from paimon_features.oracle.features import answer
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.redis_server import RedisServer
@@ -148,7 +148,7 @@ class LateStore(MemoryStore):
         self.late: list[Callable[[], object]] = []
 
     def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+        self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None
     ) -> list[bool]:
         write = super().compare_and_set_many
         if writes and b"}:" in writes[0].key:

@@ -14,7 +14,7 @@ from paimon_features.aggregates import Sum
 from paimon_features.errors import ConfigurationError, GenerationError, StoreNotReadyError
 from paimon_features.materialize import MaterializeProgress, Materializer, apply
 from paimon_features.online import MemoryStore, OnlineStore, open_store
-from paimon_features.online.store import Guard, Write
+from paimon_features.online.store import Write, WriteGuard
 from paimon_features.tables.consumers import consumers
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.stored import Stored
@@ -162,7 +162,7 @@ class PausedStore(MemoryStore):
         return found
 
     def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+        self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None
     ) -> list[bool]:
         self._step()
         done = super().compare_and_set_many(writes, run, guard)

@@ -1,4 +1,4 @@
-"""PSI, KS and quantiles beside loops, and beside SciPy."""
+"""PSI, KS and quantiles compared with loops and with SciPy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Statistics of any range from tiles, beside loops over the events; and the events themselves."""
+"""Statistics of any range from tiles, against loops over the events; and the events themselves."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_rows_are_the_events_that_enter_the_tiles(shop: Shop) -> None:
 
 
 def test_tiles_of_entities_tell_the_same_of_all_of_them(shop: Shop) -> None:
-    """A view with keys skips the events without one; of all others it tells what ``kept`` does."""
+    """A view with keys skips the events without one; for all others it equals ``kept``."""
     within = TimeRange(START + 1, START + 2 * DAY_MS + 1)
     (column,) = shop.reader("spend").statistics(["price"], within)
     members = [

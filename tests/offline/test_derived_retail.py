@@ -1,4 +1,4 @@
-"""Derived views of the retail log, beside SQL over its rows."""
+"""Derived views of the retail log, compared with SQL over its rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tumbling and session views over a real lake, beside loops over the raw events."""
+"""Tumbling and session views over a real lake, compared with loops over the raw events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rolled-up tiles: the same answers from fewer rows, and never from other files than asked for."""
+"""Rolled-up tiles: the same answers from fewer rows, and never from other files than requested."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def clicks(days: range, per_day: int = 24, users: int = 2) -> pa.Table:
 
 
 class Totals(LakeOfViews):
-    """Seventy days of one view; ``read`` tells the answers and what was read for them."""
+    """Seventy days of one view; ``read`` returns the answers and what was read for them."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, TOTALS)

@@ -1,4 +1,4 @@
-"""Tiles computed anew equal the naive tiler's, and every tampered value is told."""
+"""Recomputed tiles equal the reference tiler's, and every tampered value is reported."""
 
 from __future__ import annotations
 

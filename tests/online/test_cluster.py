@@ -120,7 +120,7 @@ def test_keys_are_read_and_written_while_their_slot_moves(
     step()
     found = {key for page in store.scan(keys[0][:-1]) for key in page}
     assert found == set(model)
-    # and back, with no command in between: the store's map is wrong until it is told so
+    # and back, with no command in between: the store's map is wrong until a node redirects it
     move(target, source, lambda: None)
     step()
 

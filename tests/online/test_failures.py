@@ -218,7 +218,7 @@ def test_a_server_that_evicts_keys_is_rejected(server: RedisServer) -> None:
 
 
 class Losing:
-    """Between a store and its server; loses as many replies as it is told, with the connection."""
+    """Between a store and its server; loses a given number of replies, with the connection."""
 
     def __init__(self, port: int) -> None:
         self._target = port

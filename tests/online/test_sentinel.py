@@ -34,7 +34,7 @@ def test_failing_sentinels_are_named(sentinels: SentinelServers) -> None:
     ):
         with closing(quick(url)) as store, pytest.raises(OnlineStoreError, match=expected):
             store.get_many([b"k"])
-    # one that is gone does not keep the others from being asked
+    # one that is gone does not prevent queries to the others
     one_of_two = f"redis+sentinel://127.0.0.1:{nobody},127.0.0.1:{sentinels.ports[0]}/features"
     with closing(quick(one_of_two)) as store:
         store.check()
@@ -73,7 +73,7 @@ def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: Sentine
 def test_a_replaced_primary_that_still_replies_is_abandoned(
     sentinels: SentinelServers, own_server: RedisServer
 ) -> None:
-    #  after a failover the old primary is told seconds later that it is a replica now
+    #  after a failover the old primary learns seconds later that it is a replica
     old, new = sentinels.primary_port(), own_server.port
     with closing(quick(sentinels.url)) as store:
         store.compare_and_set_many([Write(b"of old and new", None, b"v")])

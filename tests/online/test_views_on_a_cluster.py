@@ -40,7 +40,7 @@ def store(cluster: ClusterServers) -> Iterator[OnlineStore]:
 def test_no_reply_mixes_epochs_or_takes_a_lost_record_for_none(
     tmp_path: Path, cluster: ClusterServers, store: OnlineStore
 ) -> None:
-    """Snapshot n holds n events of each user, so the right counts tell the snapshot."""
+    """Snapshot n holds n events of each user, so correct counts identify the snapshot."""
     view = view_of(Count(windows=["1h"]))
     lake = TileLake(tmp_path, view, buckets=9)
     worker = lake.materializer(store)
@@ -85,7 +85,7 @@ def test_no_reply_mixes_epochs_or_takes_a_lost_record_for_none(
                 else:
                     worker.run_once()
                 before = answered[0]
-                wait_for(lambda before=before: answered[0] > before + 3, "readers go on", 2.0)
+                wait_for(lambda before=before: answered[0] > before + 3, "readers continue", 2.0)
         finally:
             stop.set()
         for one in work:

@@ -32,7 +32,7 @@ from paimon_features.online_features import (
     SlidingWindowAggregator,
     TimeDecayFeatureBuilder,
 )
-from paimon_features.oracle.aggregates import Window, reference_value
+from paimon_features.oracle.aggregates import WindowEvents, reference_value
 from paimon_features.schema import Float64, Int64
 
 VIEW = FeatureView(
@@ -125,7 +125,7 @@ def test_decay_is_that_of_the_decayed_mean() -> None:
     times = [0, 60_000, 3_600_000, 7_200_000]
     values = [1.0, 5.0, -2.0, 8.0]
     rows = [{"t": t, "x": x} for t, x in zip(times, values, strict=True)]
-    window = Window(rows, "t", {"x": Float64}, times[-1], newest_ms=times[-1])
+    window = WindowEvents(rows, "t", {"x": Float64}, times[-1], newest_ms=times[-1])
     expected = reference_value(DecayedMean("x", half_life="1h"), window)
     builder = TimeDecayFeatureBuilder(0.5 ** (1 / 3_600_000))
     assert builder.build(values, times)["weighted_mean"] == pytest.approx(expected, rel=1e-9)

@@ -1,4 +1,4 @@
-"""The cache: the values used last, whoever asks from wherever."""
+"""The cache: the values used last, from any thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The registry keeps every version, and tells which one is applied."""
+"""The registry keeps every version, and reports which one is applied."""
 
 from __future__ import annotations
 

@@ -117,7 +117,7 @@ def test_nothing_is_served_beyond_the_bound_on_staleness(tmp_path: Path) -> None
     assert bench.get(1).statuses.to_pylist() == [{"sum_x_1h": "PRESENT"}]
     assert bench.store.records == 1
     bench.clock.now_ms += 1
-    for reads in (2, 3):  # what is stale is read each time, and told
+    for reads in (2, 3):  # stale rows are read each time, and reported
         assert bench.get(1).statuses.to_pylist() == [{"sum_x_1h": "STALE"}]
         assert bench.store.records == reads
 
@@ -198,7 +198,7 @@ def test_replies_are_those_of_plain_reads_at_one_time(tmp_path: Path) -> None:
     cached = CachedFetcher(plain, recheck_ms=0)
     names = [o for o in OUTPUTS if not getattr(o, "inputs", None)]
     for _ in range(60):
-        asks = []
+        queries = []
         for _ in range(rng.randint(1, 4)):
             outputs = names if rng.random() < 0.5 else refs(SPEND)
             rows = rng.choice((1, 1, 3))
@@ -206,8 +206,8 @@ def test_replies_are_those_of_plain_reads_at_one_time(tmp_path: Path) -> None:
                 "user": [rng.randrange(12) for _ in range(rows)],
                 "product": [rng.choice("abcd") for _ in range(rows)],
             }
-            asks.append(FeatureQuery(Selection.of(outputs), entities))
-        for got, expected in zip(cached.get_many(asks), plain.get_many(asks), strict=True):
+            queries.append(FeatureQuery(Selection.of(outputs), entities))
+        for got, expected in zip(cached.get_many(queries), plain.get_many(queries), strict=True):
             assert isinstance(got, OnlineResponse)
             assert isinstance(expected, OnlineResponse)
             assert got.table.equals(expected.table)

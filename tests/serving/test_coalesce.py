@@ -34,7 +34,7 @@ class SlowStore(MemoryStore):
 
 
 class SlowFetcher(FeatureFetcher):
-    """Answers an ask of user ``n`` with ``n``, or -1 with an error, when it is let."""
+    """Answers a query of user ``n`` with ``n``, or -1 with an error, when it is released."""
 
     def __init__(self) -> None:
         store = SlowStore()
@@ -42,14 +42,14 @@ class SlowFetcher(FeatureFetcher):
         self.batches: list[list[int]] = []
         self.go = store.go
 
-    def read_steps(self, asks: Sequence[FeatureQuery]) -> StoreRead[list[Any]]:
-        users: list[int] = [ask.entities["user"][0] for ask in asks]  # type: ignore[index]
+    def read_steps(self, queries: Sequence[FeatureQuery]) -> StoreRead[list[Any]]:
+        users: list[int] = [one.entities["user"][0] for one in queries]  # type: ignore[index]
         self.batches.append(users)
         yield [b"key"]
         return [RequestError("minus one") if user == -1 else user for user in users]
 
 
-def ask(user: int, rows: int = 1) -> FeatureQuery:
+def query(user: int, rows: int = 1) -> FeatureQuery:
     return FeatureQuery(SELECTION, {"user": [user] * rows}, 0)
 
 
@@ -76,9 +76,9 @@ async def begun(fetcher: SlowFetcher, count: int) -> None:
 
 def test_asks_that_come_during_a_read_are_read_together() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
-        first = asyncio.create_task(coalescer.get(ask(1)))
+        first = asyncio.create_task(coalescer.get(query(1)))
         await begun(fetcher, 1)
-        others = [asyncio.create_task(coalescer.get(ask(user))) for user in (2, 3, 4)]
+        others = [asyncio.create_task(coalescer.get(query(user))) for user in (2, 3, 4)]
         await asyncio.sleep(0)
         assert coalescer.waiting == 3
         fetcher.go.release(2)
@@ -92,7 +92,7 @@ def test_asks_that_come_during_a_read_are_read_together() -> None:
 def test_asks_of_one_turn_of_the_loop_go_together() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
         fetcher.go.release(1)
-        await asyncio.gather(*(coalescer.get(ask(user)) for user in range(5)))
+        await asyncio.gather(*(coalescer.get(query(user)) for user in range(5)))
         assert fetcher.batches == [[0, 1, 2, 3, 4]]
 
     run(test)
@@ -101,8 +101,8 @@ def test_asks_of_one_turn_of_the_loop_go_together() -> None:
 def test_a_read_takes_no_more_entities_than_it_may_but_one_ask_at_least() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
         fetcher.go.release(9)
-        asks = [ask(1, 3), ask(2, 2), ask(3, 9), ask(4, 5), ask(5, 1)]
-        assert await asyncio.gather(*map(coalescer.get, asks)) == [1, 2, 3, 4, 5]
+        queries = [query(1, 3), query(2, 2), query(3, 9), query(4, 5), query(5, 1)]
+        assert await asyncio.gather(*map(coalescer.get, queries)) == [1, 2, 3, 4, 5]
         assert fetcher.batches == [[1, 2], [3], [4], [5]]
 
     run(test, max_rows=5)
@@ -112,7 +112,7 @@ def test_an_error_is_reported_to_the_one_who_has_it() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
         fetcher.go.release(1)
         got = await asyncio.gather(
-            *(coalescer.get(ask(user)) for user in (1, -1, 3)), return_exceptions=True
+            *(coalescer.get(query(user)) for user in (1, -1, 3)), return_exceptions=True
         )
         assert (got[0], got[2]) == (1, 3)
         assert isinstance(got[1], RequestError)
@@ -128,7 +128,7 @@ def test_an_error_of_rendering_is_ones_own() -> None:
 
         fetcher.go.release(1)
         one, two = await asyncio.gather(
-            coalescer.get(ask(1), render), coalescer.get(ask(2), render), return_exceptions=True
+            coalescer.get(query(1), render), coalescer.get(query(2), render), return_exceptions=True
         )
         assert isinstance(one, AssertionError)
         assert two == "rendered"
@@ -138,15 +138,15 @@ def test_an_error_of_rendering_is_ones_own() -> None:
 
 def test_a_full_queue_refuses_at_once_and_one_that_was_left_has_room() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
-        first = asyncio.create_task(coalescer.get(ask(1)))
+        first = asyncio.create_task(coalescer.get(query(1)))
         await begun(fetcher, 1)
-        waiting = [asyncio.create_task(coalescer.get(ask(user))) for user in (2, 3)]
+        waiting = [asyncio.create_task(coalescer.get(query(user))) for user in (2, 3)]
         await asyncio.sleep(0)
         with pytest.raises(OverloadedError, match="2 requests are waiting"):
-            await coalescer.get(ask(4))
+            await coalescer.get(query(4))
         waiting[0].cancel()
         await asyncio.sleep(0)
-        fourth = asyncio.create_task(coalescer.get(ask(4)))
+        fourth = asyncio.create_task(coalescer.get(query(4)))
         await asyncio.sleep(0)
         fetcher.go.release(9)
         assert await asyncio.gather(first, waiting[1], fourth) == [1, 3, 4]
@@ -157,10 +157,10 @@ def test_a_full_queue_refuses_at_once_and_one_that_was_left_has_room() -> None:
 
 def test_whoever_is_out_of_time_learns_whether_it_waits_or_is_read() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
-        read = asyncio.create_task(coalescer.get(ask(1), timeout_s=0.02))
+        read = asyncio.create_task(coalescer.get(query(1), timeout_s=0.02))
         await begun(fetcher, 1)
-        waits = asyncio.create_task(coalescer.get(ask(2), timeout_s=0.02))
-        patient = asyncio.create_task(coalescer.get(ask(3), timeout_s=10))
+        waits = asyncio.create_task(coalescer.get(query(2), timeout_s=0.02))
+        patient = asyncio.create_task(coalescer.get(query(3), timeout_s=10))
         for late in (read, waits):
             with pytest.raises(OverloadedError, match="within 20 ms"):
                 await late
@@ -175,12 +175,12 @@ def test_another_fetcher_takes_over_without_a_mixed_or_a_lost_answer() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
         other = SlowFetcher()
         other.go.release(9)
-        tasks = [asyncio.create_task(coalescer.get(ask(1)))]
+        tasks = [asyncio.create_task(coalescer.get(query(1)))]
         await begun(fetcher, 1)
-        tasks.append(asyncio.create_task(coalescer.get(ask(2))))
+        tasks.append(asyncio.create_task(coalescer.get(query(2))))
         await asyncio.sleep(0)
         coalescer.fetcher = other
-        tasks.append(asyncio.create_task(coalescer.get(ask(3))))
+        tasks.append(asyncio.create_task(coalescer.get(query(3))))
         await asyncio.sleep(0)
         fetcher.go.release(9)
         assert await asyncio.gather(*tasks) == [1, 2, 3]
@@ -191,12 +191,12 @@ def test_another_fetcher_takes_over_without_a_mixed_or_a_lost_answer() -> None:
 
 def test_a_closed_one_refuses_and_answers_what_it_has_begun() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
-        read = asyncio.create_task(coalescer.get(ask(1)))
+        read = asyncio.create_task(coalescer.get(query(1)))
         await begun(fetcher, 1)
-        waits = asyncio.create_task(coalescer.get(ask(2)))
+        waits = asyncio.create_task(coalescer.get(query(2)))
         await asyncio.sleep(0)
         coalescer.close()
-        for refused in (waits, coalescer.get(ask(3))):
+        for refused in (waits, coalescer.get(query(3))):
             with pytest.raises(OverloadedError, match="shutting down"):
                 await refused
         fetcher.go.release(9)

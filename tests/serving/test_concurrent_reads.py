@@ -1,4 +1,4 @@
-"""Readers beside a writer: each reply is right as of some snapshot, and of one generation."""
+"""Readers concurrent with a writer: each reply is correct for one snapshot of one generation."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ USERS = 6
 class Writer:
     """Commits, applies, rebuilds, and at times puts another generation in place.
 
-    Events of generation ``g`` have ``n`` times ``1000^g``, so that values tell it. ``history`` has
-    the events up to each snapshot of each generation.
+    Events of generation ``g`` have ``n`` times ``1000^g``, so that values identify it. ``history``
+    has the events up to each snapshot of each generation.
     """
 
     lake: TileLake
@@ -122,7 +122,7 @@ class Truth:
         self._known: dict[tuple[int, int, int, int], tuple[str, Any]] = {}
 
     def check(self, response: OnlineResponse, generation: int) -> None:
-        """Each entity's row is right as of some snapshot from the one that the reply tells on."""
+        """Each entity's row is right as of some snapshot from the one that the reply names."""
         rows, statuses = response.to_pylist(), response.statuses.to_pylist()
         first = response.freshness["v"].applied_snapshot
         last = len(self._history[generation]) - 1
@@ -180,12 +180,12 @@ def test_each_reply_is_of_one_generation_and_right_as_of_a_snapshot(
         rng = random.Random(seed)
         cached = CachedFetcher(fetcher, ttl_ms=HOUR_MS, recheck_ms=rng.choice((0, 10**9)))
         while not done.is_set():
-            asks = [
+            queries = [
                 FeatureQuery(SELECTION, {"user": random_users(rng)})
                 for _ in range(rng.randint(1, 8))
             ]
             reader = cached if seed == 0 else fetcher
-            for got in reader.get_many(asks):
+            for got in reader.get_many(queries):
                 if isinstance(got, OnlineResponse):
                     replies.append(got)
                 else:
@@ -221,7 +221,7 @@ def test_requests_through_a_coalescer_lose_nothing_while_definitions_are_replace
     def fetcher() -> FeatureFetcher:
         return FeatureFetcher(PROJECT, [VIEW.compiled], store, clock=lambda: Q_MS)
 
-    async def ask(coalescer: Coalescer, rng: random.Random) -> None:
+    async def send_queries(coalescer: Coalescer, rng: random.Random) -> None:
         while not done.is_set():
             replies.append(
                 await coalescer.get(FeatureQuery(SELECTION, {"user": random_users(rng)}))
@@ -236,8 +236,8 @@ def test_requests_through_a_coalescer_lose_nothing_while_definitions_are_replace
 
     async def main() -> None:
         coalescer = Coalescer(fetcher())
-        asking = [asyncio.create_task(ask(coalescer, random.Random(i))) for i in range(6)]
-        asking.append(asyncio.create_task(give_up(coalescer)))
+        readers = [asyncio.create_task(send_queries(coalescer, random.Random(i))) for i in range(6)]
+        readers.append(asyncio.create_task(give_up(coalescer)))
         loop = asyncio.get_running_loop()
         try:
             for _ in range(many(6)):
@@ -245,7 +245,7 @@ def test_requests_through_a_coalescer_lose_nothing_while_definitions_are_replace
                 coalescer.fetcher = fetcher()
         finally:
             done.set()
-            await asyncio.gather(*asking)
+            await asyncio.gather(*readers)
             coalescer.close()
 
     asyncio.run(main())

@@ -94,17 +94,17 @@ def test_a_switch_during_a_read_is_seen_and_answered_by_the_other_definition(
         return project.store.get_many(keys)
 
     project.store.get_many = get_many  # type: ignore[method-assign]
-    asks = [
+    queries = [
         FeatureQuery(Selection.of([FeatureRef("v", name)]), {"user": [1]}, NOW)
         for name in (BOTH, ONLY_OLD, ONLY_NEW)
     ]
-    both, old, new = fetcher.get_many(asks)
+    both, old, new = fetcher.get_many(queries)
     assert isinstance(old, StoreNotReadyError)
     assert [both.to_pydict()[BOTH], new.to_pydict()[ONLY_NEW]] == [[2.0], [2.0]]  # type: ignore[union-attr]
 
 
 def test_definitions_that_keep_the_same_records_complete_one_another(tmp_path: Path) -> None:
-    # a mean of what is there already: the records stay, and nothing is built anew
+    # a mean of what is there already: the records stay, and nothing is rebuilt
     more = replace(OLD.compiled, max_staleness_ms=5, features=OLD.compiled.features[:1])
     assert more.online_fingerprint == OLD.compiled.online_fingerprint
     project = Project(tmp_path)
@@ -135,17 +135,17 @@ def test_renamed_entity_keys_need_no_reload_at_the_moment_of_the_switch(tmp_path
     project = Project(tmp_path, OLD, new)
     fetcher = project.fetcher(OLD.compiled, new.compiled)
     selection = Selection.of([FeatureRef("v", BOTH)])
-    asks = [
+    queries = [
         FeatureQuery(selection, {"user": [1, 2]}, NOW),
         FeatureQuery(selection, {"word": ["a"]}, NOW),
     ]
     project.materialize(OLD)
-    by_user, by_word = fetcher.get_many(asks)
+    by_user, by_word = fetcher.get_many(queries)
     assert isinstance(by_user, OnlineResponse)
     assert by_user.to_pydict() == {"user": [1, 2], BOTH: [1.0, None]}
     assert isinstance(by_word, RequestError)
     project.materialize(new)
-    by_user, by_word = fetcher.get_many(asks)
+    by_user, by_word = fetcher.get_many(queries)
     assert isinstance(by_user, RequestError)
     assert isinstance(by_word, OnlineResponse)
     assert by_word.to_pydict() == {"word": ["a"], BOTH: [2.0]}

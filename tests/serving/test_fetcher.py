@@ -125,7 +125,7 @@ def test_missing_expired_and_present(tmp_path: Path) -> None:
         "sum_x_1h": [2.0, 0.0, None, None],
         "last_word_1h": ["new", None, None, None],
     }
-    # nobody can tell 3 from 4: its events have left every window and the ttl
+    # 3 and 4 cannot be distinguished: its events have left every window and the ttl
     assert got.statuses.column("sum_x_1h").to_pylist() == [
         "PRESENT", "PRESENT", "MISSING", "MISSING",
     ]  # fmt: skip
@@ -395,7 +395,7 @@ def test_a_switch_and_a_sweep_between_the_replies_of_two_nodes_are_seen(tmp_path
     store.between = rebuild
     got = fetcher.get(refs(view), {"user": [1]}, NOW + 1)
     assert got.to_pydict()["sum_x_1h"] == [7.0]
-    # a marker that is lost although nothing was switched is told as such, at once
+    # a marker that is lost although nothing was switched is reported as lost at once
     store.delete([key for page in store.scan(b"pf:") for key in page if b"#marker" in key])
     before = store.reads
     with pytest.raises(StoreNotReadyError, match="lost"):

@@ -1,4 +1,4 @@
-"""Many asks read at once: each gets what it would get alone, errors included."""
+"""Many queries read at once: each returns what it would return alone, errors included."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def spoilt(rng: random.Random, shop: Shop) -> ReadOnce:
     return store
 
 
-def random_ask(rng: random.Random) -> FeatureQuery:
+def random_query(rng: random.Random) -> FeatureQuery:
     outputs: list[Output] = []
     for name in rng.sample(list(REFS), rng.choice((1, 1, 1, 2, 3))):
         outputs += rng.sample(REFS[name], rng.randint(1, len(REFS[name])))
@@ -100,7 +100,7 @@ def random_ask(rng: random.Random) -> FeatureQuery:
     try:
         return FeatureQuery(Selection.of(outputs), entities, as_of_ms, inputs)
     except RequestError:  # one that is named twice
-        return random_ask(rng)
+        return random_query(rng)
 
 
 def reported(answer: OnlineResponse | PaimonFeaturesError) -> Any:
@@ -123,9 +123,9 @@ def test_asks_together_get_what_each_gets_alone(shop: Shop, seed: int) -> None:
     store = spoilt(rng, shop) if rng.random() < 0.7 else shop.store
     views = [view.compiled for view in (SPEND, SOLD, TASTE, NEVER)]
     fetcher = FeatureFetcher(PROJECT, views, store, clock=lambda: NOW + 2 * HOUR_MS)
-    asks = [random_ask(rng) for _ in range(rng.choice((1, 5, 30)))]
-    together = [reported(answer) for answer in fetcher.get_many(asks)]
-    alone = [reported(answer) for ask in asks for answer in fetcher.get_many([ask])]
+    queries = [random_query(rng) for _ in range(rng.choice((1, 5, 30)))]
+    together = [reported(answer) for answer in fetcher.get_many(queries)]
+    alone = [reported(answer) for query in queries for answer in fetcher.get_many([query])]
     assert together == alone
 
 
@@ -134,15 +134,15 @@ def test_one_command_reads_for_all(shop: Shop) -> None:
     store = spoilt(random.Random(0), shop)
     views = [view.compiled for view in (SPEND, SOLD, TASTE)]
     fetcher = FeatureFetcher("shop", views, store, clock=shop.clock)
-    asks = [FeatureQuery(Selection.of(OUTPUTS), {"user": [1], "product": ["a"]}, None,
+    queries = [FeatureQuery(Selection.of(OUTPUTS), {"user": [1], "product": ["a"]}, None,
                 {"price": 1, "currency": "EUR"})] * 3  # fmt: skip
-    asks += [
+    queries += [
         FeatureQuery(Selection.of(REFS["sold"]), {"product": [rng.choice("abc")]})
         for _ in range(20)
     ]
-    fetcher.get_many(asks)
+    fetcher.get_many(queries)
     store.reads = 0
-    fetcher.get_many(asks)
+    fetcher.get_many(queries)
     assert store.reads == 1
     fetcher.get_many([])
     assert store.reads == 1

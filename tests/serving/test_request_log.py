@@ -85,7 +85,7 @@ def fetcher(tmp_path_factory: pytest.TempPathFactory) -> FeatureFetcher:
     return FeatureFetcher(PROJECT, [VIEW.compiled], store, clock=lambda: NOW)
 
 
-def ask(fetcher: FeatureFetcher, users: list[int]) -> OnlineResponse:
+def read(fetcher: FeatureFetcher, users: list[int]) -> OnlineResponse:
     refs = [FeatureRef("buys", f.name) for f in VIEW.compiled.features]
     return fetcher.get(refs, {"user": users, "day": [DAY] * len(users)}, NOW)
 
@@ -103,7 +103,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
 def test_a_row_per_entity_and_view_has_every_value_to_the_bit(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
-    response = ask(fetcher, [3, 1, 99])
+    response = read(fetcher, [3, 1, 99])
     log = opened(tmp_path)
     assert log.note("r1", "buying_v1", response)
     log.close()
@@ -155,7 +155,7 @@ def test_interactions_are_rows_of_their_own_with_their_inputs(tmp_path: Path) ->
     log.note("r", "", got)
     log.close()
     clicks, shares = rows_of(tmp_path / "spool")[:2], rows_of(tmp_path / "spool")[2:]
-    # the sum was not asked for, and is there, since the interaction was made of it
+    # the sum was not requested, and is present because the interaction is computed from it
     assert json.loads(clicks[0]["feature_values"]) == {"count_1d": 1, "sum_n_1d": 3}
     assert [row["view"] for row in shares] == ["", ""]
     assert [json.loads(row["inputs"]) for row in shares] == [{"amount": 0.1}, {"amount": None}]
@@ -165,7 +165,7 @@ def test_interactions_are_rows_of_their_own_with_their_inputs(tmp_path: Path) ->
 def test_the_rate_is_kept_and_an_id_is_always_or_never_of_the_sample(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
-    response = ask(fetcher, [1])
+    response = read(fetcher, [1])
     log = opened(tmp_path / "a", rate=0.05, max_pending=1)
     other = opened(tmp_path / "b", rate=0.05, max_pending=1)
     for prefix in ("1f2e3d4c5b6a-", "req-", "00-4bf92f3577b34da6a3ce929d0e0e"):
@@ -183,7 +183,7 @@ def test_hashed_entities_show_no_key_and_are_equal_for_equal_keys_and_salts_only
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
     log = opened(tmp_path, salt=SALT)
-    log.note("r", "", ask(fetcher, [1, 2, 1]))
+    log.note("r", "", read(fetcher, [1, 2, 1]))
     log.close()
     texts = [row["entity"] for row in rows_of(tmp_path)]
     assert texts[0] == texts[2] != texts[1]
@@ -205,7 +205,7 @@ def test_what_finds_no_room_in_memory_is_dropped_and_counted(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
     log = opened(tmp_path, max_pending=10, flush_interval_s=60.0)
-    response = ask(fetcher, [1, 2, 3])
+    response = read(fetcher, [1, 2, 3])
     for number in range(5):
         log.note(str(number), "", response)
     log.close()
@@ -218,7 +218,7 @@ def test_of_a_large_request_some_entities_are_logged_and_the_others_counted(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
     log = opened(tmp_path)
-    log.note("r", "", ask(fetcher, list(range(1_000))))
+    log.note("r", "", read(fetcher, list(range(1_000))))
     log.close()
     assert [row["row"] for row in rows_of(tmp_path)] == list(range(0, 1_000, 10))
     assert log.stats.left_out == 900
@@ -228,7 +228,7 @@ def test_files_are_completed_by_size_and_by_age_and_hold_each_row_once(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
     log = opened(tmp_path, max_file_bytes=20_000, max_age_s=0.2)
-    response = ask(fetcher, [1, 2])
+    response = read(fetcher, [1, 2])
     for number in range(40):
         log.note(f"r{number}", "", response)
         time.sleep(0.002)
@@ -263,7 +263,7 @@ def test_a_folder_that_is_a_file_costs_samples_and_no_request(
 
 def _costs_samples_only(folder: Path, fetcher: FeatureFetcher) -> None:
     log = opened(folder)
-    assert log.note("r", "", ask(fetcher, [1, 2]))
+    assert log.note("r", "", read(fetcher, [1, 2]))
     log.close()
     assert (log.stats.written, log.stats.dropped_disk) == (0, 2)
     assert str(folder) in log.stats.last_error
@@ -276,7 +276,7 @@ def test_on_a_full_disk_rows_are_dropped_and_files_stay_readable(
     disk = _SmallDisk(30_000)
     monkeypatch.setattr("paimon_features.serving.request_log.spool.os", disk)
     log = opened(tmp_path)
-    response = ask(fetcher, [1, 2])
+    response = read(fetcher, [1, 2])
     for number in range(60):
         if number == 50:
             disk.room = 10**9  # somebody made room
@@ -320,7 +320,7 @@ def test_nothing_is_written_to_a_folder_that_holds_enough(
 ) -> None:
     (tmp_path / "old.arrow").write_bytes(b"x" * 1_000)
     log = opened(tmp_path, max_spool_bytes=1_000)
-    log.note("r", "", ask(fetcher, [1]))
+    log.note("r", "", read(fetcher, [1]))
     log.close()
     assert log.stats.dropped_disk == 1
     assert "request-log --follow" in log.stats.last_error
@@ -382,13 +382,13 @@ def test_a_new_worker_recovers_the_files_of_dead_ones(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
     dead = opened(tmp_path, worker="w1", flush_interval_s=0.01)
-    dead.note("r1", "", ask(fetcher, [1]))
+    dead.note("r1", "", read(fetcher, [1]))
     while not dead.stats.written:
         time.sleep(0.01)
     assert dead._file is not None
     dead._file.abandon()  # as the operating system does when a process is killed
     alive = opened(tmp_path, worker="w1")
-    alive.note("r2", "", ask(fetcher, [1]))
+    alive.note("r2", "", read(fetcher, [1]))
     alive.close()
     assert alive.stats.recovered == 1
     assert sorted(row["request_id"] for row in rows_of(tmp_path)) == ["r1", "r2"]
@@ -402,7 +402,7 @@ def test_an_infinite_number_costs_its_request_and_is_counted(
     with pytest.raises(ValueError, match="not JSON compliant"):
         dumps(float("nan"))
     log = opened(tmp_path)
-    response = ask(fetcher, [1])
+    response = read(fetcher, [1])
     monkeypatch.setattr(log._maker, "rows", lambda noted: [dumps(float("inf"))])
     log.note("r", "", response)
     log.close()

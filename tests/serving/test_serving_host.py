@@ -64,7 +64,7 @@ main(["lookup", "clicks:sum_n_1d", "--entity", "user=7", "--as-of", sys.argv[1],
 
 @pytest.fixture
 def host(tmp_path: Path, redis_url: str) -> Path:
-    """The folder of a serving host, beside a lake that was materialized and is gone."""
+    """The folder of a serving host, after its lake was materialized and deleted."""
     lake, store = TileLake(tmp_path / "lake", clicks_view()), open_store(redis_url)
     lake.commit([{"user": 7, "t": START_MS, "n": 5, "word": "hello"}])
     lake.materializer(store).run_once()
@@ -114,9 +114,9 @@ def test_a_host_without_java_flink_torch_paimon_and_a_lake_answers(host: Path) -
 @pytest.mark.redis
 def test_a_lookup_imports_no_engine_where_they_are_installed(host: Path) -> None:
     # pandas may come, where it is installed: pyarrow imports it on its own
-    script = COMMAND.replace("main([", "import atexit; atexit.register(tell); main([")
+    script = COMMAND.replace("main([", "import atexit; atexit.register(report); main([")
     on_message = f"""
-def tell():
+def report():
     print(sorted({set(NOT_THERE) - {"pandas"}!r} & sys.modules.keys()))
 """
     assert run("\n" + on_message + script, host, blocked=False).splitlines()[1] == "[]"

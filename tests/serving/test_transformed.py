@@ -199,7 +199,7 @@ def test_online_offline_and_the_file_say_the_same_to_the_bit(tmp_path: Path) -> 
     assert nulls["piped"] == set()  # a number stands in for a mean that is not there
     assert nulls["lenient"] == set()  # null is a category that it was fitted with
     assert "ILL_CONDITIONED" in nulls["strict"]
-    assert nulls["three"] == {"MISSING", "EXPIRED"}  # a part that cannot be told is null in it
+    assert nulls["three"] == {"MISSING", "EXPIRED"}  # a part without a value is null in it
 
 
 def test_every_numeric_kind_is_the_same_online_offline_and_by_its_file(tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_no_entities_and_many_asks_at_once(tmp_path: Path) -> None:
     past = shop.lake.store.get_historical_features(shop.outputs, rows)
     assert past.select(NAMES).schema == empty.table.select(NAMES).schema
     selection = Selection.of(shop.outputs)
-    asks = [FeatureQuery(selection, {"user": [user]}, NOW, {"price": 2.0}) for user in (1, 2, 3)]
+    queries = [FeatureQuery(selection, {"user": [user]}, NOW, {"price": 2.0}) for user in (1, 2, 3)]
     whole = shop.fetcher.get(shop.outputs, {"user": [1, 2, 3]}, NOW, {"price": 2.0})
-    each = [answer.to_pylist()[0] for answer in shop.fetcher.get_many(asks)]  # type: ignore[union-attr]
+    each = [answer.to_pylist()[0] for answer in shop.fetcher.get_many(queries)]  # type: ignore[union-attr]
     assert each == whole.to_pylist()
 
 

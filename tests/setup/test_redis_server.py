@@ -20,7 +20,7 @@ from paimon_features.setup.resp import connect
 pytestmark = pytest.mark.redis
 
 
-def ask(server: RedisServer, *words: str) -> object:
+def command(server: RedisServer, *words: str) -> object:
     with connect(server.url) as connection:
         return connection.request(*words)
 
@@ -44,28 +44,28 @@ def gone(pid: int, within_s: float = 10.0) -> bool:
 
 def test_a_started_server_responds_and_ends_with_its_context() -> None:
     with RedisServer() as server:
-        assert ask(server, "PING") == "PONG"
+        assert command(server, "PING") == "PONG"
         pid = server.pid
     assert gone(pid)
     with pytest.raises(OnlineStoreError, match=f"127.0.0.1:{server.port}"):
-        ask(server, "PING")
+        command(server, "PING")
 
 
 def test_a_server_stores_nothing_on_disk_and_never_evicts() -> None:
     with RedisServer() as server:
-        assert ask(server, "CONFIG", "GET", "maxmemory-policy") == [
+        assert command(server, "CONFIG", "GET", "maxmemory-policy") == [
             "maxmemory-policy",
             "noeviction",
         ]
-        assert ask(server, "CONFIG", "GET", "save") == ["save", ""]
-        assert ask(server, "CONFIG", "GET", "appendonly") == ["appendonly", "no"]
+        assert command(server, "CONFIG", "GET", "save") == ["save", ""]
+        assert command(server, "CONFIG", "GET", "appendonly") == ["appendonly", "no"]
 
 
 def test_servers_do_not_share_a_port_or_data() -> None:
     with RedisServer() as one, RedisServer() as other:
         assert one.port != other.port
-        ask(one, "SET", "key", "of one")
-        assert ask(other, "GET", "key") is None
+        command(one, "SET", "key", "of one")
+        assert command(other, "GET", "key") is None
 
 
 @pytest.mark.parametrize(("flush", "kept"), [(True, None), (False, "value")])
@@ -73,19 +73,19 @@ def test_a_restart_keeps_the_port_and_the_data_unless_flushed(
     flush: bool, kept: str | None
 ) -> None:
     with RedisServer() as server:
-        ask(server, "SET", "key", "value")
+        command(server, "SET", "key", "value")
         port, pid = server.port, server.pid
         server.restart(flush=flush)
         assert (server.port, server.pid != pid) == (port, True)
-        assert ask(server, "GET", "key") == kept
+        assert command(server, "GET", "key") == kept
 
 
 def test_a_restart_after_a_crash_is_empty() -> None:
     with RedisServer() as server:
-        ask(server, "SET", "key", "value")
+        command(server, "SET", "key", "value")
         os.kill(server.pid, signal.SIGKILL)
         server.restart()
-        assert ask(server, "GET", "key") is None
+        assert command(server, "GET", "key") is None
 
 
 def test_a_taken_port_is_reported_with_the_end_of_the_log() -> None:
@@ -113,7 +113,7 @@ def test_a_server_outlives_the_thread_that_started_it() -> None:
     thread.start()
     thread.join()
     try:
-        assert ask(server, "PING") == "PONG"
+        assert command(server, "PING") == "PONG"
     finally:
         server.stop()
 
@@ -191,7 +191,7 @@ def test_an_invalid_url_is_rejected(url: str) -> None:
 
 def test_a_password_is_sent_and_a_wrong_one_is_reported() -> None:
     with RedisServer() as server:
-        ask(server, "CONFIG", "SET", "requirepass", "p@ss word")
+        command(server, "CONFIG", "SET", "requirepass", "p@ss word")
         with connect(f"redis://:p%40ss%20word@127.0.0.1:{server.port}/0") as connection:
             assert connection.request("PING") == "PONG"
         with (
@@ -200,7 +200,7 @@ def test_a_password_is_sent_and_a_wrong_one_is_reported() -> None:
         ):
             pass
         with pytest.raises(OnlineStoreError, match="NOAUTH"):
-            ask(server, "GET", "key")
+            command(server, "GET", "key")
 
 
 def test_only_our_own_process_counts_as_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,4 +210,4 @@ def test_only_our_own_process_counts_as_started(monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr(module, "_free_port", lambda: next(ports))
         with RedisServer() as server:
             assert server.port != other.port
-            assert ask(server, "PING") == "PONG"
+            assert command(server, "PING") == "PONG"

@@ -363,7 +363,7 @@ def test_owners_in_two_pid_namespaces_do_not_mistake_each_other_for_dead(
         assert owner.commit() == "committed"
     finally:
         owner.end()
-    with acquire(table, "t") as taken:  # once it is silent
+    with acquire(table, "t") as taken:  # once its heartbeat has stopped
         assert taken.record.number == 2
 
 

@@ -1,4 +1,4 @@
-"""``inspect-loader``: what it tells of a table, and what it advises."""
+"""``inspect-loader``: what it reports about a table, and what it advises."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import numpy as np
 from paimon_features.transformers import (
     Clip,
     Imputer,
-    Interaction,
+    InteractionFeatures,
     KBinsDiscretizer,
     LogTransform,
     MaxAbsScaler,
@@ -45,11 +45,11 @@ MAKERS: dict[str, Callable[[], StoredTransformer]] = {
     "log_signed": lambda: LogTransform(signed=True),
     "clip": lambda: Clip(-0.5, 1.0),
     "clip_below": lambda: Clip(low=0.0),
-    "interaction": Interaction,
-    "interaction_ratio": lambda: Interaction(
+    "interaction": InteractionFeatures,
+    "interaction_ratio": lambda: InteractionFeatures(
         [(0, 1, "ratio"), (1, 0, "abs_difference"), (0, 0, "max")], keep=False, zero=None
     ),
-    "interaction_all": lambda: Interaction(
+    "interaction_all": lambda: InteractionFeatures(
         [(1, 0, of) for of in ("sum", "difference", "ratio", "min", "max", "product")], zero=7.0
     ),
     "impute_mean": Imputer,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-from paimon_features.transformers import Clip, Interaction, LogTransform
+from paimon_features.transformers import Clip, InteractionFeatures, LogTransform
 
 
 @given(st.lists(st.floats(-0.999, 1e300), min_size=1), st.sampled_from([1.0, 2.5, 1e-3]))
@@ -98,17 +98,19 @@ def test_bounds_hold_and_nothing_else_changes() -> None:
 
 def test_columns_are_combined_by_name_or_place_and_nulls_stay() -> None:
     table = pa.table({"a": [6.0, None, 5.0, 0.0], "b": [2.0, 1.0, 0.0, math.nan]})
-    both = Interaction([("a", "b", "ratio"), (1, 0, "difference"), ("b", "b", "product")])
+    both = InteractionFeatures([("a", "b", "ratio"), (1, 0, "difference"), ("b", "b", "product")])
     out = both.fit_transform(table)
     assert out.schema.names == ["a", "b", "a_ratio_b", "b_difference_a", "b_product_b"]
     rows = [[None if v is not None and v != v else v for v in c] for c in out.to_pydict().values()]
     assert rows[2:] == [[3.0, None, 0.0, None], [-4.0, None, -5.0, None], [4.0, 1.0, 0.0, None]]
     assert out["a_ratio_b"].null_count == 1  # NaN is not null
-    null = Interaction([("a", "b", "ratio")], keep=False, zero=None).fit(table)
+    null = InteractionFeatures([("a", "b", "ratio")], keep=False, zero=None).fit(table)
     assert null.transform(table)["a_ratio_b"].is_valid().to_pylist() == [True, False, False, True]
     assert np.isnan(null.transform(np.array([[1.0, 0.0]]))).all()
-    assert Interaction([(0, 1, "ratio")], zero=-1.0).fit_transform([[3.0, 0.0]]) == [[3.0, 0.0, -1]]
-    assert Interaction([(0, 0, "product")], keep=False).fit_transform([3.0]) == [9.0]
+    assert InteractionFeatures([(0, 1, "ratio")], zero=-1.0).fit_transform([[3.0, 0.0]]) == [
+        [3.0, 0.0, -1]
+    ]
+    assert InteractionFeatures([(0, 0, "product")], keep=False).fit_transform([3.0]) == [9.0]
 
 
 def test_wrong_interactions_are_reported() -> None:
@@ -116,16 +118,16 @@ def test_wrong_interactions_are_reported() -> None:
         with pytest.raises(
             TransformError, match=r"expected \(left, right, operation\), columns by"
         ):
-            Interaction([wrong]).fit([[1.0]])  # type: ignore[list-item]
+            InteractionFeatures([wrong]).fit([[1.0]])  # type: ignore[list-item]
     with pytest.raises(TransformError, match="no column 'c'; the data have: a, b"):
-        Interaction([("c", 0, "sum")]).fit(pa.table({"a": [1.0], "b": [1.0]}))
+        InteractionFeatures([("c", 0, "sum")]).fit(pa.table({"a": [1.0], "b": [1.0]}))
     with pytest.raises(TransformError, match="no column 'a'; the data have: no names; use pos"):
-        Interaction([("a", 0, "sum")]).fit([[1.0]])
+        InteractionFeatures([("a", 0, "sum")]).fit([[1.0]])
     with pytest.raises(TransformError, match="there is no column 2 of 2"):
-        Interaction([(2, 0, "sum")]).fit([[1.0, 2.0]])
+        InteractionFeatures([(2, 0, "sum")]).fit([[1.0, 2.0]])
     with pytest.raises(TransformError, match="has no output columns"):
-        Interaction([], keep=False).fit([[1.0]])
+        InteractionFeatures([], keep=False).fit([[1.0]])
     with pytest.raises(TransformError, match="one column has no pairs"):
-        Interaction(keep=False).fit([[1.0]])
+        InteractionFeatures(keep=False).fit([[1.0]])
     with pytest.raises(TransformError, match="zero=inf; expected a finite number or None"):
-        Interaction(zero=math.inf).fit([[1.0]])
+        InteractionFeatures(zero=math.inf).fit([[1.0]])

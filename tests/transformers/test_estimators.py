@@ -24,7 +24,7 @@ from paimon_features.transformers import (
     FrequencyEncoder,
     HashingEncoder,
     Imputer,
-    Interaction,
+    InteractionFeatures,
     KBinsDiscretizer,
     MaxAbsScaler,
     MinMaxScaler,
@@ -286,7 +286,7 @@ def test_a_setting_is_refused_by_fit_with_what_it_has_to_be() -> None:
         (HashingEncoder(2.5), "HashingEncoder: n_features=2.5; expected 1 to 2147483647"),
         (RobustScaler(grid=3), "RobustScaler: grid=3; expected the edges of bins"),
         (TargetEncoder(event_time=3), "event_time=3; expected the name of a column"),
-        (Interaction(3), "interactions=3; expected a list of triples"),
+        (InteractionFeatures(3), "interactions=3; expected a list of triples"),
     ):
         with pytest.raises(TransformError) as error:
             wrong.fit([[1.0], [2.0]], [1.0, 2.0])

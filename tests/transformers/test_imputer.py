@@ -1,4 +1,4 @@
-"""What an imputer fills with beside what scikit-learn has: strings, parts, left-out columns."""
+"""What an imputer does in addition to scikit-learn's: strings, parts, columns left out."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_a_row_is_what_a_loop_makes_of_it_by_the_parameters_alone(name: str, see
         assert not failed
         assert agree(params, with_none, expected), (row, with_none, expected)
         assert agree(params, with_nan, expected), (row, with_nan, expected)
-        # null and NaN are told apart, where they are not filled
+        # null and NaN are distinguished where they are not filled
         if name not in ("interaction_ratio",):
             gaps = [v is None for v in with_none]
             assert [v is None for v in expected] == gaps
@@ -83,7 +83,7 @@ def test_parameters_are_json_and_give_the_same_transformer_back(name: str, seed:
     assert FittedVersion.from_document(json.loads(version.to_text())) == version
     if transformer.width_out:
         np.testing.assert_array_equal(again.transform(requested), transformer.transform(requested))
-    # what has a default is told only where it is another
+    # arguments are shown only if they differ from the default
     for key in set(transformer.to_params()) - {"with_mean", "with_std", "clip"}:
         broken = {k: v for k, v in transformer.to_params().items() if k != key}
         with pytest.raises(TransformError, match="not complete|of kind None"):

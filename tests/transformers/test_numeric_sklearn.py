@@ -1,4 +1,4 @@
-"""Numeric transformers beside scikit-learn's: what they learn, make, and undo."""
+"""Numeric transformers compared with scikit-learn's: fit, transform and inverse."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from paimon_features.errors import TransformError
 from paimon_features.transformers import (
     Imputer,
-    Interaction,
+    InteractionFeatures,
     KBinsDiscretizer,
     MaxAbsScaler,
     MinMaxScaler,
@@ -310,5 +310,5 @@ def test_products_of_pairs_are_the_polynomial_features() -> None:
     for table in tables(20, gaps=False):
         theirs = sklearn.PolynomialFeatures(2, interaction_only=True, include_bias=False)
         np.testing.assert_array_equal(
-            Interaction().fit_transform(table), theirs.fit_transform(table)
+            InteractionFeatures().fit_transform(table), theirs.fit_transform(table)
         )

@@ -100,7 +100,7 @@ def test_infrequent_and_dropped_categories_are_those_of_scikit_learn(
     params = json.loads(json.dumps(ours.to_params()))
     assert FeatureTransformer.from_params(params) == ours
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it tells of unknown categories
+        warnings.simplefilter("ignore")  # it warns of unknown categories
         try:
             expected = theirs.transform(arrays(requested))
         except ValueError:

@@ -22,7 +22,7 @@ from paimon_features.transformers import (
     Frozen,
     HashingEncoder,
     Imputer,
-    Interaction,
+    InteractionFeatures,
     KBinsDiscretizer,
     LogTransform,
     MaxAbsScaler,
@@ -90,12 +90,12 @@ NUMERIC: dict[str, Callable[[], StoredTransformer]] = {
     "clip": lambda: Clip(-0.5, 2.5),
     "clip above": lambda: Clip(high=1.5),
     "log, signed": lambda: LogTransform(2.5, signed=True),
-    "interaction": Interaction,
-    "interactions": lambda: Interaction(
+    "interaction": InteractionFeatures,
+    "interactions": lambda: InteractionFeatures(
         [(0, 1, o) for o in ("sum", "difference", "abs_difference", "ratio", "min", "max")],
         keep=False,
     ),
-    "ratio or null": lambda: Interaction([(0, 1, "ratio")], zero=None),
+    "ratio or null": lambda: InteractionFeatures([(0, 1, "ratio")], zero=None),
     "imputer": lambda: Imputer("median", add_indicator=True),
     "imputer, constant": lambda: Imputer("constant", fill_value=-1.5),
     "bins": lambda: KBinsDiscretizer(4),
@@ -161,7 +161,7 @@ def test_texts_come_out_as_transform_makes_them(name: str) -> None:
     target = rng.choice([0, 1, 2], ROWS)
     transformer = CATEGORIES[name]()
     fitted = transformer.fit(data, target) if transformer.needs_target else transformer.fit(data)  # type: ignore[call-arg]
-    # unknown ones, one of them empty, which is how a null is told unless it is a category
+    # unknown ones, one of them empty, which represents a null unless it is a category
     requested = table(texts("abcdefgh"), texts(["xyz", "xyzö"][name != "fill"]))
     expected = as_array(fitted.transform(requested))
     for dtype, within in WITHIN.items():

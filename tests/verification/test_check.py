@@ -90,7 +90,7 @@ def clicks(rng: random.Random, now_ms: int, count: int) -> list[Event]:
 
 
 class Server:
-    """Answers requests and logs them, while commits and materializers go on."""
+    """Answers requests and logs them, while commits and materializers continue."""
 
     def __init__(self, shop: Shop, rng: random.Random, salt: bytes | None = None) -> None:
         self.shop, self.rng = shop, rng
@@ -105,7 +105,7 @@ class Server:
         self.log: RequestLog = shop.log(salt=salt)
         self.count = 0
 
-    def ask(self, users: int = 3) -> None:
+    def request(self, users: int = 3) -> None:
         rng = self.rng
         self.count += 1
         # dates as a client of this library gives them
@@ -145,7 +145,7 @@ def simulate(shop: Shop, server: Server, rounds: int) -> None:
             halves = [shop.materializer(view, shard=(i, 2)) for i in (0, 1)]
         if number >= 1:
             for _ in range(5):
-                server.ask(rng.choice([1, 3, 9]))
+                server.request(rng.choice([1, 3, 9]))
     server.log.close()
 
 
@@ -289,7 +289,7 @@ TAMPERED = [
     (_column("as_of_ms", lambda v: v + 5 * DAY_MS), "sum_x_1d"),
     (_column("served_at_ms", lambda v: v - HOUR_MS), "applied_snapshot"),
 ]
-"""What is done to a row, and which difference tells it."""
+"""What is done to a row, and which difference reports it."""
 
 
 @pytest.fixture(scope="module")

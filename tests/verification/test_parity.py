@@ -87,7 +87,7 @@ def test_all_kinds_agree_and_the_lake_alone_is_compared_where_there_is_no_more(
     compared = {}
     for name in project.definitions.views:
         reported: list[str] = []
-        report = verify(project, name, sample=5, times=12, settle_s=0, progress=reported.append)
+        report = verify(project, name, sample=5, times=12, settle_s=0, on_message=reported.append)
         assert reported == [f"{name}: {report.compared:,} values, 0 differences"]
         assert report.ok, report.differences
         compared[name] = report.compared

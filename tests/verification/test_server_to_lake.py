@@ -1,4 +1,4 @@
-"""From a real server to the lake and back: workers that are killed, commits that go on."""
+"""From a real server to the lake and back: workers that are killed, commits that continue."""
 
 from __future__ import annotations
 

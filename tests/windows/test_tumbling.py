@@ -1,4 +1,4 @@
-"""Tumbling windows: where they begin and end, beside a walk through time."""
+"""Tumbling windows: where they begin and end, compared with a walk through time."""
 
 from __future__ import annotations
 

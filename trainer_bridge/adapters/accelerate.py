@@ -72,7 +72,7 @@ class AcceleratedLoader(DataLoaderShard):  # type: ignore[misc]
         self.loader = loader
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The batches from where the loader stands to the end of the epoch.
+        """The batches from the loader's position to the end of the epoch.
 
         None is fetched before it is handed out, so that a loop that is left early loses none.
         """

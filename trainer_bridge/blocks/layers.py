@@ -29,7 +29,7 @@ class Layers:
 
     @classmethod
     def of(cls, groups: KeyGroups, sizes: Sequence[int]) -> Layers | None:
-        """The layers of files of so many rows; None if the groups of one do not ascend.
+        """The layers of files with these numbers of rows; None if the groups of one do not ascend.
 
         >>> found = Layers.of(KeyGroups(rows=np.array([0, 2, 1]), starts=np.array([0, 2])), [2, 1])
         >>> [own.tolist() for own in found.owns]
@@ -84,7 +84,7 @@ class Layers:
 
     @classmethod
     def unpack(cls, count: int, sizes: Sequence[int], packed: Sequence[bytes]) -> Layers:
-        """The inverse of :meth:`pack`, for files of so many rows."""
+        """The inverse of :meth:`pack`, for files with these numbers of rows."""
         owns = []
         for rows, steps in zip(sizes, packed, strict=True):
             if rows == count:

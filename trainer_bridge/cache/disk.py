@@ -31,6 +31,7 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.cache.files import DamagedBlock, read_block, write_block
 
@@ -197,7 +198,7 @@ class DiskPlan:
                 part.replace(description)
         for part in self.folder.glob("*.part"):  # left by writers that were killed
             with contextlib.suppress(FileNotFoundError):
-                if time.time() - part.stat().st_mtime > _ORPHAN_AGE_S:
+                if now_ms() / 1000 - part.stat().st_mtime > _ORPHAN_AGE_S:
                     part.unlink()
 
     def _path(self, number: int) -> Path:

@@ -27,7 +27,7 @@ from trainer_bridge.dataframe.batching import (
 from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inverse_of
 from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
 from trainer_bridge.dataframe.reading import Decoding, DeduplicatedColumns, Stored, num_rows
-from trainer_bridge.dataframe.sources import Files, ParquetSource, SnapshotSource, Source
+from trainer_bridge.dataframe.sources import Files, LakeSource, ParquetSource, Source
 
 
 class Dataset:
@@ -169,7 +169,7 @@ class Dataset:
         TableError, SnapshotExpiredError
             If the table or the snapshot cannot be read.
         """
-        source = SnapshotSource(lake, table, snapshot_id, tag=tag, as_of_ms=as_of_ms, where=where)
+        source = LakeSource(lake, table, snapshot_id, tag=tag, as_of_ms=as_of_ms, where=where)
         return cls(source, fields, partition_count, partition_index, to_dense, **options)
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> Batches:

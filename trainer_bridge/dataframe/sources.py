@@ -127,7 +127,7 @@ class ParquetSource:
         LOG.warning("%s is skipped: %s", where, error)
 
 
-class SnapshotSource:
+class LakeSource:
     """The blocks of a table at one snapshot, the latest one by default.
 
     The snapshot is pinned, and ``where`` filters, as in ``SnapshotReader``.

@@ -414,7 +414,7 @@ class FeedbackWriter:
     # --- internals ---
 
     def _wait_for_room(self, rows: int, size: int) -> bool:
-        """Return whether so many rows and bytes may be pending; the lock is held."""
+        """Return whether this number of rows and bytes may be pending; the lock is held."""
 
         def fits() -> bool:
             # a call larger than the limit is pending alone

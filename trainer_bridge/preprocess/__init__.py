@@ -1,11 +1,11 @@
 """Declarative preprocessing: a logical plan of steps, run as an optimised physical plan.
 
-:class:`Pipeline` describes what happens to the rows of a table between the lake and the
+:class:`PreprocessPipeline` describes what happens to the rows of a table between the lake and the
 trainer. ``explain()`` shows the plan as written and as optimised, ``open()`` runs it.
 Functions take and return NumPy arrays, so one pipeline feeds torch and TensorFlow alike.
 """
 
-from trainer_bridge.preprocess.pipeline import Pipeline
+from trainer_bridge.preprocess.pipeline import PreprocessPipeline
 from trainer_bridge.preprocess.run import PreparedBatches
 from trainer_bridge.preprocess.tune import (
     Setting,
@@ -18,8 +18,8 @@ from trainer_bridge.preprocess.tune import (
 )
 
 __all__ = [
-    "Pipeline",
     "PreparedBatches",
+    "PreprocessPipeline",
     "Setting",
     "Trial",
     "Trials",

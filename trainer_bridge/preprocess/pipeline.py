@@ -47,7 +47,7 @@ _PROBE_BLOCK_ROWS = 65_536
 
 
 @dataclass(frozen=True)
-class Pipeline:
+class PreprocessPipeline:
     """A table and the stages applied to its rows. Each method returns a new pipeline.
 
     Row stages (``filter``, ``map``, ``select``) are row-wise: their functions receive any number
@@ -74,7 +74,7 @@ class Pipeline:
     >>> def features(rows):
     ...     return {"both": np.stack([rows["x"], rows["y"]], axis=1).astype(np.float32)}
     >>> pipeline = (
-    ...     Pipeline(lake, make_samples(lake, [30, 20]))
+    ...     PreprocessPipeline(lake, make_samples(lake, [30, 20]))
     ...     .map(features, reads=["x", "y"])
     ...     .filter("x >= 40")
     ...     .select("both")
@@ -98,7 +98,7 @@ class Pipeline:
         condition: str | Callable[[Rows], Any],
         reads: Sequence[str] | None = None,
         version: str | None = None,
-    ) -> Pipeline:
+    ) -> PreprocessPipeline:
         """Keep the rows for which an expression (``"spent > 10"``) or a function is true.
 
         Only the rows kept make up the epoch: they alone are shuffled, sharded and counted.
@@ -123,7 +123,7 @@ class Pipeline:
         function: RowFunction,
         reads: Sequence[str] | None = None,
         version: str | None = None,
-    ) -> Pipeline:
+    ) -> PreprocessPipeline:
         """Add the columns that ``function`` returns, replacing existing columns of the same name.
 
         Parameters
@@ -138,25 +138,25 @@ class Pipeline:
         reads = None if reads is None else tuple(reads)
         return self._with(Map(function, name_of(function), reads, version))
 
-    def select(self, *columns: str) -> Pipeline:
+    def select(self, *columns: str) -> PreprocessPipeline:
         """Select columns, in this order."""
         return self._with(Select(columns))
 
-    def shuffle(self, seed: int = 0) -> Pipeline:
+    def shuffle(self, seed: int = 0) -> PreprocessPipeline:
         """Shuffle all rows globally, in a different order each epoch, without a buffer."""
         return self._with(Shuffle(seed))
 
-    def batch(self, size: int, drop_last: bool = False) -> Pipeline:
+    def batch(self, size: int, drop_last: bool = False) -> PreprocessPipeline:
         """Group rows into batches of ``size`` rows on each rank."""
         if size < 1:
             raise ConfigurationError(f"batch({size}): expected at least 1 row")
         return self._with(MakeBatches(size, drop_last))
 
-    def map_batches(self, function: BatchFunction) -> Pipeline:
+    def map_batches(self, function: BatchFunction) -> PreprocessPipeline:
         """Replace each batch with the result of ``function``."""
         return self._with(MapBatches(function, name_of(function)))
 
-    def augment(self, function: Augmentation) -> Pipeline:
+    def augment(self, function: Augmentation) -> PreprocessPipeline:
         """Add or replace columns at random: ``function(batch, rng)``.
 
         The generator is seeded from the seed, the epoch, the batch's position and the rank:
@@ -169,7 +169,7 @@ class Pipeline:
         memory_bytes: int = 0,
         folder: str | Path | None = None,
         disk_bytes: int | None = None,
-    ) -> Pipeline:
+    ) -> PreprocessPipeline:
         """Cache the output of the row stages up to here, per block, for later epochs.
 
         Parameters
@@ -186,7 +186,7 @@ class Pipeline:
             raise ConfigurationError("cache(): pass memory_bytes=, folder=, or both")
         return self._with(Cache(memory_bytes, None if folder is None else Path(folder), disk_bytes))
 
-    def prefetch(self, depth: int = 2) -> Pipeline:
+    def prefetch(self, depth: int = 2) -> PreprocessPipeline:
         """Prefetch this many batches ahead of the trainer, in background threads."""
         if depth < 0:
             raise ConfigurationError(f"prefetch({depth}): expected 0 or more batches")
@@ -283,7 +283,7 @@ class Pipeline:
             checked.plan(optimised=True),
         )
 
-    def _with(self, stage: Stage) -> Pipeline:
+    def _with(self, stage: Stage) -> PreprocessPipeline:
         return replace(self, stages=(*self.stages, stage))
 
     def _check(self) -> _Checked:
@@ -295,7 +295,7 @@ class Pipeline:
 class _Checked:
     """A pipeline whose stages were validated on a few rows."""
 
-    pipeline: Pipeline
+    pipeline: PreprocessPipeline
     snapshot_id: int
     snapshot_ref: str
     schema: pa.Schema
@@ -306,7 +306,7 @@ class _Checked:
     textual: Mapping[int, frozenset[str]]
 
     @classmethod
-    def of(cls, pipeline: Pipeline, snapshot: Snapshot) -> _Checked:
+    def of(cls, pipeline: PreprocessPipeline, snapshot: Snapshot) -> _Checked:
         lake, table = pipeline.lake, pipeline.table
         schema = pa.schema([column.with_nullable(True) for column in lake.schema(table)])
         numbers = ColumnConverter(

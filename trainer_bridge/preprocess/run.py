@@ -247,7 +247,7 @@ class PreparedBatches:
     """The batches of a pipeline: dicts of NumPy arrays, sharded and resumable like its reader.
 
     Iterating continues from the current position to the end of the epoch. Created by
-    :meth:`trainer_bridge.preprocess.Pipeline.open`.
+    :meth:`trainer_bridge.preprocess.PreprocessPipeline.open`.
 
     Attributes
     ----------

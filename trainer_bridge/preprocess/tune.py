@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.preprocess.pipeline import Pipeline
+from trainer_bridge.preprocess.pipeline import PreprocessPipeline
 from trainer_bridge.preprocess.run import PreparedBatches
 from trainer_bridge.preprocess.stages import Cache, Prefetch
 
@@ -65,7 +65,7 @@ class Tuned:
         return "\n".join([*lines, f"chosen: {self.setting} ({self.rate:,.1f} batches/s)"])
 
 
-Build = Callable[[Setting], Iterable[Any]]
+BuildBatches = Callable[[Setting], Iterable[Any]]
 
 
 @dataclass
@@ -87,7 +87,7 @@ class Trials:
         Seconds from any start; a simulation passes its own.
     """
 
-    build: Build
+    build: BuildBatches
     step: Callable[[Any], Any] | None = None
     trial_s: float = 0.5
     warm_s: float = 30.0
@@ -144,7 +144,7 @@ class Trials:
 
 
 def autotune(
-    build: Build,
+    build: BuildBatches,
     *,
     memory_limit: int,
     dataset_bytes: int | None = None,
@@ -169,7 +169,7 @@ def autotune(
         is measured; each parallel call and each prefetched batch counts as one.
     dataset_bytes
         Final size of a cache in memory; None if the cache enforces the limit itself, as that
-        of a :class:`~trainer_bridge.preprocess.Pipeline` does.
+        of a :class:`~trainer_bridge.preprocess.PreprocessPipeline` does.
     caches, parallel, prefetch
         The candidates; ``parallel`` up to twice the number of cores by default.
     step, trial_s, repeats, warm_s, clock
@@ -275,7 +275,7 @@ class _Ladders:
 
 
 def open_with(
-    pipeline: Pipeline,
+    pipeline: PreprocessPipeline,
     setting: Setting,
     memory_limit: int,
     folder: str | Path | None = None,
@@ -292,7 +292,7 @@ def open_with(
     folder
         Folder of a cache on disk.
     options
-        Passed on to :meth:`Pipeline.open`.
+        Passed on to :meth:`PreprocessPipeline.open`.
     """
     cache: Cache | None = None
     working = memory_limit
@@ -311,7 +311,7 @@ def open_with(
 
 
 def autotune_pipeline(
-    pipeline: Pipeline,
+    pipeline: PreprocessPipeline,
     *,
     memory_limit: int,
     folder: str | Path | None = None,
@@ -327,7 +327,7 @@ def autotune_pipeline(
     folder
         Folder for a cache on disk; without it none is tried.
     options
-        Further arguments of :meth:`Pipeline.open`: rank, world size, epoch.
+        Further arguments of :meth:`PreprocessPipeline.open`: rank, world size, epoch.
     tuning
         Passed on to :func:`autotune`.
     """
@@ -377,7 +377,7 @@ def _epochs(made: Iterable[Any]) -> Generator[Any, None, None]:
             raise ConfigurationError("the pipeline yielded no batch")
 
 
-def _batch_bytes(build: Build, setting: Setting) -> int:
+def _batch_bytes(build: BuildBatches, setting: Setting) -> int:
     made = build(setting)
     context: Any = closing(made) if hasattr(made, "close") else nullcontext(made)
     with context:

@@ -27,11 +27,10 @@ from trainer_bridge.readers.snapshot_reader import SnapshotReader
 class ScoreSchedule:
     """Reads the difficulty of all samples at declared steps of a training run.
 
-    Whoever of a run comes to such a step first, on whichever rank, chooses the newest
-    snapshots and the time of reading; the choice is written down in the lake, once, and
-    everybody who comes to that step later takes it: the other ranks, and the same run when it
-    is repeated from a checkpoint or from the start. So the run sees the same scores, to the
-    bit, as long as those snapshots are there.
+    The first rank to reach such a step chooses the newest snapshots and the time of reading. The
+    choice is recorded in the lake once; ranks that reach it later reuse that choice, and so does
+    the same run when it is repeated from a checkpoint or from the start. So a run sees
+    bit-identical scores as long as those snapshots exist.
 
     Parameters
     ----------
@@ -42,7 +41,7 @@ class ScoreSchedule:
     run_id
         Name of the run; another name chooses again.
     every, at
-        The steps: every so many (from ``every`` on), or these.
+        The steps: every multiple of a number, or a list of steps.
     clock_ms
         Gives the time of reading: events before it are in.
 
@@ -197,7 +196,7 @@ def scheduled_batches(
 
 
 def _forward(reader: SnapshotReader, batches: int) -> None:
-    """Go on by so many batches, over the ends of epochs, without reading any."""
+    """Advance by a number of batches, across epochs, without reading any."""
     while batches:
         part = min(batches, reader.remaining())
         reader.load_state_dict(reader.state_after(part))

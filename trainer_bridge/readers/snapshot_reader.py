@@ -102,8 +102,8 @@ class SnapshotReader:
         Folder for the results of merging keys and evaluating ``where``; next to the lake's
         tables by default. It can be deleted at any time.
     prepare
-        What a :class:`trainer_bridge.preprocess.Pipeline` does to the blocks; ``output`` and
-        its options are then its own.
+        What a :class:`trainer_bridge.preprocess.PreprocessPipeline` does to the blocks;
+        ``output`` and its options are then its own.
 
     Attributes
     ----------

@@ -250,7 +250,10 @@ class FollowingReader:
         refuse_index("a reader")
 
     def __len__(self) -> int:
-        """Raise TypeError: a stream has no end. What looks for a length goes on without one."""
+        """Raise TypeError: a stream has no end.
+
+        Callers that probe for a length continue without it.
+        """
         raise TypeError(
             "a stream has no length: with torch write DataLoader(loader(reader), batch_size=None)"
         )

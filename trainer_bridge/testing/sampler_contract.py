@@ -20,7 +20,7 @@ RANK, WORLD = 1, 3
 class SamplerContract:
     """Laws of samplers; pytest collects the subclasses, which are small (below 100 draws).
 
-    Override :meth:`make`, :meth:`twin` and :meth:`expected`; ``epochs`` is how many epochs the
+    Override :meth:`make`, :meth:`reference` and :meth:`expected`; ``epochs`` is how many epochs the
     statistics take, ``independent`` whether draws are independent of one another, ``unbiased``
     whether weights can correct for the sampling, ``even`` whether ranks yield exactly equally many.
     """
@@ -34,7 +34,7 @@ class SamplerContract:
         """The sampler under test."""
         raise NotImplementedError
 
-    def twin(self, seed: int, epoch: int) -> list[Any]:
+    def reference(self, seed: int, epoch: int) -> list[Any]:
         """What a complete epoch of ``make(seed)`` yields, by plain loops."""
         raise NotImplementedError
 
@@ -57,7 +57,7 @@ class SamplerContract:
     def test_what_comes_is_what_the_naive_twin_says(self, seed: int) -> None:
         sampler = self.make(seed=seed)
         for epoch in range(5):
-            assert list(sampler) == self.twin(seed, epoch)
+            assert list(sampler) == self.reference(seed, epoch)
 
     def test_a_draw_depends_on_its_position_alone(self) -> None:
         sampler = self.make()
@@ -65,7 +65,7 @@ class SamplerContract:
         whole = sampler.draw(3, np.arange(size))
         some = np.random.default_rng(0).permutation(size)[: size // 2]
         assert sampler.draw(3, some).tolist() == whole[some].tolist()
-        assert flat(self.twin(5, 3)) == whole.tolist()
+        assert flat(self.reference(5, 3)) == whole.tolist()
 
     # --- distributed ---
 
@@ -121,7 +121,7 @@ class SamplerContract:
         assert sampler.state_dict() == state
         resumed = self.make()
         resumed.load_state_dict(state)
-        assert list(resumed) == list(sampler) == self.twin(5, 1)
+        assert list(resumed) == list(sampler) == self.reference(5, 1)
 
     def test_the_seed_is_that_of_the_state(self) -> None:
         first = self.make(seed=2)

@@ -37,7 +37,7 @@ from paimon_features.tables.staging import Staging
 MESSAGE_EVERY_S = 10.0
 """Interval of the messages about a running job."""
 SHORT_LIVED_ROWS = 200_000
-"""A local job over at most so many rows ends before Java's second compiler pays off."""
+"""A local job over at most this number of rows ends before Java's second compiler pays off."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.ingest.job import IngestJob, Report
+from paimon_features.flink.ingest.job import IngestJob, OnIngestProgress
 from paimon_features.flink.ingest.ledger import FileChoice, LedgerRun
 from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES, without_long_lines
 from paimon_features.flink.sql.ingest import IngestRun, file_statements
@@ -82,7 +82,7 @@ def ingest_files(
     again: bool = False,
     parallelism: int = 2,
     cluster: str | None = None,
-    report: Report | None = None,
+    report: OnIngestProgress | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
 ) -> IngestResult:
     """Load files into the source's events table, each file once.

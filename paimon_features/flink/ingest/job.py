@@ -53,7 +53,7 @@ class IngestProgress:
         )
 
 
-Report = Callable[[IngestProgress], None]
+OnIngestProgress = Callable[[IngestProgress], None]
 
 
 class IngestJob:
@@ -70,7 +70,7 @@ class IngestJob:
         state_dir: Path,
         parallelism: int,
         cluster: str | None,
-        report: Report | None,
+        report: OnIngestProgress | None,
     ) -> None:
         self.lake = lake
         self.source = source
@@ -261,7 +261,9 @@ def _stopping(
     return watch
 
 
-def _watch(rest: FlinkRest, job_id: str, report: Report | None) -> Callable[[float], None]:
+def _watch(
+    rest: FlinkRest, job_id: str, report: OnIngestProgress | None
+) -> Callable[[float], None]:
     last = IngestProgress(0.0, 0, 0.0)
 
     def tick(elapsed_s: float) -> None:

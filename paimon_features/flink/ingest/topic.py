@@ -9,7 +9,7 @@ from pathlib import Path
 from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, UnknownNameError
-from paimon_features.flink.ingest.job import IngestJob, Report
+from paimon_features.flink.ingest.job import IngestJob, OnIngestProgress
 from paimon_features.flink.ingest.ledger import IngestLedger
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
 from paimon_features.flink.sql.ingest import (
@@ -42,7 +42,7 @@ def ingest_kafka(
     parallelism: int = 2,
     cluster: str | None = None,
     restart: bool = False,
-    report: Report | None = None,
+    report: OnIngestProgress | None = None,
 ) -> str:
     """Load a Kafka topic into the source's events table, until it is stopped.
 
@@ -79,7 +79,7 @@ def ingest_change_log(
     checkpoint_interval_ms: int = 1_000,
     parallelism: int = 2,
     cluster: str | None = None,
-    report: Report | None = None,
+    report: OnIngestProgress | None = None,
 ) -> str:
     """Load the changes of a table (``database.table``) into the source's events table.
 

@@ -246,7 +246,7 @@ class _ThrottledWire:
     def _report_now(self) -> None:
         self._reported_at = time.monotonic()
         self._pending = False
-        self._wire.report({**self._status, "at": time.time(), "heard": self._last_notices})
+        self._wire.report({**self._status, "at": time.time(), "last_notices": self._last_notices})
 
 
 class ControlHost(ProcessFunction):

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
 
 
-Build = Callable[[Any], BuildResult]
+BuildProgram = Callable[[Any], BuildResult]
 Sink = IterationOutput | Callable[["DataStream"], Any]
 Sinks = Mapping[str, Sink] | Callable[[str], Sink]
 
@@ -130,7 +130,7 @@ class IterationJob:
             # already here: the user's streams must run in the mode of the job
             self._open_environment()
 
-    def run(self, build: Build) -> Any:
+    def run(self, build: BuildProgram) -> Any:
         """Run a program to its end; return its results as lists of values, in the shape that
         ``build`` returned, as ``ReferenceExecutor.run`` does.
 
@@ -151,7 +151,7 @@ class IterationJob:
 
     def execute(
         self,
-        build: Build,
+        build: BuildProgram,
         sinks: Sinks,
         report: Callable[[Sequence[Mapping[str, Any]]], None] | None = None,
     ) -> None:
@@ -173,7 +173,7 @@ class IterationJob:
         self.execute_async(build, sinks).wait(report)
 
     def execute_async(
-        self, build: Build, sinks: Sinks, *, detached: bool = False
+        self, build: BuildProgram, sinks: Sinks, *, detached: bool = False
     ) -> RunningIteration:
         """Start a program.
 
@@ -201,7 +201,7 @@ class IterationJob:
             outputs = [_output(sinks(name)) for name in names]
         return self._start(program.plan, outputs, self._own_drain(program) if detached else None)
 
-    def _program(self, build: Build) -> IterationProgram:
+    def _program(self, build: BuildProgram) -> IterationProgram:
         self._open_environment()
         ship_by_value(build)
         return build_program(FlinkJobBuilder(self.parallelism), build)
@@ -309,7 +309,7 @@ class IterationJob:
         return WireSpec(run, None, self.state_dir / "status")
 
 
-def ship_by_value(build: Build) -> None:
+def ship_by_value(build: BuildProgram) -> None:
     """Pickle functions of the module of ``build`` by value: where the job runs, the module may be
     missing or have another version. Installed modules are excluded."""
     module = sys.modules.get(getattr(build, "__module__", ""))

@@ -32,7 +32,7 @@ LOCAL_TASK_MANAGERS = 3
 def choose_wire(given: str | None, config: FlinkConfig, cluster: str | None) -> str:
     """Return the wire of a job: ``given``, else ``[flink] wire``, else memory without a cluster.
 
-    Never the online store: whoever may write features must not disturb jobs, and the other way
+    Never the online store: writers of features must not disturb jobs, and the other way
     round.
 
     Raises

@@ -32,7 +32,7 @@ START_S = 120.0
 """Minimum timeout of a job that has not started: workers start, slots become free."""
 
 Status = Mapping[str, Any]
-Report = Callable[[Sequence[Status]], None]
+OnIterationStatus = Callable[[Sequence[Status]], None]
 
 
 class RunningIteration:
@@ -79,7 +79,7 @@ class RunningIteration:
         """Return the last reported status of each iteration: epoch, records, loss, state."""
         return [wire.status() for wire in self._opened]
 
-    def wait(self, report: Report | None = None) -> None:
+    def wait(self, report: OnIterationStatus | None = None) -> None:
         """Wait until the program has ended and its outputs are committed.
 
         The job is drained when all iterations have ended. After Ctrl-C or SIGTERM
@@ -239,7 +239,7 @@ class RunningIteration:
 class _ProgressWatch:
     """Detects the end of the iterations, and missing progress."""
 
-    def __init__(self, running: RunningIteration, report: Report | None) -> None:
+    def __init__(self, running: RunningIteration, report: OnIterationStatus | None) -> None:
         self._running = running
         self._report = report
         self._reported = 0.0
@@ -273,7 +273,8 @@ class _ProgressWatch:
 
 
 def _progress(status: Sequence[Status]) -> list[Any]:
-    return [[one.get(name) for name in ("generation", "state", "epoch", "heard")] for one in status]
+    names = ("generation", "state", "epoch", "last_notices")
+    return [[one.get(name) for name in names] for one in status]
 
 
 def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> str:
@@ -282,7 +283,7 @@ def missing_from(plan: ExecutionPlan, control: ControlPlan, status: Status) -> s
     state = status.get("state")
     if state is None:
         return f"{about}: its head has not started"
-    notices = status.get("heard", {})
+    notices = status.get("last_notices", {})
     epoch = status.get("epoch")
 
     def missing(members: Sequence[ControlledNode], reported: Callable[[int, int], bool]) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 POLL_S = 0.25
 SHORT_LIVED_EVENTS = 2_000_000
-"""A local job over at most so many events ends before Java's second compiler pays off."""
+"""A local job over at most this number of events ends before Java's second compiler pays off."""
 STOP_TIMEOUT_S = 120.0
 CANCEL_TIMEOUT_S = 10.0
 
@@ -31,7 +31,7 @@ class JobRunner:
     """Runs one job, whose id is chosen before it is submitted.
 
     So lease and record name the job from the start, and it does not count as dead while it is
-    being submitted. ``cluster`` is ``host:port``; None stands for this process's JVM, which is
+    being submitted. ``cluster`` is ``host:port``; None is this process's JVM, which is
     started here. That JVM, not the Python process, commits, so it owns the lease; it ends when
     this process does, and the tables are not free before it has ended. ``events`` is the number
     of events that the job will read, None for an unbounded job.
@@ -197,7 +197,7 @@ class JobRunner:
 
 
 _BATCH = {
-    # a retry after an attempt whose commit succeeded would count twice, and Paimon cannot tell
+    # a retry after an attempt whose commit succeeded would count twice, and Paimon cannot detect it
     # batch commits apart; a failed backfill is started again from empty tables
     "restart-strategy.type": "none",
 }

@@ -74,7 +74,7 @@ class TileJobProgress:
         )
 
 
-Report = Callable[[TileJobProgress], None]
+OnTileJobProgress = Callable[[TileJobProgress], None]
 
 
 def submit(
@@ -86,7 +86,7 @@ def submit(
     rollback: bool = False,
     rebuild: bool = False,
     checkpoint: Path | None = None,
-    report: Report = lambda _: None,
+    report: OnTileJobProgress = lambda _: None,
     on_message: OnMessage = ignore_message,
 ) -> TileJobResult:
     """Run the streaming tile job.
@@ -342,12 +342,12 @@ def _follow(
     runner: JobRunner,
     goal: int | None,
     stop: threading.Event,
-    report: Report,
+    report: OnTileJobProgress,
     leases: Sequence[Lease],
 ) -> int:
     """Watch the job until it ends, and stop it when it is due; returns the events it has read.
 
-    LeaseLostError once one of ``leases`` is lost: the job of this process must not go on.
+    LeaseLostError once one of ``leases`` is lost: the job of this process must not continue.
     """
     began = reported = time.monotonic()
     events_read = before = 0

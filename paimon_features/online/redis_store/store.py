@@ -25,7 +25,14 @@ from paimon_features.online.redis_store.scripts import (
 )
 from paimon_features.online.redis_store.sentinel import Primary
 from paimon_features.online.settings import OnlineSettings
-from paimon_features.online.store import KEEPS_ALL, Evictions, Guard, Lease, Write, may_evict
+from paimon_features.online.store import (
+    KEEPS_ALL,
+    Evictions,
+    StoreLease,
+    Write,
+    WriteGuard,
+    may_evict,
+)
 
 _KEYS_PER_SCRIPT = 64
 _BYTES_PER_SCRIPT = 1 << 20
@@ -56,7 +63,7 @@ class RedisStore:
         return self._get(keys) if keys else []
 
     def compare_and_set_many(
-        self, writes: Sequence[Write], run: str | None = None, guard: Guard | None = None
+        self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None
     ) -> list[bool]:
         done: list[bool] = []
         for chunks in _rounds(_chunks(writes)):
@@ -76,10 +83,10 @@ class RedisStore:
         run, values = self._script(RUN_AND_VALUES, keys, [])
         return run.decode(), values
 
-    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> Lease:
+    def acquire_lease(self, key: bytes, owner: str, ttl_ms: int) -> StoreLease:
         holder, fence = self._script(ACQUIRE, [key, key + b":fence"], [owner, ttl_ms])
         name = holder.decode()
-        return Lease(name, int(fence), name == owner)
+        return StoreLease(name, int(fence), name == owner)
 
     def release_lease(self, key: bytes, owner: str) -> None:
         self._script(RELEASE, [key], [owner])
@@ -227,7 +234,7 @@ def route_of(settings: OnlineSettings) -> Route:
 
 
 def _write_job(
-    chunk: Sequence[Write], run: str | None, guard: Guard | None, *, text: bool = False
+    chunk: Sequence[Write], run: str | None, guard: WriteGuard | None, *, text: bool = False
 ) -> Job:
     expire_ms = "" if chunk[0].expire_ms is None else chunk[0].expire_ms
     keys = [write.key for write in chunk]

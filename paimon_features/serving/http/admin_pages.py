@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -36,7 +35,7 @@ class AdminPages:
         self._all_counts = all_counts
         self._probe = StoreProbe()
         self._explorer = Explorer()
-        self._started_s = time.time()
+        self._started_s = now_ms() / 1000
         self.routes: dict[str, tuple[str, Handler]] = {
             "/features": ("GET", self._catalogue),
             "/health": ("GET", self._health),
@@ -69,7 +68,7 @@ class AdminPages:
         admission = self._state.admission
         document = await self._health_document(request, stale_is_ready=False)
         document["worker"] = {
-            "uptime_s": round(time.time() - self._started_s, 1),
+            "uptime_s": round(now_ms() / 1000 - self._started_s, 1),
             "in_flight": admission.in_flight,
             "expected_wait_ms": round(admission.wait_s * 1_000, 3),
         }
@@ -116,7 +115,7 @@ class AdminPages:
             at_ms,
         )
         counts, ok = self._all_counts(), self._state.reload_error is None
-        text = page(counts, time.time(), definitions.loaded_ms, ok)
+        text = page(counts, now_ms() / 1000, definitions.loaded_ms, ok)
         return Reply(200, b"text/plain; version=0.0.4; charset=utf-8", text)
 
     async def _openapi(self, request: Request, receive: Receive) -> Reply:

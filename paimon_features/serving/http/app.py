@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 
+from paimon_features.clock import now_ms
 from paimon_features.config import ServeConfig
 from paimon_features.errors import OnlineStoreError, PaimonFeaturesError
 from paimon_features.serving.coalesce import Coalescer
@@ -87,7 +88,7 @@ class FeatureApp:
         self.log.flush()
         self._update_counts()
         if self._counts_file is not None:
-            self._counts_file.write(self.counts, time.time())
+            self._counts_file.write(self.counts, now_ms() / 1000)
 
     def close(self) -> None:
         """Release all threads and write the last lines and counts."""
@@ -171,7 +172,7 @@ class FeatureApp:
         self.tick()
         if self._counts_file is not None:
             return self._counts_file.of_all()
-        self.counts.written_s = time.time()
+        self.counts.written_s = now_ms() / 1000
         return [self.counts]
 
     def _update_counts(self) -> None:

@@ -209,7 +209,7 @@ class DefinitionSet:
         if plan.from_text:
             columns = _typed(columns, plan)
             given = None if given is None else _typed(given, plan)
-        return FeatureQuery(plan.selection, columns, parsed.now_ms, given), rows
+        return FeatureQuery(plan.selection, columns, parsed.as_of_ms, given), rows
 
     def _columns(
         self, parsed: ParsedRequest, plan: RequestPlan

@@ -124,7 +124,7 @@ class FeatureReads:
 
 
 def _ignored_headers(names: Sequence[str]) -> Headers:
-    """Tell the client which of its fields had no effect."""
+    """Report to the client which of its fields had no effect."""
     if not names:
         return ()
     shown = (name if _PLAIN.fullmatch(name) else "?" for name in names)

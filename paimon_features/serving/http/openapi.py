@@ -100,7 +100,7 @@ def _explain() -> dict[str, Any]:
             {"type": "array", "items": {"type": "string"}, "minItems": 1},
         ),
         "feature": ("this feature only", False, {"type": "string"}),
-        "now_ms": ("the time of the read (UTC ms), now by default", False, {"type": "integer"}),
+        "as_of": ("the time of the read (UTC ms), now by default", False, {"type": "integer"}),
     }
     parameters = [
         {"name": name, "in": "query", "description": text, "required": needed, "schema": schema}
@@ -272,7 +272,7 @@ def _request(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, A
                 "properties": inputs,
                 "additionalProperties": {"anyOf": [scalar, many]},
             },
-            "now_ms": {
+            "as_of": {
                 "type": ["integer", "null"],
                 "description": "The time of the read, UTC milliseconds; now by default.",
             },

@@ -23,7 +23,7 @@ from paimon_features.serving.http.http_errors import RequestRejected
 
 Scalar = bool | int | float | str | None
 
-FIELDS = ("features", "feature_service", "full_feature_names", "now_ms")
+FIELDS = ("features", "feature_service", "full_feature_names", "as_of")
 """The fields that an Arrow request has in its metadata or in the query."""
 
 
@@ -32,7 +32,7 @@ class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     Exactly one of ``features`` and ``feature_service`` is given. ``entities`` has a list for each
     entity key; as with Feast, it may contain request inputs, too. ``request`` has each request
-    input, one value or a list. ``now_ms`` is the time of the read (UTC ms), now by default.
+    input, one value or a list. ``as_of`` is the time of the read (UTC ms), now by default.
     """
 
     entities: dict[str, list[Scalar]]
@@ -41,7 +41,7 @@ class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     full_feature_names: bool | msgspec.UnsetType = msgspec.UNSET
     include_feature_view_version_metadata: bool | msgspec.UnsetType = msgspec.UNSET
     request: dict[str, Scalar | list[Scalar]] | msgspec.UnsetType | None = msgspec.UNSET
-    now_ms: int | msgspec.UnsetType | None = msgspec.UNSET
+    as_of: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class _TolerantRequest(FeatureRequest, forbid_unknown_fields=False, gc=False):
@@ -56,7 +56,7 @@ class ParsedRequest(msgspec.Struct, gc=False):
     features: tuple[str, ...]
     service: str | None
     full_feature_names: bool
-    now_ms: int | None
+    as_of_ms: int | None
     ignored: tuple[str, ...] = ()
     """Fields of other versions of Feast's client, which have no meaning here."""
 
@@ -64,12 +64,11 @@ class ParsedRequest(msgspec.Struct, gc=False):
 _Decode = Callable[..., Any]
 _JSON = msgspec.json.Decoder(FeatureRequest)
 _MESSAGE_PACK = msgspec.msgpack.Decoder(FeatureRequest)
-_TARGETS = ("entities", "features", "feature_service", "full_feature_names", "request", "now_ms")
+_TARGETS = ("entities", "features", "feature_service", "full_feature_names", "request", "as_of")
 """What a misspelt field may mean."""
 _SYNONYMS: Mapping[str, str] = {
-    **dict.fromkeys(
-        ("as_of", "as_of_ms", "asof", "at", "now", "time", "timestamp", "event_timestamp"), "now_ms"
-    ),
+    **dict.fromkeys(("as_of_ms", "now_ms", "nowms", "now", "at"), "as_of"),
+    **dict.fromkeys(("time", "timestamp", "event_timestamp"), "as_of"),
     "entity_rows": "entities",
     "inputs": "request",
     "request_data": "request",
@@ -123,7 +122,7 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
             tuple(request.features or ()),
             request.feature_service or None,
             request.full_feature_names is True,
-            None if request.now_ms is msgspec.UNSET else request.now_ms,
+            None if request.as_of is msgspec.UNSET else request.as_of,
             ignored,
         )
     )
@@ -209,7 +208,7 @@ def _keys_of(request: FeatureRequest) -> int:
     count += request.feature_service is not unset
     count += request.full_feature_names is not unset
     count += request.include_feature_view_version_metadata is not unset
-    count += request.now_ms is not unset
+    count += request.as_of is not unset
     if request.request is not unset:
         count += 1 + len(request.request or ())
     return count
@@ -269,14 +268,14 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     fields = _fields(metadata, query)
     service = fields.get("feature_service")
     texts = fields.get("features", "")
-    now_ms = fields.get("now_ms")
+    as_of = fields.get("as_of")
     full = fields.get("full_feature_names", "false").lower()
     if full not in ("true", "false"):
         raise RequestRejected(
             422, "invalid_request", f"full_feature_names={full!r}; expected 'true' or 'false'"
         )
-    if now_ms is not None and not re.fullmatch(r"-?[0-9]{1,18}", now_ms):
-        raise RequestRejected(422, "invalid_request", f"now_ms={now_ms[:40]!r}; expected UTC ms")
+    if as_of is not None and not re.fullmatch(r"-?[0-9]{1,18}", as_of):
+        raise RequestRejected(422, "invalid_request", f"as_of={as_of[:40]!r}; expected UTC ms")
     return _checked(
         ParsedRequest(
             columns,
@@ -284,7 +283,7 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
             tuple(text.strip() for text in texts.split(",")) if texts else (),
             service,
             full == "true",
-            None if now_ms is None else int(now_ms),
+            None if as_of is None else int(as_of),
         )
     )
 
@@ -292,11 +291,8 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
 def _fields(metadata: Mapping[bytes, bytes], query: bytes) -> dict[str, str]:
     """The fields of an Arrow request; the query takes precedence over the schema's metadata."""
     try:
-        fields = {
-            name.decode(): text.decode()
-            for name, text in metadata.items()
-            if name.decode() in FIELDS
-        }
+        given = {name.decode(): text for name, text in metadata.items()}
+        fields = {name: text.decode() for name, text in given.items() if name in FIELDS}
         pairs = parse_qsl(
             query.decode(), keep_blank_values=True, strict_parsing=bool(query),
             errors="strict", max_num_fields=2_000,
@@ -305,15 +301,22 @@ def _fields(metadata: Mapping[bytes, bytes], query: bytes) -> dict[str, str]:
         raise RequestRejected(
             400, "malformed", f"the metadata or the query cannot be read: {error}"
         ) from None
-    given: dict[str, str] = {}
+    for name in ("now_ms", "as_of_ms"):
+        if name in given:  # other names are the metadata of other programs
+            raise RequestRejected(
+                422,
+                "invalid_request",
+                f"the metadata has an unknown field {name!r}; did you mean 'as_of'?",
+            )
+    out: dict[str, str] = {}
     for name, text in pairs:
         if name not in FIELDS:
             raise RequestRejected(
                 422,
                 "invalid_request",
-                f"the query has a field {name[:80]!r}; it takes: {', '.join(FIELDS)}",
+                f"the query has an unknown field {name[:80]!r}; expected: {', '.join(FIELDS)}",
             )
-        if name in given and name != "features":
+        if name in out and name != "features":
             raise RequestRejected(422, "invalid_request", f"the query has {name!r} twice")
-        given[name] = f"{given[name]},{text}" if name in given else text
-    return {**fields, **given}
+        out[name] = f"{out[name]},{text}" if name in out else text
+    return {**fields, **out}

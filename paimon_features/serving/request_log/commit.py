@@ -18,7 +18,6 @@ instance from a server's host that was copied twice.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.clock import now_ms
 from paimon_features.errors import TableError
 from paimon_features.serving.request_log.log_rows import SCHEMA
 from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
@@ -213,7 +213,7 @@ class SpoolCommitter:
     def _remove_old(self, folder: Path, done: CommitStats) -> None:
         kept = folder / COMMITTED
         for path in kept.glob(f"*{COMPLETE}") if kept.is_dir() else ():
-            if time.time() - path.stat().st_mtime >= self.keep_s:
+            if now_ms() / 1000 - path.stat().st_mtime >= self.keep_s:
                 path.unlink()
                 done.removed += 1
 

@@ -34,7 +34,7 @@ from paimon_features.times import utc_ms
 
 SCHEMA = arrow_schema(SERVED_COLUMNS)
 COMPUTED = ""
-"""What stands for the view in the row of what is computed for an entity: interactions, and
+"""The view's name in the row of values computed for an entity: interactions, and
 transformed features."""
 _EPOCH_DAY = dt.date(1970, 1, 1)
 

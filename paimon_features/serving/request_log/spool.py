@@ -23,6 +23,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import TableError
 
 FORMAT = 1
@@ -119,7 +120,7 @@ def recover(folder: Path) -> list[Path]:
                 found.append(done)
     for path in folder.glob(f"*{_NEW}"):  # of no rows yet
         with _lock_of_dead(path) as dead:
-            if dead and time.time() - path.stat().st_mtime > _OLD_S:
+            if dead and now_ms() / 1000 - path.stat().st_mtime > _OLD_S:
                 path.unlink()
     return found
 

@@ -1,7 +1,7 @@
 """Models of Flink ML's algorithms, fitted by ``paimon_features.iteration.algorithms``.
 
 They follow Flink ML: its model data, parameters, edge rules and numbers. The transformers of
-``paimon_features.transformers`` follow scikit-learn, and neither can stand for the other: here,
+``paimon_features.transformers`` follow scikit-learn, and neither can replace the other: here,
 a ``StandardScalerModel`` divides by the deviation of n - 1, does not subtract the mean unless
 set to, and makes 0 of a constant column.
 

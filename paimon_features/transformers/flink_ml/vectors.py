@@ -21,7 +21,7 @@ from paimon_features.errors import TransformError
 SPARSE = pa.struct(
     [("size", pa.int64()), ("indices", pa.list_(pa.int64())), ("values", pa.list_(pa.float64()))]
 )
-"""How a sparse vector stands in a table."""
+"""The columns of a sparse vector in a table."""
 
 
 @dataclass(frozen=True, slots=True)

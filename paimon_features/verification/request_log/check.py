@@ -57,7 +57,7 @@ def check_log(
     sample: int = 200,
     seed: int = 0,
     salt: bytes | None = None,
-    progress: OnMessage = ignore_message,
+    on_message: OnMessage = ignore_message,
 ) -> LogReport:
     """Compare ``sample`` logged requests with the lake.
 
@@ -89,11 +89,11 @@ def check_log(
     computed = by_view.pop("", [])
     for name, own in sorted(by_view.items()):
         _LoggedViewCheck(project, name, EntityText(salt), salt is not None, report).check(own)
-        progress(f"{name}: {len(own):,} rows, {len(report.differences)} differences so far")
+        on_message(f"{name}: {len(own):,} rows, {len(report.differences)} differences so far")
     if computed:
         check_computed(project, computed, rows, report)
         count = len(report.differences)
-        progress(f"computed features: {len(computed):,} rows, {count} differences so far")
+        on_message(f"computed features: {len(computed):,} rows, {count} differences so far")
     return report
 
 

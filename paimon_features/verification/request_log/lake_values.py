@@ -82,7 +82,7 @@ def entities_of(rows: pa.Table, keys: Mapping[str, DataType]) -> list[Key]:
 
 
 class ExpectedFromTiles:
-    """Some entities of a view by the tiles of one snapshot, read at ``first_q_ms`` or later."""
+    """Some entities of a view by the tiles of one snapshot, read at ``first_as_of_ms`` or later."""
 
     def __init__(
         self,
@@ -91,11 +91,11 @@ class ExpectedFromTiles:
         table: str,
         snapshot_id: int,
         entities: set[Key],
-        first_q_ms: int,
+        first_as_of_ms: int,
     ) -> None:
         self.view = view
         self._types = {f.name: f.type for f in view.features}
-        self._time_ms = first_q_ms
+        self._time_ms = first_as_of_ms
         columns = [*view.keys, TILE_START, *(p.name for p in view.partials)]
         tiles = of_entities(lake, table, view.keys, entities, columns, snapshot_id)
         self.counts: dict[Key, dict[int, int]] = {}
@@ -104,7 +104,7 @@ class ExpectedFromTiles:
         starts, counts = (tiles.column(name).to_pylist() for name in (TILE_START, ROWS.name))
         for entity, start, count in zip(found, starts, counts, strict=True):
             self.counts.setdefault(entity, {})[start] = count
-        store = _store_of(view, snapshot_id, tiles, first_q_ms)
+        store = _store_of(view, snapshot_id, tiles, first_as_of_ms)
         self._fetcher = FeatureFetcher(_PROJECT, [view], store, clock=lambda: self._time_ms)
 
     def answer(

@@ -1,6 +1,6 @@
 """Reference implementation of reading rows: by character, cell and row.
 
-The twin of the ingest job's SQL. Nothing here shares code with it, but for the reasons' names.
+The reference implementation of the ingest job's SQL. It shares only the names of reasons with it.
 """
 
 from __future__ import annotations

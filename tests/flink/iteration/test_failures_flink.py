@@ -1,7 +1,7 @@
 """Failures on Flink: what is committed is what the naive interpreter says, whatever fails.
 
 Checkpoints come every 100 ms. The suite runs a sample. ``make chaos`` runs the whole matrix, and
-as many random failures as PAIMON_FEATURES_KILLS says; a failing one tells the seed that repeats
+as many random failures as PAIMON_FEATURES_KILLS says; a failing one reports the seed that repeats
 it, for PAIMON_FEATURES_SEED.
 """
 

@@ -90,9 +90,9 @@ from tests.iteration.superstep_programs import loop, witness
 
 lake = Lake.open(sys.argv[1], "shop")
 runner = FlinkSuperstepRunner(sys.argv[2], mode="thread")
-told = lambda state: print(state.epoch, flush=True)
+report = lambda state: print(state.epoch, flush=True)
 program = loop(witness(9), [[1]], [[10, 20]])
-SuperstepExecutor(lake, "sums", runner=runner, on_epoch=told).run(program)
+SuperstepExecutor(lake, "sums", runner=runner, on_epoch=report).run(program)
 """
 
 

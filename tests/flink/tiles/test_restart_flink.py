@@ -1,4 +1,4 @@
-"""Never twice, on Flink: jobs that go on, are rolled back, or start where they may not.
+"""Never twice, on Flink: jobs that resume, are rolled back, or must not start.
 
 Whatever happens, the tiles at the end are those of every event counted once.
 """

@@ -1,4 +1,4 @@
-"""Pinned snapshots: what is committed later is not seen, and what is gone is told."""
+"""Pinned snapshots: what is committed later is not seen, and missing data is reported."""
 
 from __future__ import annotations
 

@@ -370,7 +370,7 @@ TYPED = (SnapshotExpiredError, GenerationError, RequestError)
 
 
 class History:
-    """Random operations; every answer is asked for again by its time and its pins."""
+    """Random operations; every answer is read again by its time and its pins."""
 
     def __init__(self, folder: Path, rng: random.Random) -> None:
         self.shop, self.rng = Shop(folder), rng

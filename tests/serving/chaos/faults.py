@@ -46,7 +46,7 @@ def killed_and_older(scene: Scene) -> None:
     """It comes back as it was some time ago."""
     send_command(scene.redis.port, "SAVE")
     if scene.rng.random() < 0.3:
-        scene.follower.kill()  # it begins to build anew, and is killed meanwhile
+        scene.follower.kill()  # it starts to rebuild, and is killed meanwhile
         scene.shop.new_generation()
         scene.follower.start()
         time.sleep(scene.rng.uniform(1, 3))

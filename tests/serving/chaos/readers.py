@@ -1,4 +1,4 @@
-"""Clients that ask all the time, and the check of every reply they got."""
+"""Clients that send requests continuously, and the check of every reply."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOWEST_S = 6.0
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Reported:
     """One exchange. ``status`` 0: the connection broke, and ``reply`` says how."""
 
     users: list[int]
@@ -47,8 +47,8 @@ class Readers:
 
     def __init__(self, shop: Shop, port: int, seed: int, clients: int = 5) -> None:
         self.shop, self._port = shop, port
-        self.reported: list[Told] = []
-        self.last: list[list[Told]] = [[] for _ in range(clients)]
+        self.reported: list[Reported] = []
+        self.last: list[list[Reported]] = [[] for _ in range(clients)]
         """The newest exchanges of each client."""
         self._stop = threading.Event()
         self._threads = [
@@ -61,14 +61,14 @@ class Readers:
             thread.start()
 
     def stop(self) -> None:
-        """Ask no more; harmless to repeat."""
+        """Stop sending requests; idempotent."""
         self._stop.set()
         for thread in self._threads:
             if thread.ident is not None:
                 thread.join()
 
     def all_answered_since(self, time_ms: int, replies: int = 1) -> bool:
-        """Whether the newest replies of each client, asked for after this time, are answers."""
+        """Whether the newest replies of each client, requested after this time, are answers."""
         return all(
             len(last) >= replies
             and all(one.status == 200 and one.sent_ms >= time_ms for one in last[-replies:])
@@ -86,14 +86,14 @@ class Readers:
                     if reported.status == 0 or self._stop.wait(rng.uniform(0, 0.02)):
                         break
 
-    def _exchange(self, connection: http.client.HTTPConnection, rng: random.Random) -> Told:
+    def _exchange(self, connection: http.client.HTTPConnection, rng: random.Random) -> Reported:
         users = rng.sample(range(USERS), rng.choice((1, 1, 2, 5, USERS)))
         if rng.random() < 0.1:
             users.append(NOBODY)
         question = self.shop.start_ms + QUESTION_AHEAD_MS if rng.random() < 0.9 else None
         document = {"feature_service": "all_v1", "entities": {"user": users}}
         if question is not None:
-            document["now_ms"] = question  # type: ignore[assignment]
+            document["as_of"] = question  # type: ignore[assignment]
         body = json.dumps(document)
         sent_ms, started = now_ms(), time.monotonic()
         retry_after = None
@@ -106,7 +106,7 @@ class Readers:
             status, reply = 0, repr(error)
         took_s = time.monotonic() - started
         committed = self.shop.committed()
-        return Told(
+        return Reported(
             users, question, sent_ms, now_ms(), took_s, status, retry_after, reply, committed
         )
 
@@ -120,7 +120,7 @@ class Judge:
         self.stale = self.behind = 0
         """How many replies said STALE, and how many were not of the newest snapshot."""
 
-    def wrong(self, reported: Told, may_break: bool) -> str | None:
+    def wrong(self, reported: Reported, may_break: bool) -> str | None:
         """What is wrong with it; ``may_break``: a worker was killed just then."""
         if reported.took_s > SLOWEST_S:
             return f"took {reported.took_s:.1f} s"
@@ -134,7 +134,7 @@ class Judge:
             return f"{reported.status} {reported.reply}"
         return self._wrong_answer(reported)
 
-    def _wrong_answer(self, reported: Told) -> str | None:
+    def _wrong_answer(self, reported: Reported) -> str | None:
         meta = reported.reply["metadata"]
         columns = dict(zip(meta["feature_names"], reported.reply["results"], strict=True))
         fresh, as_of_ms = meta["freshness"]["clicks"], meta["as_of_ms"]
@@ -174,7 +174,7 @@ class Judge:
         return self._wrong_staleness(reported, columns, fresh)
 
     def _wrong_staleness(
-        self, reported: Told, columns: dict[str, Any], fresh: dict[str, Any]
+        self, reported: Reported, columns: dict[str, Any], fresh: dict[str, Any]
     ) -> str | None:
         """The clock at the read was one between sending and getting."""
         detailed = columns["count"].get("detailed_statuses", [])

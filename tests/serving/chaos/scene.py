@@ -15,12 +15,12 @@ from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import SentinelServers, free_ports, wait_for
 from tests.serving.chaos.faults import Fault
 from tests.serving.chaos.processes import Follower, Proxy, Server, alive, resident_mb
-from tests.serving.chaos.readers import Judge, Readers, Told
+from tests.serving.chaos.readers import Judge, Readers, Reported
 from tests.serving.chaos.shop import Look, Shop, now_ms
 
 BACK_S = 2.0 if "PAIMON_FEATURES_WORLDS" in os.environ else 10.0
 """So soon after the store can be read does everybody get answers again; in the suite other tests
-run beside it."""
+run next to it."""
 BREAKS_MS = 3_000
 """For so long after a worker was killed may connections break."""
 REBUILT_S = 90.0
@@ -164,7 +164,7 @@ class Scene:
         assert not late, f"{report}\nlater than {BACK_S} s: {late}"
         return report
 
-    def _may_break(self, one: Told) -> bool:
+    def _may_break(self, one: Reported) -> bool:
         return any(one.got_ms >= at and one.sent_ms <= at + BREAKS_MS for at in self._broken_ms)
 
     def memory(self) -> dict[int, float]:
@@ -172,7 +172,7 @@ class Scene:
         return {pid: resident_mb(pid) for pid in self.server.workers}
 
     def check_end(self) -> None:
-        """What was started ends when it is told, and says nothing of faults of its own."""
+        """Processes end when they are stopped, and log no faults of their own."""
         wait_for(lambda: len(self.server.workers) == 2, "both workers are there again")
         self.readers.stop()
         pid = self.follower.process.pid

@@ -1,7 +1,7 @@
 """A project whose tile table gets commits all the time, and the oracle of what may be answered.
 
 Words of generation ``g`` begin with ``g<g>``, and numbers are ``g`` times as large, so that every
-answer tells which generation it is of.
+answer identifies its generation.
 """
 
 from __future__ import annotations

@@ -93,7 +93,7 @@ class Answer:
         return self.status, document["code"], document["detail"]
 
 
-async def ask(
+async def send_request(
     app: FeatureApp,
     method: str,
     path: str,
@@ -131,7 +131,7 @@ async def ask(
 
 
 class Client:
-    """Asks an app, each request in an event loop that lasts as long as the client."""
+    """Sends requests to an app, each in an event loop that lives as long as the client."""
 
     def __init__(self, app: FeatureApp, log: io.StringIO) -> None:
         self.app = app
@@ -139,7 +139,7 @@ class Client:
         self._runner = asyncio.Runner()
 
     async def send(self, method: str, path: str, body: bytes = b"", **options: Any) -> Answer:
-        return await ask(self.app, method, path, body, **options)
+        return await send_request(self.app, method, path, body, **options)
 
     def request(self, method: str, path: str, body: bytes = b"", **options: Any) -> Answer:
         return self._runner.run(self.send(method, path, body, **options))

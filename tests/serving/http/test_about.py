@@ -1,4 +1,4 @@
-"""What the server tells about itself: features, health, metrics, interface, logs."""
+"""What the server reports about itself: features, health, metrics, interface, logs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_features_tells_all_that_a_client_needs_to_ask(client: Any) -> None:
     assert (feature["type"], feature["window_ms"]) == ("int64", 3_600_000)
     assert document["entities"][0]["keys"] == {"user": "int64"}
     for service in document["services"]:
-        # whatever it says can be asked for
+        # everything that it lists can be requested
         request = {
             "feature_service": service["name"],
             "entities": {
@@ -278,7 +278,7 @@ def test_only_views_of_services_have_to_be_there(make_client: Any, filled: Any) 
 def test_metrics_count_what_was_requested_and_answered(client: Any) -> None:
     for _ in range(3):
         client.read(READ)
-    client.read({**READ, "now_ms": "x"})
+    client.read({**READ, "as_of": "x"})
     client.get("/nowhere")
     got = samples(client.get("/metrics").body)
     assert got["requests_total route=/get-online-features status=200"] == 3

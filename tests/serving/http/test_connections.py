@@ -141,7 +141,7 @@ def test_chunks_are_counted_as_they_arrive(server: Server, connect: Connect) -> 
             sent_all(sender, chunk)
     answers = [problem(everything(sender))[:2] for sender in senders]
     assert (503, "overloaded") in answers
-    assert (408, "too_slow") in answers, "the others go on"
+    assert (408, "too_slow") in answers, "the others continue"
 
 
 def test_a_body_that_does_not_come_at_all_is_408(server: Server, connect: Connect) -> None:

@@ -54,9 +54,7 @@ def test_arrow_says_what_it_asks_for_in_metadata_or_the_query(client: Any, fille
                 "pandas": "{}"}  # fmt: skip
     table = pa.ipc.open_stream(send(client, arrow(columns, metadata)).body).read_all()
     assert table.column_names[:3] == ["user", "clicks__count_12d", "clicks__sum_n_1d"]
-    query = (
-        f"features=clicks:count_12d&features=clicks:sum_n_1d&now_ms={filled.now_ms + 2 * DAY_MS}"
-    )
+    query = f"features=clicks:count_12d&features=clicks:sum_n_1d&as_of={filled.now_ms + 2 * DAY_MS}"
     table = pa.ipc.open_stream(send(client, arrow(columns), query=query).body).read_all()
     assert table.column("sum_n_1d").to_pylist() == [0]
     # the query goes before the metadata
@@ -134,7 +132,9 @@ WRONG = [
     ("other column", arrow({"user": [1], "x": [1]}), QUERY, 422, "'x' is used by none"),
     ("no features", arrow({"user": [1]}), "", 422, "names no features"),
     ("odd field", arrow({"user": [1]}), QUERY + "&x=1", 422, "'x'"),
-    ("odd time", arrow({"user": [1]}), QUERY + "&now_ms=soon", 422, "now_ms='soon'"),
+    ("odd time", arrow({"user": [1]}), QUERY + "&as_of=soon", 422, "as_of='soon'"),
+    ("old name", arrow({"user": [1]}), QUERY + "&now_ms=5", 422, "expected: features, feature_s"),
+    ("old name in metadata", arrow({"user": [1]}, {"now_ms": "5"}), QUERY, 422, "mean 'as_of'?"),
     ("field twice", arrow({"user": [1]}), QUERY + "&" + QUERY, 422, "twice"),
     ("bad escape", arrow({"user": [1]}), "feature_service=%ff", 400, "cannot be read"),
     ("no value", arrow({"user": [1]}), "feature_service", 400, "cannot be read"),
@@ -165,7 +165,7 @@ def test_two_columns_of_one_name_are_refused(client: Any) -> None:
 
 
 def test_a_query_goes_with_arrow_only(client: Any) -> None:
-    got = client.read(READ, query="now_ms=5").problem
+    got = client.read(READ, query="as_of=5").problem
     assert got[0] == 422
     assert "belong in its body" in got[2]
 

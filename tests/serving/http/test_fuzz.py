@@ -121,7 +121,7 @@ def request_document(rng: random.Random) -> dict[str, Any]:
     if rng.random() < 0.3:
         document["request"] = {"amount": scalar(rng)}
     if rng.random() < 0.2:
-        document[rng.choice(["now_ms", "full_feature_names", "request", "more"])] = scalar(rng)
+        document[rng.choice(["as_of", "full_feature_names", "request", "more"])] = scalar(rng)
     return document
 
 

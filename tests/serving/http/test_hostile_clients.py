@@ -1,7 +1,7 @@
 """A real server and clients that mean it no good: bytes at random over sockets, to every path.
 
 Whatever comes, it is answered with 2xx, 4xx or a 503 that says when to come again, or the
-connection ends; the log tells of no fault, the workers stay the same ones, and their memory too.
+connection ends; the log contains no fault, the workers stay the same ones, and their memory too.
 ``make fuzz FUZZ_REQUESTS=100000`` sends so many.
 """
 
@@ -237,7 +237,7 @@ class Clients:
                     await asyncio.sleep(SLOW_S * rng.random())
             else:
                 writer.write(sent)
-            # a last one asks for the end; one that comes short of its body takes it for the rest
+            # the last one requests the end; one with a short body consumes it as the rest
             writer.write(LAST)
             got = b""
             with suppress(TimeoutError):

@@ -21,7 +21,7 @@ from tests.serving.http.test_hostile_clients import served
         (LOCAL, "LocalHost.:6566", True),
         (LOCAL, "127.0.0.1:6566", True),
         (LOCAL, "[::1]:6566", True),
-        (LOCAL, "10.0.0.7", True),  # an address is not resolved, so it is not resolved anew
+        (LOCAL, "10.0.0.7", True),  # an address is not resolved, so it is not resolved again
         (LOCAL, "evil.example", False),
         (LOCAL, "localhost.evil.example", False),
         (LOCAL, "127.0.0.1.evil.example", False),

@@ -189,7 +189,7 @@ def test_nobody_is_taken_on_while_nothing_gets_done() -> None:
 
 
 class BrokenStore:
-    """A store that fails as it is told, then works again."""
+    """A store that fails on demand, then works again."""
 
     def __init__(self, store: Any, error: Exception) -> None:
         self._store = store

@@ -80,10 +80,10 @@ def test_dates_are_texts_and_keys_of_several_parts_go_together(client: Any) -> N
 
 
 def test_the_time_of_the_read_can_be_given(client: Any, filled: Any) -> None:
-    later = client.read({**READ, "now_ms": filled.now_ms + 2 * DAY_MS}).json
+    later = client.read({**READ, "as_of": filled.now_ms + 2 * DAY_MS}).json
     assert later["metadata"]["as_of_ms"] == filled.now_ms + 2 * DAY_MS
     assert [result["values"][0] for result in later["results"]] == [1, 0, 0, 2, "hello"]
-    status, code, detail = client.read({**READ, "now_ms": 10**12}).problem
+    status, code, detail = client.read({**READ, "as_of": 10**12}).problem
     assert (status, code) == (422, "invalid_request")
     assert "get_historical_features" in detail
 
@@ -97,8 +97,8 @@ def test_a_reply_tells_its_snapshot_and_how_fresh_it_is(client: Any) -> None:
 
 
 def test_a_body_that_comes_in_parts_is_one_body(client: Any) -> None:
-    whole = client.read({**READ, "now_ms": None})
-    parts = client.read({**READ, "now_ms": None}, parts=7)
+    whole = client.read({**READ, "as_of": None})
+    parts = client.read({**READ, "as_of": None}, parts=7)
     assert (whole.status, parts.status) == (200, 200)
     assert whole.json["results"] == parts.json["results"]
 
@@ -172,8 +172,9 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     ("input of another type", {"feature_service": "paying_v1", "entities": {"user": [1]},
                                "request": {"amount": "1"}}, 422, "invalid_request", "'amount'"),
     ("misspelt", {**READ, "nowms": 5}, 422, "invalid_request",
-     "unknown field `nowms`; did you mean 'now_ms'?"),
-    ("as-of time", {**READ, "as_of": 5}, 422, "invalid_request", "did you mean 'now_ms'?"),
+     "unknown field `nowms`; did you mean 'as_of'?"),
+    ("as-of time", {**READ, "As_Of_Ms": 5}, 422, "invalid_request", "did you mean 'as_of'?"),
+    ("old name", {**READ, "now_ms": 5}, 422, "invalid_request", "did you mean 'as_of'?"),
     ("many fields", {**READ, **{f"x{i}": 1 for i in range(100_000)}}, 422, "invalid_request",
      "100,000 unknown fields"),
     ("unknown and deep", b'{"x":' + b"[" * 900 + b"]" * 900 + b',"feature_service":"reading_v1",'
@@ -183,8 +184,8 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
     ("request of lists", {"feature_service": "paying_v1", "entities": {"user": [1]},
                           "request": {"amount": [[1]]}}, 422, "invalid_request",
      "request input 'amount': Expected"),
-    ("time as text", {**READ, "now_ms": "5"}, 422, "invalid_request", "$.now_ms"),
-    ("time beyond", {**READ, "now_ms": 2**62}, 422, "invalid_request", "years 1 to 9999"),
+    ("time as text", {**READ, "as_of": "5"}, 422, "invalid_request", "$.as_of"),
+    ("time beyond", {**READ, "as_of": 2**62}, 422, "invalid_request", "years 1 to 9999"),
     ("versions", {**READ, "include_feature_view_version_metadata": True},
      422, "invalid_request", "GET /features"),
     ("twice in the body", b'{"feature_service":"reading_v1","entities":{"user":[1],"user":[2]}}',

@@ -66,7 +66,7 @@ BODY = json.dumps({"feature_service": "times_v1", "entities": {"user": [7]}}).en
 
 @pytest.fixture
 def folder(tmp_path: Path, redis_url: str) -> Path:
-    """A project folder beside a store with one click of user 7, and the lake gone."""
+    """A project folder and a store with one click of user 7, and the lake gone."""
     lake, store = TileLake(tmp_path / "lake", VIEW), open_store(redis_url)
     now_ms = time.time_ns() // 1_000_000
     lake.commit([{"user": 7, "t": now_ms - 1_000, "n": 5, "word": "a"}])
@@ -173,7 +173,7 @@ def until(condition: Callable[[], object], seconds: float = 10) -> None:
 
 
 class Load:
-    """Clients that ask one request after the other, each over one connection."""
+    """Clients that send one request after the other, each over one connection."""
 
     def __init__(self, port: int | None, clients: int) -> None:
         self._port = port
@@ -288,7 +288,7 @@ def test_a_worker_that_dies_is_replaced_and_its_counts_stay(run: Any) -> None:
     os.kill(server.workers[0], signal.SIGKILL)
     died = json.loads(server.process.stdout.readline())
     assert (died["event"], died["worker"]) == ("worker_died", server.workers[0])
-    for _ in range(10):  # the other one goes on, and the socket stays
+    for _ in range(10):  # the other one continues, and the socket stays
         assert server.read()[0] == 200
     until(lambda: server.metric("worker_starts_total") == 3)
     until(lambda: server.metric("entity_rows_total") == 30)

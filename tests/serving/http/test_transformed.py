@@ -173,7 +173,7 @@ def test_another_pinned_version_changes_replies_and_mixes_none(
         asking = [asyncio.create_task(ask_on(stop)) for _ in range(3)]
         await asyncio.sleep(0.05)
         write(2)
-        assert not await reloader.reload(client.app)  # not exported: the one before goes on
+        assert not await reloader.reload(client.app)  # not exported: the previous one continues
         assert "fitted export n 2" in client.app.state.reload_error
         stamp = reloader._files()
         export(fitted, "n", StandardScaler().fit([[12.0], [14.0]]), 2)

@@ -47,7 +47,7 @@ class Chromium:
         found = self._ask("Target.attachToTarget", targetId=page, flatten=True)
         self._session = found["sessionId"]
         for domain in ("Page", "Runtime", "Log", "Network"):
-            self.ask(f"{domain}.enable")
+            self.call(f"{domain}.enable")
 
     def __enter__(self) -> Chromium:
         return self
@@ -61,13 +61,13 @@ class Chromium:
     def open(self, url: str) -> None:
         """Go there, and wait until the page is loaded."""
         before = self._loads()
-        self.ask("Page.navigate", url=url)
+        self.call("Page.navigate", url=url)
         while self._loads() == before:
             self.events.append(self._next())
 
     def run(self, script: str) -> Any:
         """The value of an expression in the page."""
-        found = self.ask(
+        found = self.call(
             "Runtime.evaluate", expression=script, awaitPromise=True, returnByValue=True
         )
         assert "exceptionDetails" not in found, found
@@ -82,13 +82,13 @@ class Chromium:
         return value
 
     def picture(self, path: Path, whole: bool = True) -> None:
-        found = self.ask("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+        found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(found["data"]))
 
     def _loads(self) -> int:
         return sum(event["method"] == "Page.loadEventFired" for event in self.events)
 
-    def ask(self, method: str, **parameters: Any) -> Any:
+    def call(self, method: str, **parameters: Any) -> Any:
         return self._ask(method, self._session, **parameters)
 
     def _ask(self, method: str, session: str | None = None, **parameters: Any) -> Any:

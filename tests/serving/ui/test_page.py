@@ -112,7 +112,7 @@ def test_fields_have_labels_and_the_page_a_language() -> None:
 
 def test_a_question_is_read_from_a_query() -> None:
     requested = ExplainQuery.of(
-        "view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&now_ms=-5&feature=f"
+        "view=v&entity=user%3D-7&entity=shop%3Da%3Db%26c&as_of=-5&feature=f"
     )
     assert (requested.view, requested.as_of_ms, requested.feature) == ("v", -5, "f")
     assert requested.typed({"user": Int64, "shop": String}) == {"user": -7, "shop": "a=b&c"}
@@ -124,7 +124,8 @@ def test_a_question_is_read_from_a_query() -> None:
         ("view=v&entity=a%3D1&entity=a%3D2", "'a' twice"),
         ("view=v&view=v&entity=a%3D1", "'view' twice"),
         ("view=v&entity=a%3D1&what=1", "field 'what'"),
-        ("view=v&entity=a%3D1&now_ms=noon", "now_ms='noon'"),
+        ("view=v&entity=a%3D1&now_ms=1", "expected: view, entity, as_of, feature"),
+        ("view=v&entity=a%3D1&as_of=noon", "as_of='noon'"),
         ("view=%ff&entity=a%3D1", "cannot be read"),
         ("&".join(["entity=a%3D1"] * 200), "cannot be read"),
     ):
@@ -171,7 +172,7 @@ def test_the_server_explains_what_the_token_may_read(served: DefinitionSet, tmp_
         for name, services in (("part", ["part_v1"]), ("everything", ["*"]))
     )
     server = LiveServer(served, tokens)
-    requested = f"{server.url}/explain?view=clicks&entity=user%3D1&now_ms={NOW}"
+    requested = f"{server.url}/explain?view=clicks&entity=user%3D1&as_of={NOW}"
     try:
         reply = httpx.get(f"{server.url}/ui", trust_env=False)
         assert (reply.content, reply.headers["content-type"]) == (
@@ -230,11 +231,11 @@ def complaints(browser: Chromium) -> list[Any]:
     ]
 
 
-def ask(browser: Chromium, user: str, time: str = "") -> None:
+def enter(browser: Chromium, user: str, time: str = "") -> None:
     browser.run(
         f"document.querySelector('[data-key]').value = {user!r}; "
         f"document.getElementById('time').value = {time!r}; "
-        "document.querySelector('#ask .act').click()"
+        "document.querySelector('#query .act').click()"
     )
 
 
@@ -248,7 +249,7 @@ def test_a_number_is_explained_on_the_page(
     for expected in ("clicks", "all_v1", "Clicks <b>of</b> a user", "owner web", "sum_n_1h"):
         assert expected in text
     assert browser.run("document.getElementById('server').textContent") == "ready"
-    ask(browser, "1", str(NOW))
+    enter(browser, "1", str(NOW))
     browser.until("!!document.querySelector('svg')")
     browser.run(
         "[...document.querySelectorAll('.value')].find("
@@ -303,19 +304,19 @@ def test_errors_unknown_entities_and_tokens_are_reported(
         )
         browser.until("!!document.querySelector('[data-key]')")
         assert browser.run("document.getElementById('token').value") == ""
-        ask(browser, "99", str(NOW))
+        enter(browser, "99", str(NOW))
         browser.until("document.body.innerText.includes('MISSING')")
         text = browser.run("document.body.innerText")
         assert "There is no record of this entity" in text
         assert "count_7d" in text
         assert "sum_n" not in text  # nothing that this token may not read
-        ask(browser, "one", str(NOW))
+        enter(browser, "one", str(NOW))
         browser.until("document.body.innerText.includes(\"'one' is not a valid Int64\")")
         problem = browser.run("document.getElementById('problem').innerText")
         assert re.search(r"request \S+", problem)
-        ask(browser, "1", "noon")
+        enter(browser, "1", "noon")
         browser.until("document.body.innerText.includes('is no time')")
-        ask(browser, "1", "2023-11-14 12:00:00")
+        enter(browser, "1", "2023-11-14 12:00:00")
         browser.until("!!document.querySelector('svg')")
         assert browser.run("document.getElementById('problem').hidden")
         assert complaints(browser) == []

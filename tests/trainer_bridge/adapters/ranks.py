@@ -121,7 +121,7 @@ def worlds(lake: Lake) -> dict[str, Any]:
 
 
 def train(lake: Lake, checkpoint: str, steps: int | None) -> dict[str, Any]:
-    """Go on from the checkpoint, if there is one, for some steps or to the epoch's end."""
+    """Resume from the checkpoint, if there is one, for some steps or to the epoch's end."""
     torch.manual_seed(0)
     model = DistributedDataParallel(torch.nn.Linear(1, 1, dtype=torch.float64))
     optimiser = torch.optim.Adam(model.parameters(), lr=0.1)

@@ -135,7 +135,7 @@ def test_an_error_in_fit_leaves_what_was_written_and_a_model_as_it_was(lake: Lak
     with pytest.raises(KeyboardInterrupt), make_writer(lake) as writer:
         fit(writer, model, callbacks=[Stop()])
     assert [row["seq"] for row in events(lake)] == [1] * 8 + [2] * 8
-    with make_writer(lake) as writer:  # the same run goes on
+    with make_writer(lake) as writer:  # the same run continues
         fit(writer, model)
     assert sorted({row["seq"] for row in events(lake)}) == [1, 2, 3, 4, 5]
 

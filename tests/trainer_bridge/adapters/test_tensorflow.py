@@ -117,7 +117,7 @@ def test_a_pass_that_is_broken_off_counts_for_nothing(lake: Lake, tb: Any) -> No
         gc.collect()
         assert reader.state_dict() == before
         assert not reader_threads()
-    # the last batch ends the epoch, whether or not the end was asked for
+    # the last batch ends the epoch, whether or not the end was requested
     assert x_of(data.take(len(whole))) == whole
     assert reader.epoch == 1
 

@@ -12,7 +12,7 @@ import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.preprocess import Pipeline
+from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.testing.sample_tables import make_samples
 
 pytestmark = pytest.mark.tensorflow
@@ -197,7 +197,9 @@ def test_a_dataset_gives_the_batches_of_its_pipeline(tf: Any, optimize: Any, lak
         return {"pair": np.stack([rows["x"], rows["y"]], axis=1).astype(np.float32)}
 
     table = make_samples(lake, SIZES)
-    pipeline = Pipeline(lake, table).map(pair, reads=["x", "y"]).select("pair", "flag").batch(8)
+    pipeline = (
+        PreprocessPipeline(lake, table).map(pair, reads=["x", "y"]).select("pair", "flag").batch(8)
+    )
     pipeline = pipeline.shuffle(1).prefetch(2)
     with pipeline.open() as batches:
         plain = [[batch["pair"].tolist() for batch in batches] for _ in range(2)]

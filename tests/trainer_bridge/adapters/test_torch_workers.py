@@ -136,7 +136,7 @@ def test_a_stateful_dataloader_resumes_before_every_batch(
         if number < count:
             assert values(other) == wanted[0][number:]
         elif number == count and workers:
-            # torchdata: a loop that had its last batch, and was not told that it was the last
+            # torchdata: a loop that had its last batch, without being notified that it was the last
             assert values(other) == []
         assert values(other) == wanted[1]
         assert values(other) == wanted[2]

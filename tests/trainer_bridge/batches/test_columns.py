@@ -1,4 +1,4 @@
-"""Columns of random types as tensors, against a twin that goes value by value."""
+"""Columns of random types as tensors, against a reference that converts value by value."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_masks_of_items_equal_the_reference_implementation(seed: int) -> None:
     rows = form.decode(pa.table({"x": column}))
     values = [rows.others["x"], *(rows.others[name] for name in form.specs if name[-1:].isdigit())]
     assert len(values) == 1 + form.specs["x"].ragged_rank + len(form.specs["x"].shape)
-    # with nothing else declared a null is 0, or empty, and the masks tell which of them
+    # with nothing else declared a null is 0, or empty, and the masks distinguish them
     assert as_lists(values[0]) == reference_values(column, form.specs["x"], 0, WORDS)
     for depth, mask in enumerate(values[1:], start=1):
         spec = form.specs[f"x_present_{depth}"]

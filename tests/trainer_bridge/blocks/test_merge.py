@@ -294,7 +294,7 @@ def test_an_integer_sum_that_overflows_is_an_error_and_a_decimal_one_null(lake: 
     for n, d in ((1, tenth), (2, tenth), (2**63 - 4, tenth / 3)):
         rows = pa.table({"k": [1], "n": [n], "d": pa.array([d], pa.decimal128(4, 1), safe=False)})
         write(lake, "keyed", rows, native=False)
-    # null from the second on, so that the third begins anew
+    # null from the second on, so that the third starts again
     assert read(lake, "keyed", columns=["d"], batch_size=1)["d"].to_pylist() == [
         oracle(lake, "keyed", ["d"])["d"][0].as_py()
     ]

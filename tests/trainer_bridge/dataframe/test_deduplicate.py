@@ -167,7 +167,7 @@ def test_unrestored_columns_are_values_and_an_inverse(tmp_path: Path) -> None:
     assert isinstance(once, Deduplicated)
     assert len(once) == 40
     assert len(once.values) < 40
-    # columns of a group share what tells their rows
+    # columns of a group share what identifies their rows
     assert once.inverse is batch["vector"].inverse
     assert as_lists(once) == table.column("tags").to_pylist()
     assert DataFrame.parse(batch, pad=True)["tags"].shape[0] == 40

@@ -75,7 +75,7 @@ def test_the_order_is_the_reference_order(
 
 
 def test_one_golden_order_is_pinned() -> None:
-    # states of older releases have to go on with the same rows
+    # states of older releases must continue with the same rows
     order = GlobalOrder([3, 5, 2, 4], streams=3, seed=7, epoch=2)
     assert order.rows(np.arange(14)).tolist() == GOLDEN
 

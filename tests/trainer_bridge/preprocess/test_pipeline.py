@@ -26,7 +26,7 @@ from paimon_features.schema import Bool, Float64, Int64, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from trainer_bridge.preprocess import Pipeline
+from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.preprocess.stages import Rows
 from trainer_bridge.samplers import DifficultyWeightedSampler
 from trainer_bridge.testing.leaks import own_threads
@@ -60,7 +60,7 @@ def is_odd(rows: Rows) -> Any:
 
 
 Row = dict[str, Any]
-Step = tuple[Callable[[Pipeline], Pipeline], Callable[[Row], Row | None]]
+Step = tuple[Callable[[PreprocessPipeline], PreprocessPipeline], Callable[[Row], Row | None]]
 
 STEPS: list[Step] = [
     (lambda p: p.map(square, reads=["x"]), lambda r: r | {"square": r["x"] ** 2}),
@@ -79,7 +79,7 @@ STEPS: list[Step] = [
 
 
 def plainly(rows: list[Row], steps: list[Step]) -> list[Row]:
-    """The naive twin: each row through each step."""
+    """The reference implementation: each row through each step."""
     kept = []
     for start in rows:
         row: Row | None = dict(start)
@@ -119,7 +119,7 @@ def test_random_pipelines_equal_plain_loops_optimised_or_not(
         expected = plainly(samples(lake), steps)
         if not expected:
             continue
-        pipeline, cache_at = Pipeline(lake, table), dice.integers(0, len(steps) + 2)
+        pipeline, cache_at = PreprocessPipeline(lake, table), dice.integers(0, len(steps) + 2)
         for number, (add, _) in enumerate(steps):
             if number == cache_at:
                 pipeline = pipeline.cache(int(dice.integers(0, 3000)), tmp_path / "cache")
@@ -145,7 +145,7 @@ def test_random_pipelines_equal_plain_loops_optimised_or_not(
 def test_the_plan_is_printed_as_written_and_as_it_runs(lake: Lake) -> None:
     table = make_samples(lake, SIZES)
     pipeline = (
-        Pipeline(lake, table)
+        PreprocessPipeline(lake, table)
         .map(square, reads=["x"])
         .map(pair, reads=["x", "y"])
         .filter("flag or x > 80")
@@ -196,7 +196,11 @@ changes
 
 
 def test_a_map_that_makes_what_a_filter_reads_stays_in_front_of_it(lake: Lake) -> None:
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).map(shift, reads=["y"]).filter("y > 1010")
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES))
+        .map(shift, reads=["y"])
+        .filter("y > 1010")
+    )
     with pipeline.select("x").batch(100).open() as batches:
         assert batches.plan.where == ()
         assert sorted(row["x"] for row in rows_of(batches)) == list(range(21, 86))
@@ -205,7 +209,9 @@ def test_a_map_that_makes_what_a_filter_reads_stays_in_front_of_it(lake: Lake) -
 def test_only_what_is_needed_is_decoded(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     from trainer_bridge.blocks.layout import Layout
 
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).map(square, reads=["x"]).filter("flag")
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).map(square, reads=["x"]).filter("flag")
+    )
     opened = pipeline.select("square").batch(10).open()
     read = set()
     decode = Layout.decode
@@ -228,7 +234,7 @@ def test_a_function_sees_the_columns_that_it_declares_and_cannot_change_them(lak
         return {"z": rows["y"]}
 
     with pytest.raises(UnknownNameError, match="'y'; there is: x") as found:
-        Pipeline(lake, table).map(peeps, reads=["x"]).batch(4).open()
+        PreprocessPipeline(lake, table).map(peeps, reads=["x"]).batch(4).open()
     assert "in function 'test_a_function" not in str(found.value.__notes__)
     assert "in function 'peeps' of a pipeline" in found.value.__notes__
 
@@ -238,7 +244,7 @@ def test_a_function_sees_the_columns_that_it_declares_and_cannot_change_them(lak
         return {"x": values}
 
     with pytest.raises(ValueError, match="read-only"):
-        Pipeline(lake, table).map(writes).batch(4).open()
+        PreprocessPipeline(lake, table).map(writes).batch(4).open()
 
 
 @pytest.mark.parametrize(
@@ -253,14 +259,16 @@ def test_a_function_sees_the_columns_that_it_declares_and_cannot_change_them(lak
 )
 def test_what_is_no_column_is_refused(lake: Lake, function: Any, message: str) -> None:
     with pytest.raises(RequestError, match=message):
-        Pipeline(lake, make_samples(lake, SIZES)).map(function, reads=["x"]).batch(4).open()
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).map(function, reads=["x"]).batch(
+            4
+        ).open()
 
 
 def test_a_function_that_changes_its_dtype_is_refused(lake: Lake) -> None:
     def moody(rows: Rows) -> dict[str, Any]:
         return {"z": rows["x"].astype(np.float32 if rows["x"].min() % 2 else np.float64)}
 
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).map(moody).select("z").batch(4)
+    pipeline = PreprocessPipeline(lake, make_samples(lake, SIZES)).map(moody).select("z").batch(4)
     with (
         pipeline.open(block_rows=5) as batches,
         pytest.raises(RequestError, match=r"'z' has rows of float(32|64)\[\] here and of float"),
@@ -270,11 +278,11 @@ def test_a_function_that_changes_its_dtype_is_refused(lake: Lake) -> None:
 
 def test_texts_have_to_become_numbers(lake: Lake) -> None:
     with pytest.raises(RequestError, match="'name' is string, which has no tensor form"):
-        Pipeline(lake, make_samples(lake, SIZES)).batch(4).open()
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).batch(4).open()
 
 
 def test_stages_in_the_wrong_order_are_refused(lake: Lake) -> None:
-    p = Pipeline(lake, make_samples(lake, SIZES))
+    p = PreprocessPipeline(lake, make_samples(lake, SIZES))
 
     def noise(batch: Any, dice: Any) -> Any:
         return {}
@@ -299,7 +307,7 @@ def test_stages_in_the_wrong_order_are_refused(lake: Lake) -> None:
 
 
 def test_filters_are_checked_before_anything_is_read(lake: Lake) -> None:
-    p = Pipeline(lake, make_samples(lake, SIZES))
+    p = PreprocessPipeline(lake, make_samples(lake, SIZES))
     with pytest.raises(ExpressionError, match="there is no column 'z'"):
         p.filter("z > 1").batch(4).open()
     with pytest.raises(ExpressionError, match="filter 'x \\+ 1' is Int64; expected a condition"):
@@ -314,10 +322,10 @@ def test_filters_see_nulls_and_functions_see_what_fills_them(lake: Lake) -> None
     lake.create(TableSpec("t", {"x": Int64, "y": Float64, "s": String, "b": Bool}))
     rows = {"x": [1, None, 3, 4], "y": [None, 2.0, None, 4.0], "s": ["a", None, "c", "d"]}
     append_arrow(lake, "t", pa.table(rows | {"b": pa.array([True, None, False, True])}))
-    pipeline = Pipeline(lake, "t", fill={"x": -1, "b": 0}, masks=["y"])
+    pipeline = PreprocessPipeline(lake, "t", fill={"x": -1, "b": 0}, masks=["y"])
     for optimised in (True, False):
 
-        def found(p: Pipeline, optimised: bool = optimised) -> list[Row]:
+        def found(p: PreprocessPipeline, optimised: bool = optimised) -> list[Row]:
             with p.batch(3).open(optimised=optimised) as batches:
                 return rows_of(batches)
 
@@ -332,7 +340,7 @@ def test_filters_see_nulls_and_functions_see_what_fills_them(lake: Lake) -> None
             {"y": 0.0, "b": False}, {"y": 4.0, "b": True},
         ]  # fmt: skip
         with pytest.raises(RequestError, match="column 'x' has a null"):
-            found(Pipeline(lake, "t").filter("x is null").select("x"))
+            found(PreprocessPipeline(lake, "t").filter("x is null").select("x"))
 
 
 def test_a_cache_is_found_by_every_order_and_batch_size(lake: Lake, tmp_path: Path) -> None:
@@ -343,7 +351,7 @@ def test_a_cache_is_found_by_every_order_and_batch_size(lake: Lake, tmp_path: Pa
         return {"z": rows["x"] * 2.0}
 
     table = make_samples(lake, SIZES)
-    pipeline = Pipeline(lake, table).map(counted, reads=["x"], version="1").select("z")
+    pipeline = PreprocessPipeline(lake, table).map(counted, reads=["x"], version="1").select("z")
     pipeline = pipeline.cache(folder=tmp_path / "cache")
     with pipeline.batch(8).shuffle(1).open(block_rows=10) as batches:
         first = {row["z"] for row in rows_of(batches)}
@@ -359,7 +367,7 @@ def test_a_cache_is_found_by_every_order_and_batch_size(lake: Lake, tmp_path: Pa
             assert batches.cache_stats is not None
             assert batches.cache_stats.computed == 0
     assert calls["rows"] <= 2 * 64  # the trials before each
-    changed = Pipeline(lake, table).map(counted, reads=["x"], version="2").select("z")
+    changed = PreprocessPipeline(lake, table).map(counted, reads=["x"], version="2").select("z")
     with changed.cache(folder=tmp_path / "cache").batch(8).open(block_rows=10) as batches:
         list(batches)
         assert batches.cache_stats is not None
@@ -368,14 +376,16 @@ def test_a_cache_is_found_by_every_order_and_batch_size(lake: Lake, tmp_path: Pa
 
 def test_another_snapshot_finds_no_old_rows(lake: Lake, tmp_path: Path) -> None:
     table = make_samples(lake, SIZES)
-    pipeline = Pipeline(lake, table).select("x").cache(folder=tmp_path / "cache").batch(50)
+    pipeline = (
+        PreprocessPipeline(lake, table).select("x").cache(folder=tmp_path / "cache").batch(50)
+    )
     with pipeline.open() as batches:
         assert len(rows_of(batches)) == 86
     append_arrow(lake, table, pa.table({"x": [86], "y": [43.0], "flag": [True], "name": ["row"]}))
     with pipeline.open() as batches:
         assert sorted(row["x"] for row in rows_of(batches)) == list(range(87))
     with (
-        Pipeline(lake, table, snapshot_id=6)
+        PreprocessPipeline(lake, table, snapshot_id=6)
         .select("x")
         .cache(folder=tmp_path / "cache")
         .batch(50)
@@ -390,9 +400,15 @@ def test_a_partial_cache_changes_hits_and_nothing_else(lake: Lake) -> None:
     # blocks of one size: files come by names that are new each time, and of unlike blocks it would
     # be chance which ones fit
     table = make_samples(lake, [10] * 9)
-    pipeline = Pipeline(lake, table).map(pair, reads=["x", "y"]).select("pair").batch(7).shuffle(2)
+    pipeline = (
+        PreprocessPipeline(lake, table)
+        .map(pair, reads=["x", "y"])
+        .select("pair")
+        .batch(7)
+        .shuffle(2)
+    )
     # a budget that holds next to nothing, so that blocks are decoded again in each epoch; without
-    # threads, which decode ahead as far as they get, and so ask for some blocks once more
+    # threads, which decode ahead as far as they get, and so request some blocks once more
     options: dict[str, Any] = {
         "block_rows": 10,
         "byte_budget": 350,
@@ -417,7 +433,7 @@ def test_augmentation_is_new_in_every_epoch_although_rows_are_cached(lake: Lake)
         return {"noise": dice.normal(size=len(batch["x"]))}
 
     table = make_samples(lake, SIZES)
-    pipeline = Pipeline(lake, table).select("x").batch(10).augment(noise).cache(1 << 20)
+    pipeline = PreprocessPipeline(lake, table).select("x").batch(10).augment(noise).cache(1 << 20)
     with pipeline.open() as batches:
         epochs = [[batch["noise"].tolist() for batch in batches] for _ in range(2)]
         assert batches.cache_stats is not None
@@ -433,7 +449,9 @@ def test_augmentation_is_new_in_every_epoch_although_rows_are_cached(lake: Lake)
 
 
 def test_batches_may_be_changed_and_caches_do_not_notice(lake: Lake) -> None:
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).select("x").cache(1 << 20).batch(10)
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").cache(1 << 20).batch(10)
+    )
     for shuffled in (pipeline, pipeline.shuffle(1)):
         with shuffled.open() as batches:
             first = [batch["x"].copy() for batch in batches]
@@ -447,7 +465,7 @@ def test_batches_may_be_changed_and_caches_do_not_notice(lake: Lake) -> None:
 @pytest.mark.parametrize("prefetch", [0, 3])
 def test_stopped_before_every_batch_it_goes_on_with_the_rest(lake: Lake, prefetch: int) -> None:
     table = make_samples(lake, SIZES)
-    pipeline = Pipeline(lake, table).filter("x > 5").map(square).select("square").batch(9)
+    pipeline = PreprocessPipeline(lake, table).filter("x > 5").map(square).select("square").batch(9)
     pipeline = pipeline.shuffle(4).prefetch(prefetch)
     with pipeline.open() as batches:
         whole = [batch["square"].tolist() for batch in batches]
@@ -456,7 +474,7 @@ def test_stopped_before_every_batch_it_goes_on_with_the_rest(lake: Lake, prefetc
             iterator = iter(batches)
             assert [next(iterator)["square"].tolist() for _ in range(stop)] == whole[:stop]
             state = batches.state_dict()
-            # the same object goes on as well, from what was handed out
+            # the same object continues as well, after what was handed out
             rest = [batch["square"].tolist() for batch in batches]
             assert rest == whole[stop:] or stop == len(whole)
         with pipeline.open() as other:
@@ -471,7 +489,9 @@ def test_stopped_before_every_batch_it_goes_on_with_the_rest(lake: Lake, prefetc
 
 
 def test_ranks_get_disjoint_rows_and_equal_numbers_of_batches(lake: Lake) -> None:
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).filter(is_odd).select("x").batch(4)
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).filter(is_odd).select("x").batch(4)
+    )
     found = []
     for rank in range(3):
         with pipeline.shuffle(1).open(rank=rank, world_size=3) as batches:
@@ -489,7 +509,9 @@ def test_without_a_fixed_order_the_same_batches_come(lake: Lake) -> None:
             threading.Event().wait(0.05)
         return batch
 
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).select("x").batch(10).map_batches(slow)
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(10).map_batches(slow)
+    )
     pipeline = pipeline.prefetch(4)
     with pipeline.open() as batches:
         expected = [batch["x"].tolist() for batch in batches]
@@ -509,7 +531,7 @@ def test_without_a_fixed_order_the_same_batches_come(lake: Lake) -> None:
 def test_breaking_off_leaves_no_thread(lake: Lake, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     before = own_threads()
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).select("x").batch(2).prefetch(2)
+    pipeline = PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(2).prefetch(2)
     for deterministic in (True, False):
         batches = pipeline.open(deterministic=deterministic)
         for _ in batches:
@@ -527,8 +549,10 @@ def test_an_error_of_a_function_comes_where_its_batch_would(lake: Lake) -> None:
             raise ZeroDivisionError("seventy")
         return batch
 
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).select("x").batch(10).map_batches(fails)
-    with Pipeline(lake, "samples").select("x").batch(10).open() as batches:
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(10).map_batches(fails)
+    )
+    with PreprocessPipeline(lake, "samples").select("x").batch(10).open() as batches:
         place = next(i for i, batch in enumerate(batches) if 70 in batch["x"])
     for prefetch in (0, 2):
         with pipeline.prefetch(prefetch).open() as batches:
@@ -540,7 +564,9 @@ def test_an_error_of_a_function_comes_where_its_batch_would(lake: Lake) -> None:
 
 
 def test_a_sampler_draws_among_the_rows_that_pass(lake: Lake) -> None:
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).filter("x >= 60").select("x").batch(8)
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).filter("x >= 60").select("x").batch(8)
+    )
     with pipeline.open() as batches:
         numbers = batches.read_columns(["x"])["x"]
     assert sorted(numbers) == list(range(60, 86))
@@ -560,7 +586,9 @@ def test_rows_of_a_table_with_a_primary_key_are_merged_before(lake: Lake, tmp_pa
     for version in range(2):
         ids = np.arange(10) + 5 * version
         append_arrow(lake, "k", pa.table({"id": ids, "v": ids + 100.0 * version}))
-    pipeline = Pipeline(lake, "k").filter("v < 110").cache(folder=tmp_path / "cache").batch(4)
+    pipeline = (
+        PreprocessPipeline(lake, "k").filter("v < 110").cache(folder=tmp_path / "cache").batch(4)
+    )
     for _ in range(2):
         with pipeline.open() as batches:
             found = {row["id"]: row["v"] for row in rows_of(batches)}
@@ -568,6 +596,6 @@ def test_rows_of_a_table_with_a_primary_key_are_merged_before(lake: Lake, tmp_pa
 
 
 def test_a_cache_does_not_keep_what_came_in_place_of_bad_rows(lake: Lake) -> None:
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).select("x").batch(4).cache(1000)
+    pipeline = PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(4).cache(1000)
     with pytest.raises(ConfigurationError, match="on_bad_file='skip' with a cache"):
         pipeline.open(on_bad_file="skip")

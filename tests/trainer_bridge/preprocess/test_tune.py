@@ -14,7 +14,13 @@ import pytest
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.tables.catalog import Lake
-from trainer_bridge.preprocess import Pipeline, Setting, autotune, autotune_pipeline, open_with
+from trainer_bridge.preprocess import (
+    PreprocessPipeline,
+    Setting,
+    autotune,
+    autotune_pipeline,
+    open_with,
+)
 from trainer_bridge.testing.sample_tables import make_samples
 
 SIZES = (9, 3, 17, 30, 1, 26)
@@ -125,7 +131,9 @@ def test_a_pipeline_opened_with_a_setting_gives_the_same_batches(
     def slow(rows: Any) -> dict[str, Any]:
         return {"z": rows["x"] * 2}
 
-    pipeline = Pipeline(lake, make_samples(lake, SIZES)).map(slow, reads=["x"]).select("z")
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, SIZES)).map(slow, reads=["x"]).select("z")
+    )
     pipeline = pipeline.batch(10).shuffle(1)
     with pipeline.open() as batches:
         expected = [batch["z"].tolist() for batch in batches]
@@ -149,7 +157,9 @@ def test_an_expensive_map_is_cached_and_a_tight_limit_is_kept(lake: Lake, clock:
         clock.spend(0.01 * len(rows["x"]))
         return {"z": rows["x"] * 2}
 
-    pipeline = Pipeline(lake, make_samples(lake, [40])).map(expensive, reads=["x"]).select("z")
+    pipeline = (
+        PreprocessPipeline(lake, make_samples(lake, [40])).map(expensive, reads=["x"]).select("z")
+    )
     options: dict[str, Any] = {"parallel": [1], "prefetch": [0], "repeats": 1, "clock": clock}
     found = autotune_pipeline(pipeline.batch(10), memory_limit=2000, verbose=False, **options)
     assert found.setting.cache == "memory"

@@ -136,7 +136,7 @@ def test_an_error_in_a_decoding_thread_reaches_the_loop_and_ends_all_threads(
         found: list[list[int]] = []
         with pytest.raises(error, match="in a thread"):
             found.extend(batch["x"].tolist() for batch in reader)
-        # what was handed out counts, and the same reader goes on from there
+        # what was handed out counts, and the same reader continues from there
         assert found == wanted[: len(found)]
         rest = [batch["x"].tolist() for batch in reader]
         assert found + rest == wanted

@@ -17,7 +17,7 @@ from paimon_features.tables.rollback import roll_back_table
 from paimon_features.tables.snapshots import SnapshotRef, latest_snapshot, snapshot_ids
 from paimon_features.testing.sizes import every_seed
 from trainer_bridge.dataframe import Dataset
-from trainer_bridge.preprocess import Pipeline
+from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.readers.scanning import TableScan
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.sample_tables import make_samples, sample_rows
@@ -42,7 +42,7 @@ def by_dataset(lake: Lake, **pin: Any) -> list[int]:
 
 
 def by_pipeline(lake: Lake, snapshot_id: SnapshotRef) -> list[int]:
-    pipeline = Pipeline(lake, TABLE, snapshot_id=snapshot_id).select("x").batch(4)
+    pipeline = PreprocessPipeline(lake, TABLE, snapshot_id=snapshot_id).select("x").batch(4)
     with pipeline.open() as batches:
         return [x for batch in batches for x in batch["x"].tolist()]
 

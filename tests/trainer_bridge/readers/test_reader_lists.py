@@ -138,7 +138,7 @@ def test_a_resumed_reader_yields_the_rest_with_the_same_codes(lake: Lake, table:
             state = json.loads(json.dumps(reader.state_dict()))
         vocabulary = reader.vocabularies["city"]
         assert vocabulary.words.to_pylist() == sorted(CITIES, key=str.encode)
-    # the table goes on, with words of its own; the state's snapshot has its codes
+    # the table grows, with new words; the state's snapshot has its codes
     other = random_rows(1, 90, 5).set_column(5, "city", pa.array(["aarau"] * 5))
     append_arrow(lake, table, other)
     with SnapshotReader(lake, table, batch_size=7, **OPTIONS) as reader:

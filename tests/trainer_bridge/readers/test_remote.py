@@ -76,7 +76,7 @@ def test_a_reader_goes_to_another_process_with_its_place(lake: Lake, store: Obje
         assert other.state_dict() == reader.state_dict()
         with other:
             assert [b["x"].tolist() for b in other] == [b["x"].tolist() for b in reader]
-        # the catalog is opened anew as well
+        # the catalog is reopened as well
         assert other.lake.schema(table) == lake.schema(table)
 
 

@@ -121,7 +121,7 @@ def test_scores_enter_at_their_steps_and_a_repeated_run_gets_the_same_batches(
     ]
     for (step, rows), (_, one), (_, other) in zip(seen[5:25], *ranks, strict=True):
         assert sorted(one + other) == sorted(rows), step
-    # another run chooses anew
+    # another run chooses again
     another = list(train(project, project.schedule("other", every=10), 0, 30))
     assert another[:10] == seen[:10]
     assert another[10:] != seen[10:]

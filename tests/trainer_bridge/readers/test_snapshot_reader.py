@@ -49,7 +49,7 @@ def flat(batches: list[list[int]]) -> list[int]:
 def expected(
     lake: Lake, table: str, epoch: int, size: int, world: int, rank: int, at: int, last: str
 ) -> list[list[int]]:
-    """What the naive functions say, with blocks and streams as the reader tells them."""
+    """What the reference functions return, with the reader's blocks and streams."""
     x = x_by_row_number(lake, table)
     with SnapshotReader(lake, table, batch_size=1, **OPTIONS) as reader:
         state, blocks = reader.state_dict(), [block.rows for block in reader.layout.blocks]

@@ -22,7 +22,7 @@ class TestBalanced(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> BalancedBatchSampler:
         return BalancedBatchSampler(LABELS, 4, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[list[int]]:
+    def reference(self, seed: int, epoch: int) -> list[list[int]]:
         return naive.balanced(LABELS, 4, 7, seed, epoch)
 
     def expected(self) -> Any:
@@ -38,7 +38,7 @@ class TestMoreClassesThanRows(SamplerContract):
             LABELS, 2, num_batches=9, seed=seed, rank=rank, world_size=world_size
         )
 
-    def twin(self, seed: int, epoch: int) -> list[list[int]]:
+    def reference(self, seed: int, epoch: int) -> list[list[int]]:
         return naive.balanced(LABELS, 2, 9, seed, epoch)
 
     def expected(self) -> Any:

@@ -23,7 +23,7 @@ class TestCurriculum(SamplerContract):
         pace = {0: 0.25, 7: 0.5, 30: 0.75, 60: 1.0}
         return CurriculumSampler(SCORES, pace, 24, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.curriculum(SCORES, {0: 5, 7: 10, 30: 15, 60: 20}, 24, seed, epoch)
 
     def expected(self) -> Any:
@@ -36,7 +36,7 @@ class TestCurriculumThatIsThrough(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> CurriculumSampler:
         return CurriculumSampler(SCORES, {0: 1.0}, 24, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.curriculum(SCORES, {0: 20}, 24, seed, epoch)
 
     def expected(self) -> Any:

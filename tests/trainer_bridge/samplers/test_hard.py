@@ -26,7 +26,7 @@ class TestHardExamples(SamplerContract):
             24, SCORES, seed=seed, rank=rank, world_size=world_size, score_snapshot_id=3
         )
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.hard(SCORES, 24, 0.3, seed, epoch)
 
     def expected(self) -> Any:
@@ -44,7 +44,7 @@ class TestWithoutScores(SamplerContract):
             24, num_rows=40, seed=seed, rank=rank, world_size=world_size
         )
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.hard([0.0] * 40, 24, 0.0, seed, epoch)
 
     def expected(self) -> Any:

@@ -35,7 +35,7 @@ class TestByDifficulty(SamplerContract):
             SCORES, 50, score_snapshot_id=4, seed=seed, rank=rank, world_size=world_size
         )
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.importance((SCORES + 1e-6).tolist(), 50, 0.1, seed, epoch)
 
     def expected(self) -> Any:
@@ -50,7 +50,7 @@ class TestByBinnedDifficulty(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> BinnedDifficultySampler:
         return BinnedDifficultySampler(MANY, 60, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.importance((self.rounded + 1e-6).tolist(), 60, 0.1, seed, epoch)
 
     def expected(self) -> Any:

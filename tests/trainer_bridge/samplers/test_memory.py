@@ -54,7 +54,7 @@ def test_more_than_2_to_the_24_weights_work_in_16_bytes_each(replacement: bool) 
     rows = 2**24 + 5
     tracemalloc.start()
     weights = np.ones(rows)
-    weights[-1] = rows  # half of the whole, beyond what float32 and torch.multinomial can tell
+    weights[-1] = rows  # half of the total, beyond the resolution of float32 and torch.multinomial
     sampler = WeightedRandomSampler(weights, 2_000, replacement, seed=1)
     drawn = np.fromiter(sampler, dtype=np.int64)
     _, peak = tracemalloc.get_traced_memory()

@@ -33,7 +33,7 @@ class TestPoisson(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> PoissonSampler:
         return PoissonSampler(WEIGHTS, 7, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.poisson(chances(WEIGHTS, 7).tolist(), seed, epoch)
 
     def expected(self) -> Any:
@@ -50,7 +50,7 @@ class TestPoissonByKey(SamplerContract):
             WEIGHTS, scale=0.2, keys=self.keys, seed=seed, rank=rank, world_size=world_size
         )
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         hashes = [int(h) for h in key_hashes([pa.array(self.keys)])]
         return naive.poisson(np.minimum(WEIGHTS * 0.2, 1).tolist(), seed, epoch, hashes)
 

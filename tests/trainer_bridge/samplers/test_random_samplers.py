@@ -110,7 +110,7 @@ MAKERS = [weighted, without, difficulty, poisson, stratified, balanced, hard, cu
 @pytest.mark.parametrize("seed", seeds(25))
 @pytest.mark.parametrize("make", MAKERS, ids=lambda make: make.__name__)
 def test_draws_are_those_of_the_naive_twin(make: Any, seed: int) -> None:
-    sampler, twin = make(np.random.default_rng(seed), seed)
+    sampler, reference = make(np.random.default_rng(seed), seed)
     for epoch in (0, 1, 5):
         drawn = sampler.draw(epoch, np.arange(sampler.epoch_size(epoch)))
-        assert drawn.tolist() == twin(epoch)
+        assert drawn.tolist() == reference(epoch)

@@ -20,7 +20,7 @@ class TestProportional(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> StratifiedSampler:
         return StratifiedSampler(LABELS, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.stratified(LABELS, [30, 15, 5], seed, epoch)
 
     def expected(self) -> Any:
@@ -32,7 +32,7 @@ class TestSoManyOfEach(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> StratifiedSampler:
         return StratifiedSampler(LABELS, 12, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.stratified(LABELS, [12, 12, 12], seed, epoch)
 
     def expected(self) -> Any:
@@ -45,7 +45,7 @@ class TestAsManyAsTheSmallest(SamplerContract):
             LABELS, proportional=False, seed=seed, rank=rank, world_size=world_size
         )
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.stratified(LABELS, [5, 5, 5], seed, epoch)
 
     def expected(self) -> Any:

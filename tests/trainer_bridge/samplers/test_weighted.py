@@ -25,7 +25,7 @@ class TestWithReplacement(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> WeightedRandomSampler:
         return WeightedRandomSampler(WEIGHTS, 50, seed=seed, rank=rank, world_size=world_size)
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.weighted(WEIGHTS.tolist(), 50, seed, epoch)
 
     def expected(self) -> Any:
@@ -38,7 +38,7 @@ class TestWithoutReplacement(SamplerContract):
             RISING, 20, replacement=False, seed=seed, rank=rank, world_size=world_size
         )
 
-    def twin(self, seed: int, epoch: int) -> list[int]:
+    def reference(self, seed: int, epoch: int) -> list[int]:
         return naive.weighted_without_replacement(RISING.tolist(), 20, seed, epoch)
 
     def expected(self) -> Any:

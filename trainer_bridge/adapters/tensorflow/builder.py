@@ -29,22 +29,22 @@ class DatasetPipelineBuilder:
         return self._with(self._dataset.cache(filename or ""))
 
     def shuffle(self, buffer_size: int) -> DatasetPipelineBuilder:
-        """Shuffle within a window of so many elements, another way in each pass."""
+        """Shuffle within a buffer of this number of elements, differently in each pass."""
         return self._with(self._dataset.shuffle(buffer_size, reshuffle_each_iteration=True))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> DatasetPipelineBuilder:
-        """Join so many elements to one; ``drop_remainder`` leaves a smaller last one out."""
+        """Combine this number of elements into one; ``drop_remainder`` drops a smaller last one."""
         return self._with(self._dataset.batch(batch_size, drop_remainder=drop_remainder))
 
     def prefetch(self, buffer_size: int | None = None) -> DatasetPipelineBuilder:
-        """Have so many elements ready; None leaves the number to TensorFlow."""
+        """Prefetch this number of elements; with None, TensorFlow chooses the number."""
         size = tf.data.AUTOTUNE if buffer_size is None else buffer_size
         return self._with(self._dataset.prefetch(size))
 
     def map(
         self, map_func: Callable[..., Any], num_parallel_calls: int | None = None
     ) -> DatasetPipelineBuilder:
-        """Apply a function to each element, so many at a time; their order stays."""
+        """Apply a function to each element, this number in parallel; the order is kept."""
         made = self._dataset.map(
             map_func,
             num_parallel_calls=num_parallel_calls,

@@ -44,7 +44,7 @@ def dataset(
     Parameters
     ----------
     features
-        Which tensors are the features: the name of one, which then stands by itself, or a list
+        Which tensors are the features: the name of one, which is then passed alone, or a list
         of names for a dict of tensors; everything else by default.
     label, weight
         Which tensors are the labels (a list gives a dict) and loss weights. With a label an

@@ -18,7 +18,7 @@ from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 
 class Pass:
-    """One iteration, from where the reader stands to the end of its epoch."""
+    """One iteration, from the reader's position to the end of its epoch."""
 
     def __init__(self, reader: SnapshotReader) -> None:
         self.left = reader.remaining()

@@ -1,4 +1,4 @@
-"""Where a training stands that fetches ahead: what it has had, not what was read for it."""
+"""Position of a training loop that prefetches: batches consumed, not fetched."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 
 class TrainingProgress:
-    """Counts the batches that a training has had; its state is that of the reader then.
+    """Counts the batches that a training loop has consumed; its state is that of the reader then.
 
     ``tf.data`` requests batches before they are needed, so the reader's own state is
     ahead. A loop calls :meth:`advance` after each step, Keras calls
-    ``trainer_bridge.tensorflow.ProgressCallback``; a checkpoint holds :meth:`state_dict`.
-    Made while the reader stands where training begins.
+    ``trainer_bridge.tensorflow.ProgressCallback``; a checkpoint contains :meth:`state_dict`.
+    Create it while the reader is positioned where training begins.
 
     >>> from tempfile import TemporaryDirectory
     >>> from paimon_features.tables import Lake

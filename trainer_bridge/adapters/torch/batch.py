@@ -48,7 +48,7 @@ class TensorBatch(dict[str, Any]):
         return self.moved(torch.Tensor.pin_memory)
 
     def moved(self, move: Move) -> Self:
-        """A batch of what ``move`` makes of each block, and of each tensor beside them."""
+        """A batch of what ``move`` makes of each block, and of each other tensor."""
         blocks = {name: move(block) for name, block in self.blocks.items()}
         values = {}
         for name, value in self.items():

@@ -102,17 +102,17 @@ def loader(
     row_numbers
         Adds ``row_number``, int64: each row's number in the snapshot.
     pin_memory
-        Batches in pinned memory, made by a thread one batch ahead, so that
-        ``batch.to("cuda", non_blocking=True)`` copies beside the computing. For a loader
+        Batches in pinned memory, prepared by a thread one batch ahead, so that
+        ``batch.to("cuda", non_blocking=True)`` overlaps with computation. For a loader
         iterated over directly; a ``DataLoader`` has its own ``pin_memory=True``.
     restart
-        Every loop reads the complete epoch from its start, and always the same one, however the
-        last loop ended: for validation. By default a loop continues where the last one was left,
-        and the one after the last batch is the next epoch.
+        Every loop reads the complete epoch from its start, and always the same epoch, however the
+        last loop ended: for validation. By default a loop resumes where the last one stopped; after
+        the last batch it starts the next epoch.
     rank, world_size
-        Whose share to load. By default the reader's own; where that was made without, those of
-        ``torch.distributed``, else ``RANK`` and ``WORLD_SIZE`` (``torchrun``). ``loader.reader``
-        is the reader of that share.
+        Which share to load. By default the reader's own; if the reader has none, those of
+        ``torch.distributed``, otherwise ``RANK`` and ``WORLD_SIZE`` (``torchrun``).
+        ``loader.reader`` is the reader of that share.
 
     Raises
     ------
@@ -157,15 +157,15 @@ def loader(
 
 
 class TorchLoader(IterableDataset[TensorBatch]):
-    """What :func:`loader` makes: batches, a length, a place that can be saved and restored.
+    """Iterable returned by :func:`loader`, with a length and a resumable position.
 
-    The place is that of :attr:`reader`. Worker processes have readers of their own that start
-    from it; they hear of :meth:`set_epoch` and :meth:`load_state_dict`, also those that a
-    ``DataLoader`` keeps from epoch to epoch, and go on with the next epoch after one is through.
-    One ``DataLoader`` at a time may read it. A loop that is left early is continued by the next
-    one; where a plain ``DataLoader`` reads by worker processes, only the loop knows how far it
-    was, and the next one is an error unless :meth:`load_state_dict` or :meth:`set_epoch` said
-    where to continue: :meth:`in_workers` counts.
+    The position is that of :attr:`reader`. Worker processes have their own readers, which start
+    from it. Workers receive :meth:`set_epoch` and :meth:`load_state_dict`, including those that a
+    ``DataLoader`` keeps between epochs (``persistent_workers``), and continue with the next epoch.
+    One ``DataLoader`` at a time may read it. A loop that is stopped early is continued by the next
+    one. If a plain ``DataLoader`` reads with worker processes, only the loop knows how many batches
+    it consumed, and the next loop raises an error unless :meth:`load_state_dict` or
+    :meth:`set_epoch` sets where to continue; :meth:`in_workers` counts the batches.
 
     Attributes
     ----------
@@ -191,10 +191,10 @@ class TorchLoader(IterableDataset[TensorBatch]):
         self._lent = lent
         self.own_rank, self.restart = own_rank, restart
         self._running: Callable[[], Generator[TensorBatch, None, None] | None] = _nothing
-        # of the iteration in this process: where it began, and how many batches were had
+        # of the iteration in this process: where it began, and how many batches were delivered
         self._start: str | None = None
         self._count = 0
-        # where a loop that counts began, and how many batches it has had
+        # where a counting loop began, and how many batches it has delivered
         self._counted: tuple[dict[str, Any], int] | None = None
         self._known = self._text()
         self._place = SharedPlace(self._known)
@@ -206,12 +206,12 @@ class TorchLoader(IterableDataset[TensorBatch]):
         self._resumed: tuple[str, int] | None = None
 
     def __len__(self) -> int:
-        """Batches of a whole epoch on this rank: as many as on every other."""
+        """Batches of a complete epoch on this rank; equal on all ranks."""
         refuse_random_split("a loader")
         return len(self.reader)
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The batches from where the loader stands to the end of the epoch."""
+        """The batches from the loader's position to the end of the epoch."""
         info = get_worker_info()
         self._refuse_misuse(in_worker=info is not None)
         if info is not None:
@@ -270,10 +270,10 @@ class TorchLoader(IterableDataset[TensorBatch]):
         return self.reader.state_dict()
 
     def state_after(self, num_batches: int) -> dict[str, Any]:
-        """The state when ``num_batches`` of the iteration that runs, or ran last, are through.
+        """The state after ``num_batches`` of the current or last iteration have been delivered.
 
-        The same for any number of workers. Before the first iteration: counted from where the
-        loader stands.
+        The same for any number of workers. Before the first iteration, batches are counted from
+        the loader's position.
         """
         reader, begun = copy.copy(self.reader), self._begun()
         if begun is not None:
@@ -284,7 +284,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         return reader.state_after(num_batches)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state was taken: see ``SnapshotReader.load_state_dict``."""
+        """Restore the position of a state: see ``SnapshotReader.load_state_dict``."""
         info = get_worker_info()
         if info is not None:
             # by torchdata: this worker continues after the batches that it had handed out
@@ -298,7 +298,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         self._publish()
 
     def close(self) -> None:
-        """End what is running and let the reader go. Can be repeated."""
+        """Stop the running iteration and release the reader. Idempotent."""
         self._stop()
         self.reader.close()
         if self._lent is not None:
@@ -315,7 +315,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         refuse_index("a loader")
 
     def __getstate__(self) -> dict[str, Any]:
-        """For worker processes: a place, and nothing of what is running here."""
+        """For worker processes: the position, without the iteration that runs here."""
         refuse_sharded_again("loader", self.reader.rank, self.reader.world_size)
         return {**vars(self), "_running": _nothing, "_lent": None, "_counted": None}
 
@@ -332,9 +332,9 @@ class TorchLoader(IterableDataset[TensorBatch]):
             yield batch
 
     def counted(self, batches: Iterator[TensorBatch]) -> Iterator[TensorBatch]:
-        """The batches of worker processes that start where the reader stands, counted.
+        """The batches of worker processes that start at the reader's position, counted.
 
-        However the loop ends, the loader stands behind what it has had.
+        However the loop ends, the loader is positioned after the batches delivered.
         """
         counting = self._counting(batches, self.reader.state_dict())
         self._running = weakref.ref(counting)
@@ -360,7 +360,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
             running.close()
 
     def _go_back(self) -> None:
-        """Stop, and let the reader stand where batches were handed out, here or by workers."""
+        """Stop, and position the reader after the batches delivered, here or by workers."""
         self._stop()
         if self.restart:
             self.reader.load_state_dict({**json.loads(self._known), "position": 0})
@@ -375,7 +375,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
             self.reader.load_state_dict(self.state_after(self._count))
 
     def _publish(self) -> None:
-        """Tell the workers, those to come and those kept, where to start."""
+        """Send the start position to new and persistent workers."""
         self._start, self._count = None, 0
         self._known = self._text()
         self._place.write(self._known)
@@ -388,7 +388,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         return self._place.read() if own == self._known else self._place.versioned(own)
 
     def _begun(self) -> tuple[int, int] | None:
-        """Epoch and number of workers that read from where this loader stands, if some did."""
+        """Epoch and number of workers that read from this loader's position, if any did."""
         return self._place.begun(tag(self._command()))
 
     def _text(self) -> str:
@@ -435,7 +435,7 @@ class TorchLoader(IterableDataset[TensorBatch]):
         if self._process != os.getpid():
             self._process = os.getpid()
             known = self._resumed is not None or self.restart
-            # perhaps of a loop that was left before this process was there, and is no trace of it
+            # perhaps of a loop that ended before this process was started, and does not count
             self._late = self._place.version != self._version
             base = reported if known or self._late else self._command()
             # a fork copies locks that threads of the parent may hold: none of them is used
@@ -456,7 +456,7 @@ class WorkerLoader(DataLoader[TensorBatch]):
         super().__init__(loader, batch_size=None, num_workers=num_workers, **options)
 
     def __iter__(self) -> Iterator[TensorBatch]:  # type: ignore[override]
-        """The batches from where the loader stands to the end of the epoch."""
+        """The batches from the loader's position to the end of the epoch."""
         if not self.num_workers:
             return super().__iter__()
         self.dataset.remaining()  # so that the reader is where the workers start

@@ -115,7 +115,7 @@ class SharedPlace:
         return int(self._words[_BEGUN_EPOCH]), int(self._words[_BEGUN_WORKERS])
 
     def end(self, start: int, worker: int, epoch: int) -> None:
-        """A worker has handed out its share, and stands at the beginning of ``epoch``."""
+        """A worker has delivered its share, and is positioned at the start of ``epoch``."""
         self._words[_LEFT + 2 * worker] = 0
         self._words[_ENDED + 2 * worker : _ENDED + 2 * worker + 2] = start, epoch
 

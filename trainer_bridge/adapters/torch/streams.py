@@ -29,7 +29,7 @@ class StreamLoader(IterableDataset[TensorBatch]):
         self.tensors = form
 
     def __iter__(self) -> Iterator[TensorBatch]:
-        """The batches from where the reader stands; see ``FollowingReader.iterate``."""
+        """The batches from the reader's position; see ``FollowingReader.iterate``."""
         info = get_worker_info()
         if info is not None:
             raise ConfigurationError(
@@ -49,11 +49,11 @@ class StreamLoader(IterableDataset[TensorBatch]):
         return self.reader.state_dict()
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go to where a state was taken: see ``FollowingReader.load_state_dict``."""
+        """Restore the position of a state: see ``FollowingReader.load_state_dict``."""
         self.reader.load_state_dict(state)
 
     def close(self) -> None:
-        """End what is running and let the reader go. Can be repeated."""
+        """Stop the running iteration and release the reader. Idempotent."""
         self.reader.close()
 
     def __enter__(self) -> StreamLoader:

@@ -1,7 +1,8 @@
 """Faster input pipelines: measured, tuned and explained.
 
 - ``TensorFlowPipelineOptimizer`` adds the usual steps to any ``tf.data`` pipeline and measures it.
-- ``dataset`` makes a ``tf.data.Dataset`` of a :class:`trainer_bridge.preprocess.Pipeline`.
+- ``dataset`` makes a ``tf.data.Dataset`` from a
+  :class:`trainer_bridge.preprocess.PreprocessPipeline`.
 - ``autotune`` looks for the best settings by short trials, within a memory limit.
 """
 

@@ -13,16 +13,16 @@ from trainer_bridge.preprocess.stages import Batch
 def dataset(batches: PreparedBatches) -> tf.data.Dataset:
     """Dicts of tensors, one for each batch.
 
-    Going through it once is going through ``batches`` once: from where it stands to the end
+    Iterating over it once iterates over ``batches`` once: from its position to the end
     of the epoch, so the next time is the next epoch, in its own order. The pipeline prefetches
     by itself; TensorFlow gets complete batches and only passes them on.
 
     >>> import tempfile
     >>> from paimon_features.tables import Lake
-    >>> from trainer_bridge.preprocess import Pipeline
+    >>> from trainer_bridge.preprocess import PreprocessPipeline
     >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
-    >>> pipeline = Pipeline(lake, make_samples(lake, [5])).select("x", "y").batch(4)
+    >>> pipeline = PreprocessPipeline(lake, make_samples(lake, [5])).select("x", "y").batch(4)
     >>> with pipeline.open() as batches:
     ...     [batch["x"].shape[0] for batch in dataset(batches)]
     [4, 1]

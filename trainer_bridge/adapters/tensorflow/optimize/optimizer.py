@@ -175,8 +175,8 @@ class TensorFlowPipelineOptimizer:
                 "enable_cache": (
                     "up to a million samples usually fit into memory; optimize() checks the bytes"
                     if in_memory
-                    else "too many samples for memory: give cache_file=, or use a Pipeline with a "
-                    "partial cache"
+                    else "too many samples for memory: pass cache_file=, or use a "
+                    "PreprocessPipeline with a partial cache"
                 ),
                 "cache_file": "a file is worth it where preparing costs more than reading it",
                 "shuffle_buffer_size": "the whole dataset where it is small, else a window; a "
@@ -228,7 +228,8 @@ def _cached(dataset: tf.data.Dataset, file: str | None) -> tf.data.Dataset:
         if needed > _CACHE_SHARE * free:
             raise ConfigurationError(
                 f"{count:,} samples take about {needed:,} bytes; {free:,} are free, of which a "
-                "cache gets half. Give cache_file=, or use a Pipeline with a partial cache"
+                "cache gets half. Pass cache_file=, or use a PreprocessPipeline with a partial "
+                "cache"
             )
     return dataset.cache()
 
