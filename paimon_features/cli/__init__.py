@@ -84,6 +84,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "jobs": "List the project's jobs.",
         "cancel": "Stop a job with a savepoint.",
         "leases": "Show which process or job owns each table.",
+        "status": "Show jobs, freshness, sizes, leases, errors.",
         "records": "Show lost records of the warehouse; accept their loss.",
         "check": "Read the warehouse and report damaged files.",
         "maintain": "Compact small files and expire snapshots.",
