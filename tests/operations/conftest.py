@@ -35,6 +35,11 @@ spend = pf.FeatureView(
     "spend", source=sales, entity=customer,
     features=[pf.Sum("amount", windows=["1d", None]), pf.Count(windows=["30d", None])],
 )
+pair = pf.Entity("pair", keys={"country": pf.String, "customer_id": pf.Int64})
+pairs = pf.FeatureView(
+    "pairs", source=sales, entity=pair,
+    features=[pf.Count(windows=[None]), pf.Max("amount", windows=["30d"])],
+)
 lands = pf.FeatureView(
     "lands", source=sales, entity=land,
     features=[pf.Sum("amount", windows=[None]), pf.Count(windows=[None])],
@@ -47,7 +52,8 @@ class Shop:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.now_ms = now_ms()
+        # noon of yesterday: no event is near the edge of a day or a tile
+        self.now_ms = now_ms() // DAY_MS * DAY_MS - DAY_MS // 2
 
     @property
     def project(self) -> Project:
@@ -61,9 +67,11 @@ class Shop:
 
     def run(self, *arguments: str, code: int = 0) -> Result:
         """Run a command; its exit code is checked."""
-        done = CliRunner().invoke(
-            cli, [*arguments, "--project", str(self.folder)], catch_exceptions=False
-        )
+        return self.run_plain(*arguments, "--project", str(self.folder), code=code)
+
+    def run_plain(self, *arguments: str, code: int = 0) -> Result:
+        """Run a command that is of no project."""
+        done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
         assert done.exit_code == code, done.output
         return done
 
@@ -97,11 +105,13 @@ SALES = (
     (2, "DE", 21, -HOUR_MS),
     (3, "DE", 30, -HOUR_MS),
     (1, "DE", 11, -1_000),
+    (1, "DE", 2**62 + 5, -2_000),
+    (2, "DE", 2**62 + 6, -2_000),
     (None, "DE", 5, -1_000),
     (1, "FR", 99, 9 * DAY_MS),
     (3, "FR", 98, 99 * DAY_MS),
 )
-"""Three days; one event without a customer, two held for their future time."""
+"""Two days; two events beyond the bound of sums, one without a customer, two held ones."""
 
 
 @pytest.fixture(scope="session")
@@ -112,7 +122,7 @@ def computed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shop = Shop(folder)
     shop.run("apply")
     shop.sell(SALES)
-    for view in ("spend", "lands"):
+    for view in ("spend", "lands", "pairs"):
         shop.run("backfill", view)
     return folder
 

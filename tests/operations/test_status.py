@@ -35,6 +35,7 @@ def test_a_project_without_trouble_needs_no_attention(served: Shop) -> None:
     assert {(job["view"], job["kind"], job["state"]) for job in found["jobs"]} == {
         ("spend", "backfill", "STOPPED"),
         ("lands", "backfill", "STOPPED"),
+        ("pairs", "backfill", "STOPPED"),
     }
     spend = by(found["views"], "view")["spend"]
     assert spend["applied_snapshot"] == spend["committed_snapshot"] == 1
@@ -45,7 +46,7 @@ def test_a_project_without_trouble_needs_no_attention(served: Shop) -> None:
     sales = by(found["rejected"], "table")["rejected_sales"]
     assert (sales["held"], sales["released"], sales["rejected"]) == (2, 0, {})
     events = by(found["tables"], "table")["events_sales"]
-    assert (events["rows"], events["snapshots"], events["newest_snapshot"]) == (6, 1, 1)
+    assert (events["rows"], events["snapshots"], events["newest_snapshot"]) == (8, 1, 1)
     assert events["files"] == 2  # one for each day
     assert 0 < events["bytes"] < 100_000
     assert found["leases"] == []
@@ -69,7 +70,6 @@ def test_a_view_that_lags_shows_its_snapshots(served: Shop) -> None:
     shop = served
     shop.sell([(1, "FR", 1, -10)])
     shop.run("backfill", "spend", "--rebuild")
-    shop.run("backfill", "lands", "--rebuild")
     found = shop.json("status", code=1)
     spend = by(found["views"], "view")["spend"]
     assert spend["lag_snapshots"] is None
@@ -85,7 +85,7 @@ def test_an_unreachable_store_is_reported_in_its_line(shop: Shop) -> None:
     assert not found["online"]["reachable"]
     assert found["online"]["where"] == address
     assert by(found["views"], "view")["spend"]["committed_snapshot"] == 1
-    assert by(found["tables"], "table")["events_sales"]["rows"] == 6
+    assert by(found["tables"], "table")["events_sales"]["rows"] == 8
     assert f"online store {address}" in shop.run("status", code=1).output
     assert shop.json("status", "--no-online")["online"] is None
 
@@ -132,7 +132,7 @@ def test_a_definitions_file_that_does_not_run_hides_nothing_else(shop: Shop) -> 
     (shop.folder / "features.py").write_text("1 / 0")
     found = shop.json("status", "--no-online", code=1)
     assert any("ZeroDivisionError" in text for text in found["attention"])
-    assert by(found["tables"], "table")["events_sales"]["rows"] == 6
+    assert by(found["tables"], "table")["events_sales"]["rows"] == 8
 
 
 def test_a_lost_record_and_a_damaged_table_need_attention(shop: Shop) -> None:
