@@ -72,6 +72,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "describe": "Show definitions.",
         "graph": "Show the lineage graph (text or SVG).",
         "import-feast": "Convert a Feast repository.",
+        "backup": "Copy the project while it runs.",
+        "restore": "Create a project from a backup.",
         "drop": "Drop unused generations and tables.",
         "forget": "Delete an entity from all tables.",
     },
