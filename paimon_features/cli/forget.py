@@ -11,7 +11,6 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT, message_printer, time_text
 from paimon_features.operations.forget import Deletion, EntitySet, ForgetReport
-from paimon_features.operations.forget.remains import Remaining, remaining
 from paimon_features.project import Project
 
 
@@ -35,8 +34,8 @@ from paimon_features.project import Project
 @click.option(
     "--expire-now",
     is_flag=True,
-    help="Then expire older snapshots of these tables, except those that tags and consumers "
-    "retain (needs Flink).",
+    help="Then expire older snapshots of these tables and their hourly tags; other tags and "
+    "consumers retain theirs (needs Flink).",
 )
 @PROJECT
 @JSON
@@ -89,20 +88,10 @@ def forget(
             raise click.ClickException("nothing was deleted: 'forget' was not typed")
     report = deletion.carry_out()
     if expire_now and report.remains:
-        report.remains = _expire(project, report, as_json)
+        from paimon_features.operations.forget.expiry import expire_now as expire
+
+        report.remains = expire(project, report.remains, message_printer(as_json))
     _print(report, as_json)
-
-
-def _expire(project: Project, report: ForgetReport, as_json: bool) -> list[Remaining]:
-    from paimon_features.flink.maintenance.tables import maintain
-
-    tables = [one.table for one in report.remains]
-    done = maintain(
-        project, [t for t in tables if not t.startswith("training_")],
-        compact=False, keep_newest=1, on_message=message_printer(as_json),
-    )  # fmt: skip
-    report.notes += [f"{one.table}: not expired: {one.skipped}" for one in done if one.skipped]
-    return remaining(project.lake, tables)
 
 
 def _print(report: ForgetReport, as_json: bool) -> None:

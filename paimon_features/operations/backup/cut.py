@@ -101,7 +101,9 @@ def _contents(
     """
     for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
         parts = path.relative_to(folder).parts
-        if parts[0] in without or path.name.startswith((".", "beat-")) or path.suffix == ".lock":
+        if parts[0] in without or path.name.startswith(".") or path.suffix == ".lock":
+            continue
+        if parts[0] == "leases" and path.name.startswith("beat-"):
             continue
         if database is not None and len(parts) > 1 and not parts[1].startswith(f"{database}."):
             continue

@@ -139,7 +139,7 @@ class Deletion:
             name
             for name in self.lake.list()
             if name == log
-            or name.startswith(REJECTED_PREFIX)
+            or (name.startswith(REJECTED_PREFIX) and self._may_reject(name))
             or name in self._skipped()
             or self.entities.are_keys_of(self.lake.schema(name).names)
         ]
@@ -150,6 +150,11 @@ class Deletion:
             return (name in tiles) + 2 * (name in events or name.startswith("events_")), name
 
         return sorted(found, key=rank)
+
+    def _may_reject(self, table: str) -> bool:
+        """Whether the events of a rejected table have the keys; also where that is unknown."""
+        schemas = {s.rejected_table: s.schema for s in self.project.definitions.sources.values()}
+        return table not in schemas or self.entities.are_keys_of(schemas[table])
 
     def _generations(self) -> list[GenerationRecord]:
         return [
