@@ -346,3 +346,26 @@ def test_wrong_entities_are_refused_by_name(tmp_path: Path) -> None:
         file.write_bytes(content)
         with pytest.raises(RequestError):
             EntitySet.read(file, types)
+
+
+def test_rejected_rows_whose_key_cannot_be_read_are_counted_and_stay(shop: Shop) -> None:
+    lake = shop.project.lake
+    raws = ["1,FR,10", '{"customer_id": "1"}', '{"customer_id": 11}', '{"country": "FR"}', "[1]"]
+    rows = pa.table({"reason": ["unreadable"] * len(raws), "raw": raws})
+    append_arrow(lake, "rejected_sales", rows)
+    report = deletion(shop, online=False).carry_out()
+    assert any(note.startswith("rejected_sales: 3 rows") for note in report.notes)
+    left = read_arrow(lake, "rejected_sales", ["raw"]).column("raw").to_pylist()
+    assert {raw for raw in raws if raw in left} == {*raws} - {'{"customer_id": "1"}'}
+
+
+def test_the_details_of_skipped_events_are_read_by_the_keys_of_the_view() -> None:
+    two = EntitySet.of(["shop=a b,user=7"], {"shop": String, "user": Int64})
+    details = [
+        "amount | shop=a b user=7 at_ms=5",
+        "amount | shop=a b user=71 at_ms=5",
+        "amount | shop=a user=7 at_ms=null",
+        "x | shop=y user=8 at_ms=1 | shop=a b user=7 at_ms=-5",
+        "amount",
+    ]
+    assert two.of_skipped(details, ["shop", "user"]).tolist() == [True, False, False, True, False]

@@ -72,9 +72,9 @@ class StatusReader:
             views = {name: view.compiled for name, view in defined.items()}
         except PaimonFeaturesError as error:
             problems.append(f"the definitions cannot be read: {error}")
-        problems += [str(record.error()) for record in lost_records(lake)]
         jobs: list[JobStatus] = []
         try:
+            problems += [str(record.error()) for record in lost_records(lake)]
             jobs = read_jobs(lake, project.config.state_dir)
         except PaimonFeaturesError as error:
             problems.append(f"the jobs cannot be read: {error}")
@@ -83,7 +83,12 @@ class StatusReader:
             leases = read_leases(lake, time_ms)
         except PaimonFeaturesError as error:
             problems.append(f"the leases cannot be read: {error}")
-        online, view_states = self._store.read(lake, views, self._online, time_ms)
+        online: OnlineStatus | None = None
+        view_states: list[ViewStatus] = []
+        try:
+            online, view_states = self._store.read(lake, views, self._online, time_ms)
+        except PaimonFeaturesError as error:  # of a remote warehouse without a side folder, say
+            problems.append(f"the generations of views cannot be read: {error}")
         tables, rejected = self._tables.sizes(), self._tables.rejected()
         if online is not None and online.error is not None:
             problems.append(f"online store {online.where}: {online.error}")
