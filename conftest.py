@@ -134,6 +134,7 @@ SLOW = (
     "tests/monitoring",
     "tests/offline",
     "tests/online",
+    "tests/operations",
     "tests/planning",
     "tests/serving",
     "tests/setup",

@@ -107,6 +107,12 @@ class FlinkRest:
         """Counts and the latest of a job's checkpoints, in Flink's words."""
         return self._request(f"/jobs/{job_id}/checkpoints")
 
+    def restarts(self, job_id: str) -> int | None:
+        """How often a job was restarted after a failure, None if it does not report that."""
+        for metric in self._get_list(f"/jobs/{job_id}/metrics?get=numRestarts"):
+            return int(float(metric["value"]))
+        return None
+
     def source_records(self, job_id: str) -> int:
         """Rows that the job's sources have read since it started."""
         total = 0

@@ -72,7 +72,10 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "describe": "Show definitions.",
         "graph": "Show the lineage graph (text or SVG).",
         "import-feast": "Convert a Feast repository.",
+        "backup": "Copy the project while it runs.",
+        "restore": "Create a project from a backup.",
         "drop": "Drop unused generations and tables.",
+        "forget": "Delete an entity from all tables.",
     },
     "Run on Flink": {
         "ingest": "Ingest files, Kafka topics or change logs.",
@@ -84,6 +87,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "jobs": "List the project's jobs.",
         "cancel": "Stop a job with a savepoint.",
         "leases": "Show which process or job owns each table.",
+        "status": "Show jobs, freshness, sizes, leases, errors.",
         "records": "Show lost records of the warehouse; accept their loss.",
         "check": "Read the warehouse and report damaged files.",
         "maintain": "Compact small files and expire snapshots.",

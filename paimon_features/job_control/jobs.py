@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from paimon_features.errors import JobError, OwnershipError, UnknownNameError
-from paimon_features.flink_rest import FlinkRest
+from paimon_features.flink_rest import TIMEOUT_S, FlinkRest
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import Lake, generations, latest_snapshot, lease
 from paimon_features.tables.consumers import consumers
@@ -52,8 +52,11 @@ def lag_snapshots(lake: Lake, events: str, consumer: str) -> int:
     return 0 if newest is None else max(0, newest.id + 1 - following)
 
 
-def job_state(lake: Lake, record: GenerationRecord) -> str | None:
-    """The state of the generation's newest job, see ``JobRow``; None if it never had one."""
+def job_state(lake: Lake, record: GenerationRecord, timeout_s: float = TIMEOUT_S) -> str | None:
+    """The state of the generation's newest job, see ``JobRow``; None if it never had one.
+
+    ``timeout_s`` is how long its cluster may take to answer.
+    """
     job = record.job
     if job is None:
         return None
@@ -69,7 +72,7 @@ def job_state(lake: Lake, record: GenerationRecord) -> str | None:
     if job["local"] and not own:
         return "LOST"  # its client releases the lease, however the job ended
     try:
-        state = FlinkRest(job["rest"]).state(job["job_id"])
+        state = FlinkRest(job["rest"], timeout_s).state(job["job_id"])
     except JobError:
         return "UNKNOWN"
     if state is None:
@@ -95,11 +98,31 @@ def check_not_running(target: TileTarget) -> None:
 def list_jobs(lake: Lake) -> list[JobRow]:
     """The newest job of each generation of each view, running or not."""
     return [
-        _row(lake, record)
+        job_row(lake, record)
         for view in generations.views(lake)
         for record in generations.load(lake, view)
         if record.job is not None
     ]
+
+
+def job_row(lake: Lake, record: GenerationRecord, timeout_s: float = TIMEOUT_S) -> JobRow:
+    """The newest job of a generation that has one."""
+    job = record.job
+    assert job is not None
+    newest = latest_snapshot(lake, record.table)
+    streamed = newest is not None and newest.commit_identifier != BATCH_IDENTIFIER
+    return JobRow(
+        view=record.view,
+        generation=record.generation,
+        kind=job["kind"],
+        job_id=job["job_id"],
+        state=str(job_state(lake, record, timeout_s)),
+        where="local" if job["local"] else job["rest"],
+        since_ms=job["since_ms"],
+        snapshot=None if newest is None else newest.id,
+        committed_checkpoint=newest.commit_identifier if newest and streamed else None,
+        lag_snapshots=lag_snapshots(lake, job["events"], record.consumer),
+    )
 
 
 def cancel(target: TileTarget) -> str | None:
@@ -176,23 +199,4 @@ def _has_savepoint(target: TileTarget, job_id: str) -> bool:
     newest = target.ledger().newest
     return (
         newest is not None and newest.job_id == job_id and newest.path.name.startswith("savepoint-")
-    )
-
-
-def _row(lake: Lake, record: GenerationRecord) -> JobRow:
-    job = record.job
-    assert job is not None
-    newest = latest_snapshot(lake, record.table)
-    streamed = newest is not None and newest.commit_identifier != BATCH_IDENTIFIER
-    return JobRow(
-        view=record.view,
-        generation=record.generation,
-        kind=job["kind"],
-        job_id=job["job_id"],
-        state=str(job_state(lake, record)),
-        where="local" if job["local"] else job["rest"],
-        since_ms=job["since_ms"],
-        snapshot=None if newest is None else newest.id,
-        committed_checkpoint=newest.commit_identifier if newest and streamed else None,
-        lag_snapshots=lag_snapshots(lake, job["events"], record.consumer),
     )

@@ -16,6 +16,11 @@ from paimon_features.online.markers import Marker
 from paimon_features.serving.entities import EntityKeys
 from paimon_features.serving.response import ViewFreshness
 from paimon_features.serving.view_states import Epoch
+from paimon_features.windows import MINUTE_MS
+
+WARN_AFTER_MS = 5 * MINUTE_MS
+"""A view without ``max_staleness`` that has been behind for longer causes a warning. A running
+materializer confirms every second that an idle view is up to date."""
 
 
 class ViewRows:
@@ -210,3 +215,8 @@ def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int
         current_ms=current_ms,
         stale=bool(markers) and limit_ms is not None and clock_ms - current_ms > limit_ms,
     )
+
+
+def is_behind(freshness: ViewFreshness, now_ms: int) -> bool:
+    """Whether a view is behind for so long that its materializer must have stopped or be slow."""
+    return now_ms - freshness.current_ms > WARN_AFTER_MS

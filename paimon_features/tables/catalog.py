@@ -24,7 +24,7 @@ from paimon_features.errors import (
     TableError,
     UnknownNameError,
 )
-from paimon_features.tables import removals
+from paimon_features.tables import removals, side_format
 from paimon_features.tables.checksums import write_checksums
 from paimon_features.tables.claims import held
 from paimon_features.tables.ddl import arrow_schema, paimon_schema, paimon_schema_like
@@ -120,7 +120,8 @@ class Lake:
         ConfigurationError
             For an invalid URI, option or credentials, or a bucket that does not exist.
         TableError
-            If the object store is unreachable.
+            If the object store is unreachable, or a later release has changed the records of the
+            side folder.
         """
         text = os.fspath(warehouse)
         parts = urlsplit(text)
@@ -131,6 +132,7 @@ class Lake:
                     f"warehouses"
                 )
             folder = Path(unquote(parts.path) if parts.scheme else text).expanduser().resolve()
+            side_format.check(folder / SIDE_FOLDER)
             (folder / f"{database}.db").mkdir(parents=True, exist_ok=True)
             return cls(folder, database)
         storage = open_remote(text, options or {}, filesystem)
@@ -138,6 +140,8 @@ class Lake:
         if not storage.is_folder(f"{address}/{database}.db"):
             storage.make_folder(f"{address}/{database}.db")
         side = None if side_folder is None else Path(side_folder).expanduser().resolve()
+        if side is not None:
+            side_format.check(side)
         return cls(address, database, storage, side)
 
     @cached_property

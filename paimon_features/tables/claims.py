@@ -98,7 +98,7 @@ class Claims:
 
     def read(self, number: int) -> Claim | None:
         """The claim of a number, None if it does not exist."""
-        text = self.files.read(_claim(number))
+        text = self.files.read(claim_file(number))
         return None if text is None else Claim(number, json.loads(text))
 
     def follow(self, previous: Claim | None, content: Mapping[str, Any]) -> Claim | None:
@@ -106,10 +106,10 @@ class Claims:
         number = self._first() if previous is None else previous.number + 1
         made = Claim(number, {**content, "nonce": secrets.token_hex(8)})
         text = json.dumps(made.content, sort_keys=True, indent=1)
-        if not self.files.create(_claim(number), text):
+        if not self.files.create(claim_file(number), text):
             return None
         if number < (self._oldest() or 0):  # it was used and deleted, before this process looked
-            self.files.delete(_claim(number))
+            self.files.delete(claim_file(number))
             return None
         return made
 
@@ -120,8 +120,8 @@ class Claims:
         if keep > first:
             self.files.replace("oldest", str(keep))
             for number in range(first, keep):
-                self.files.delete(_claim(number))
-                self.files.delete(_beat(number))
+                self.files.delete(claim_file(number))
+                self.files.delete(beat_file(number))
 
     def follower(self, claim: Claim) -> Claim | None:
         """The newest claim if it follows this one, None while ``claim`` is the newest one.
@@ -144,7 +144,7 @@ class Claims:
 
     def beat(self, claim: Claim, count: int) -> None:
         """Publish the owner's heartbeat."""
-        self.files.replace(_beat(claim.number), f"{claim.nonce} {count}")
+        self.files.replace(beat_file(claim.number), f"{claim.nonce} {count}")
 
     def watch(
         self,
@@ -158,14 +158,14 @@ class Claims:
         Both a clock that jumps and a process that is paused have to look several times.
         """
         assert claim.beat_s is not None
-        known = self.files.read(_beat(claim.number))
+        known = self.files.read(beat_file(claim.number))
         since, looks = clock(), 0
         while looks < beats * _LOOKS_PER_BEAT or clock() - since < beats * claim.beat_s:
             sleep(claim.beat_s / _LOOKS_PER_BEAT)
             looks += 1
-            if self.files.read(_claim(claim.number + 1)) is not None:
+            if self.files.read(claim_file(claim.number + 1)) is not None:
                 return "followed"
-            if self.files.read(_beat(claim.number)) != known:
+            if self.files.read(beat_file(claim.number)) != known:
                 return "beating"
         return "silent"
 
@@ -201,11 +201,13 @@ class Claims:
         return self._oldest() or inherited + 1
 
 
-def _claim(number: int) -> str:
+def claim_file(number: int) -> str:
+    """The file that contains a claim."""
     return f"claim-{number}"
 
 
-def _beat(number: int) -> str:
+def beat_file(number: int) -> str:
+    """The file that contains the heartbeat of a claim."""
     return f"beat-{number}"
 
 

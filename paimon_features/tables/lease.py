@@ -341,6 +341,20 @@ def state_of(lake: Lake, record: LeaseRecord) -> str:
     return why
 
 
+def current_state(lake: Lake, record: LeaseRecord) -> tuple[str, str, int | None]:
+    """Whether the owner of a lease lives, the reason, and the time of its last heartbeat (UTC ms).
+
+    Unlike ``state_of`` it waits for nothing. The time is that of the file system, before the first
+    heartbeat that of the claim; None where it is unknown.
+    """
+    own = _claims(lake, record.table)
+    state, why = _liveness(record, own.read(record.number))
+    beat_ms = own.files.changed_ms(claims.beat_file(record.number))
+    if beat_ms is None:
+        beat_ms = own.files.changed_ms(claims.claim_file(record.number))
+    return state, why, beat_ms
+
+
 def _unowned(lake: Lake, table: str) -> int | None:
     """The number of the newest claim, once nobody owns the table; None if this process does."""
     key = lake.lease_key(table)

@@ -50,7 +50,7 @@ class Overwrite:
         self._rows += rows.num_rows
 
     def empty(self, **partition: Any) -> None:
-        """Empty a partition, for example ``tile_day=15046``."""
+        """Empty a partition, for example ``tile_day=15046``; without one, the whole table."""
         self._emptied.append(partition)
 
     def commit(self) -> int | None:
@@ -67,7 +67,10 @@ class Overwrite:
                 dropping = self._builder().new_commit()
                 try:
                     check()
-                    dropping.truncate_partitions(self._emptied)
+                    if {} in self._emptied:
+                        dropping.truncate_table()
+                    else:
+                        dropping.truncate_partitions(self._emptied)
                 finally:
                     dropping.close()
             if self._rows:

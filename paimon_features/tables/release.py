@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,6 +115,32 @@ def release_due(lake: Lake, source: EventSource, now_ms: int) -> Released:
     _enter(lake, source, fresh, user, number)
     events = recovered + fresh.num_rows
     return Released(number, events, int(again.sum()), len(late), next_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedCounts:
+    """Counts of a rejected table: ``rejected`` by reason, ``held`` events, ``released`` ones."""
+
+    rejected: Mapping[str, int]
+    held: int
+    released: int
+
+
+def count_rejected(lake: Lake, table: str, snapshot_id: int | None = None) -> RejectedCounts:
+    """Count the rows of a rejected table; reads two columns of all of them."""
+    counts: Counter[str] = Counter()
+    ended = released = 0
+    columns = ("reason", "ingest_id")
+    for batch in iter_batches(lake, table, columns, snapshot_id=snapshot_id):
+        pairs = zip(*(column.to_pylist() for column in batch.columns), strict=True)
+        for reason, ingest_id in pairs:
+            if reason in (RELEASED, DUPLICATE) and ingest_id.startswith(_PREFIX):
+                ended += 1
+                released += reason == RELEASED
+            else:
+                counts[reason] += 1
+    held = counts.pop(TIME_IN_FUTURE, 0) - ended
+    return RejectedCounts(dict(sorted(counts.items())), held, released)
 
 
 def _enter(lake: Lake, source: EventSource, rows: pa.Table, user: str, number: int) -> None:

@@ -24,7 +24,7 @@ def pins_above(lake: Lake, name: str, snapshot_id: int) -> list[str]:
     tags = [
         f"tag {tag!r} (snapshot {s.id})"
         for tag, s in tagged(lake, name).items()
-        if s.id > snapshot_id and not _automatic(tag)
+        if s.id > snapshot_id and not is_automatic(tag)
     ]
     held = [
         f"consumer {consumer!r} (has read up to {following - 1})"
@@ -90,5 +90,10 @@ def _released(pin: str, release: tuple[str, ...]) -> bool:
     return any(pin.startswith(f"consumer {consumer!r} ") for consumer in release)
 
 
-def _automatic(tag: str) -> bool:
+def is_automatic(tag: str) -> bool:
+    """Whether a tag has a name of Paimon's hourly tags.
+
+    >>> is_automatic("2011-12-09 10"), is_automatic("training_churn")
+    (True, False)
+    """
     return len(tag) == AUTOMATIC_TAG_LENGTH and tag[:4].isdigit() and tag[4] == "-"

@@ -165,6 +165,7 @@ def test_a_detached_stream_resumes_from_its_savepoint(
     with pytest.raises(OwnershipError, match=f"owned by Flink job {first}"):
         follow()
     await_true(lambda: rows() == 500)
+    assert FlinkRest(cluster.status().address or "").restarts(first) == 0
     job_id, savepoint = stop_cluster_job(lake, CLICKS)
     assert job_id == first
     assert savepoint is not None

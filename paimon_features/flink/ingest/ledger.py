@@ -199,6 +199,24 @@ class IngestLedger:
         """Drop the open run: none of its commits was made."""
         self._write({**self._read(), "open": None})
 
+    def forget_uncommitted(self) -> list[str]:
+        """Drop the runs whose rows are in neither table any more; returns the files of these.
+
+        For a table that was rolled back. Runs without any commit stay: their files have no rows.
+        """
+        gone = [
+            run
+            for run in self.runs()
+            if (run.events_snapshot, run.rejected_snapshot) != (None, None)
+            and self.committed(run) == (False, False)
+        ]
+        if gone:
+            ids = {run.id for run in gone}
+            state = self._read()
+            left = [raw for raw in state["runs"] if raw["id"] not in ids]
+            self._write({**state, "runs": left})
+        return [file.path for run in gone for file in run.files]
+
     def cluster_job(self) -> ClusterJob | None:
         """The job that was last submitted to a cluster; it may have ended since."""
         raw = self._read().get("job")

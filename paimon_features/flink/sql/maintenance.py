@@ -85,3 +85,12 @@ options => 'snapshot.expire.limit=1000000', retain_max => 5, retain_min => 1)"
     if keep_newest is not None:
         arguments += [f"retain_max => {keep_newest}", "retain_min => 1"]
     return f"CALL sys.expire_snapshots({', '.join(arguments)})"
+
+
+def delete_tag_sql(table: str, tag: str) -> str:
+    """Delete a tag, and the files that only it retained.
+
+    >>> delete_tag_sql("shop.events", "2011-12-09 10")
+    "CALL sys.delete_tag(`table` => 'shop.events', tag => '2011-12-09 10')"
+    """
+    return f"CALL sys.delete_tag(`table` => {literal(table)}, tag => {literal(tag)})"

@@ -21,23 +21,12 @@ from paimon_features.online.markers import Marker, ViewState
 from paimon_features.online.store import Evictions, evicted_keys, may_evict
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.response import ViewFreshness
-from paimon_features.serving.view_rows import worst_freshness
-from paimon_features.windows import MINUTE_MS
+from paimon_features.serving.view_rows import WARN_AFTER_MS, is_behind, worst_freshness
 
 TIMEOUT_S = 2.0
 """A store that has not responded within this time counts as not responding."""
 MAX_AGE_S = 0.5
 """The result of a probe is used for this long, however often it is requested."""
-
-
-WARN_AFTER_MS = 5 * MINUTE_MS
-"""A view without ``max_staleness`` that has been behind for longer causes a warning. A running
-materializer confirms every second that an idle view is up to date."""
-
-
-def is_behind(freshness: ViewFreshness, now_ms: int) -> bool:
-    """Whether a view is behind for so long that its materializer must have stopped or be slow."""
-    return now_ms - freshness.current_ms > WARN_AFTER_MS
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,10 @@ class ExclusiveFiles(ABC):
     def delete(self, name: str) -> None:
         """Delete a file, if it exists."""
 
+    def changed_ms(self, name: str) -> int | None:
+        """When a file was last replaced by the storage's clock, UTC ms; None if that is unknown."""
+        return None
+
 
 class FolderFiles(ExclusiveFiles):
     """Files of a folder, which ``create`` creates.
@@ -83,6 +87,12 @@ class FolderFiles(ExclusiveFiles):
 
     def delete(self, name: str) -> None:
         (self.folder / name).unlink(missing_ok=True)
+
+    def changed_ms(self, name: str) -> int | None:
+        try:
+            return (self.folder / name).stat().st_mtime_ns // 1_000_000
+        except FileNotFoundError:
+            return None
 
     def _temporary(self, name: str) -> Path:
         return self.folder / f".{name}.{secrets.token_hex(6)}.tmp"

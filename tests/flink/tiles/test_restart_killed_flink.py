@@ -22,6 +22,7 @@ from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.job_control.jobs import cancel, job_state, list_jobs
 from paimon_features.job_control.target import TileTarget
+from paimon_features.operations.status.jobs import read_jobs
 from paimon_features.project import Project
 from paimon_features.tables import snapshots
 from tests.flink.conftest import FEATURES
@@ -134,6 +135,11 @@ def test_a_running_job_is_listed_exclusive_and_stops_on_request(
     first.await_commit()
     (row,) = list_jobs(project.lake)
     assert (row.state, row.where, row.kind) == ("RUNNING", "local", "stream")
+    (job,) = read_jobs(project.lake, project.config.state_dir)
+    assert (job.state, job.job_id, job.restarts, job.last_error) == (
+        "RUNNING", row.job_id, 0, None
+    )  # fmt: skip
+    assert job.checkpoint is not None
     with pytest.raises(OwnershipError, match="Flink job"):
         submit(target)
     first.process.send_signal(signal.SIGINT)

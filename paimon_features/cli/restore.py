@@ -1,0 +1,49 @@
+"""``restore``: a project from a backup."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from paimon_features.cli._options import JSON, message_printer, time_ms, time_text
+from paimon_features.operations.backup import restore as run
+from paimon_features.operations.backup import set_back
+from paimon_features.project import Project
+
+
+@click.command()
+@click.argument("source", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("target", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--as-of",
+    help="Set all tables back to this time (UTC ms, or 2011-12-09T12:50:00), within the retention "
+    "of their snapshots and tags.",
+)
+@JSON
+def restore(source: Path, target: Path, as_of: str | None, as_json: bool) -> None:
+    """Create the project folder TARGET from the backup SOURCE.
+
+    A warehouse inside the project folder is restored inside TARGET; one elsewhere at its own path,
+    which must be empty. Owners of tables in the original are not owners of the copy, and its jobs
+    are LOST: 'submit VIEW --resume' continues from their checkpoints, 'materialize' makes the
+    online store again. If the original still runs, give the copy another [online] url or key_prefix
+    first.
+
+    \b
+    paimon-features restore /backups/shop-2026-11-25 /srv/shop
+    paimon-features restore /backups/shop-2026-11-25 /srv/noon --as-of 2026-11-25T12:00:00
+
+    After --as-of, jobs cannot continue from their checkpoints: 'backfill VIEW --rebuild' computes
+    the tiles of the events of that time.
+    """
+    time = None if as_of is None else time_ms(as_of)
+    made = run(source, target, message_printer(as_json))
+    if time is not None:
+        set_back(Project.open(target), time, message_printer(as_json))
+    if as_json:
+        click.echo(json.dumps({**asdict(made), "folder": str(target)}, indent=2))
+    else:
+        click.echo(f"{target}: project {made.project} as of {time_text(made.cut_ms)}")

@@ -1,0 +1,253 @@
+"""Copy a project to a folder, and back to another place.
+
+::
+
+    DEST/backup.json       written last: what is in the backup; without it, it is incomplete
+    DEST/warehouse/        the cut, and the files that its snapshots and checkpoints refer to
+    DEST/state/            the newest checkpoint of each job
+    DEST/project/          the configuration, the definitions file and the folder ``fitted``
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.clock import now_ms
+from paimon_features.config import FILE_NAME, read_config
+from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
+from paimon_features.job_control.jobs import release
+from paimon_features.operations.backup.cut import HOLD, Cut, take_cut
+from paimon_features.project import Project
+from paimon_features.tables import Lake
+from paimon_features.tables.catalog import SIDE_FOLDER
+from paimon_features.tables.consumers import (
+    delete_consumer,
+    earliest_snapshot_id,
+    register_consumer,
+)
+from paimon_features.tables.files import read_json, write_json
+from paimon_features.transformers.fitted_version import FOLDER as FITTED
+
+FORMAT = 1
+DESCRIPTION = "backup.json"
+_OF_THE_CUT = ("schema", "tag", "consumer", SIDE_FOLDER, "snapshot")
+_ATTEMPTS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """What a backup contains: the newest snapshot of each table (None: no commit), at ``cut_ms``.
+
+    ``files`` and ``bytes`` count all copied files.
+    """
+
+    project: str
+    database: str
+    cut_ms: int
+    tables: dict[str, int | None]
+    files: int
+    bytes: int
+
+
+def back_up(project: Project, target: Path, on_message: OnMessage = ignore_message) -> Backup:
+    """Copy a project, whose jobs and writers may run, into a new folder.
+
+    Snapshots are not expired meanwhile.
+
+    Raises
+    ------
+    ConfigurationError
+        If the warehouse is not a folder, or ``target`` exists and is not empty.
+    TableError
+        If there is no moment without a commit, or a table is dropped meanwhile.
+    """
+    lake, config = project.lake, project.config
+    lake.require_folder("a backup")
+    _check_empty(target)
+    target.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _copy_project(config.root, config.definitions, target / "project")
+    with _held(lake):
+        cut_ms = now_ms()
+        cut = take_cut(lake, config.state_dir)
+        on_message(f"the cut: {len(cut.snapshots)} tables, {len(cut.files):,} small files")
+        _write(target / "warehouse", cut.files)
+        _write(target / "state", cut.checkpoints)
+        for table, numbers in cut.snapshots.items():
+            _copy_table(lake, table, numbers, target / "warehouse")
+            on_message(f"{table}: copied")
+        _check_tags(lake, cut)
+    sizes = [path.stat().st_size for path in target.rglob("*") if path.is_file()]
+    made = Backup(
+        project.name,
+        lake.database,
+        cut_ms,
+        {table: max(numbers, default=None) for table, numbers in cut.snapshots.items()},
+        len(sizes),
+        sum(sizes),
+    )
+    write_json(target / DESCRIPTION, {"format": FORMAT, **asdict(made)})
+    return made
+
+
+def restore(source: Path, target: Path, on_message: OnMessage = ignore_message) -> Backup:
+    """Create a project folder, and its warehouse, from a backup.
+
+    Leases are released and jobs recorded as lost: those of the original have nothing to do with
+    the copy. They resume from their checkpoints by ``submit``. The online store is not touched.
+
+    Raises
+    ------
+    ConfigurationError
+        If the backup is incomplete or of a later version, or a folder to write is not empty.
+    """
+    made = describe(source)
+    _check_empty(target)
+    config = read_config(source / "project")
+    warehouse = _moved(Path(config.warehouse), source / "project", target)
+    state = _moved(config.state_dir, source / "project", target)
+    _check_empty(warehouse)
+    _check_empty(state)
+    shutil.copytree(source / "project", target, dirs_exist_ok=True)
+    shutil.copytree(source / "warehouse", warehouse, dirs_exist_ok=True)
+    if (source / "state").is_dir():
+        shutil.copytree(source / "state", state, dirs_exist_ok=True)
+    copied = sum(
+        path.is_file() for folder in (target, warehouse, state) for path in folder.rglob("*")
+    )
+    on_message(f"{copied:,} files copied")
+    lake = Project.open(target).lake
+    for table, newest in made.tables.items():
+        ended = release(lake, table)
+        if ended is not None:
+            on_message(f"{table}: {ended.holder} of the original does not own the copy")
+        folder = Path(lake.path(table)) / "snapshot"
+        if newest is not None and not (folder / f"snapshot-{newest}").is_file():
+            raise TableError(f"{source}: snapshot {newest} of table {table!r} is missing")
+    return made
+
+
+def describe(source: Path) -> Backup:
+    """What a backup contains.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none, it is incomplete, or of a later version.
+    """
+    document = read_json(source / DESCRIPTION)
+    if document is None:
+        raise ConfigurationError(
+            f"{source} has no {DESCRIPTION}: it is no backup, or the backup did not end"
+        )
+    if document.pop("format", None) != FORMAT:
+        raise ConfigurationError(
+            f"{source / DESCRIPTION} is not of format {FORMAT}: a later version wrote it; restore "
+            "it with that version"
+        )
+    return Backup(**document)
+
+
+@contextmanager
+def _held(lake: Lake) -> Iterator[None]:
+    """Retain all snapshots of all tables inside the block."""
+    held = []
+    try:
+        for table in lake.list():
+            for _ in range(_ATTEMPTS):
+                earliest = earliest_snapshot_id(lake, table)
+                try:
+                    register_consumer(lake, table, HOLD, earliest or 1)
+                    held.append(table)
+                    break
+                except SnapshotExpiredError:
+                    continue  # it expired just now
+        yield
+    finally:
+        for table in held:
+            if lake.exists(table):
+                delete_consumer(lake, table, HOLD)
+
+
+def _copy_table(lake: Lake, table: str, numbers: tuple[int, ...], warehouse: Path) -> None:
+    """Copy the files of a table that are written once.
+
+    Also those of no snapshot yet: the checkpoint of a job may refer to them. One that vanishes is
+    of none, because the snapshots are retained.
+    """
+    source = Path(lake.path(table))
+    target = warehouse / f"{lake.database}.db" / table
+    for path in sorted(source.rglob("*")):
+        relative = path.relative_to(source)
+        if relative.parts[0] in _OF_THE_CUT or path.name.startswith("."):
+            continue
+        if path.is_file():
+            (target / relative).parent.mkdir(parents=True, exist_ok=True)
+            try:
+                shutil.copyfile(path, target / relative)
+            except FileNotFoundError:
+                (target / relative).unlink(missing_ok=True)
+    snapshots = target / "snapshot"
+    snapshots.mkdir(parents=True, exist_ok=True)
+    for number in numbers:
+        try:
+            shutil.copyfile(
+                source / "snapshot" / f"snapshot-{number}", snapshots / f"snapshot-{number}"
+            )
+        except FileNotFoundError as error:
+            raise TableError(
+                f"table {table!r} was dropped or rolled back during the backup; repeat it into "
+                "another folder"
+            ) from error
+    if numbers:
+        (snapshots / "EARLIEST").write_text(str(numbers[0]))
+        (snapshots / "LATEST").write_text(str(numbers[-1]))
+
+
+def _check_tags(lake: Lake, cut: Cut) -> None:
+    """Raise if a tag was deleted while its files were copied."""
+    gone = [
+        path
+        for path in cut.files
+        if "/tag/" in path and not (Path(lake.warehouse) / path).is_file()
+    ]
+    if gone:
+        raise TableError(
+            f"the tag {gone[0]} was deleted during the backup, so its files may be missing; repeat "
+            "the backup into another folder"
+        )
+
+
+def _copy_project(root: Path, definitions: Path, target: Path) -> None:
+    target.mkdir()
+    shutil.copyfile(root / FILE_NAME, target / FILE_NAME)
+    folder = definitions.parent
+    if not folder.is_relative_to(root):
+        return  # it stays where it is
+    copy = target / folder.relative_to(root)
+    copy.mkdir(parents=True, exist_ok=True)
+    for path in folder.glob("*.py"):
+        shutil.copyfile(path, copy / path.name)
+    if (folder / FITTED).is_dir():
+        shutil.copytree(folder / FITTED, copy / FITTED)
+
+
+def _moved(path: Path, root: Path, target: Path) -> Path:
+    """A path of a project folder in another one; one outside stays where it is."""
+    return target / path.relative_to(root) if path.is_relative_to(root) else path
+
+
+def _write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+
+
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ConfigurationError(f"{folder} is not an empty folder; choose another one")

@@ -1,0 +1,316 @@
+"""Delete entities from a project, table by table; interrupted anywhere, it can be repeated.
+
+::
+
+    leases of all tables that can contain them                  or an error that names the owner
+    online records          found by key, and by the tiles of composite entities
+    request log, rejected rows, training sets, feedback, ...    one OVERWRITE commit per table
+    tiles of every generation
+    events                  last: until then a repetition finds all composite entities
+    online records          again: a materializer may have written one meanwhile
+
+A tile job reads the additions of the events table. Additions that it has not read yet would bring
+the entity back, so every generation with tiles must have read all events first.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from paimon_features.array_types import Bools
+from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.errors import GenerationError, OwnershipError
+from paimon_features.job_control.jobs import NOT_RUNNING, job_state
+from paimon_features.operations.forget.entities import EntitySet
+from paimon_features.operations.forget.online import delete_records
+from paimon_features.operations.forget.remains import Remaining, remaining
+from paimon_features.operations.forget.request_log import COLUMNS, LoggedEntities
+from paimon_features.operations.forget.rewriting import TableRows, delete_rows, find_rows
+from paimon_features.project import Project
+from paimon_features.serving.request_log.commit import served_table
+from paimon_features.serving.request_log.log import SALT_VARIABLE, salt_of_environment
+from paimon_features.tables import Lake, generations, iter_batches, latest_snapshot
+from paimon_features.tables.consumers import consumers
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.lease import acquire
+from paimon_features.tables.snapshots import Snapshot, snapshot_ids, snapshots
+from paimon_features.tables.specs import TILE_DAY, TILE_START
+
+REJECTED_PREFIX = "rejected_"
+
+
+@dataclass(frozen=True, slots=True)
+class TableDeletion:
+    """One table: ``rows`` of the entities in ``partitions``; ``snapshot`` without them, if any."""
+
+    table: str
+    rows: int
+    partitions: int
+    snapshot: int | None = None
+
+
+@dataclass
+class ForgetReport:
+    """What was deleted, or would be. ``notes`` say what was not searched or cannot be found."""
+
+    entities: int
+    dry_run: bool
+    tables: list[TableDeletion] = field(default_factory=list)
+    online: dict[str, int] = field(default_factory=dict)
+    remains: list[Remaining] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return sum(table.rows for table in self.tables)
+
+
+class Deletion:
+    """The deletion of some entities of a project.
+
+    ``online`` is false to leave the online store out.
+    """
+
+    def __init__(
+        self,
+        project: Project,
+        entities: EntitySet,
+        *,
+        online: bool = True,
+        on_message: OnMessage = ignore_message,
+    ) -> None:
+        self.project, self.lake, self.entities = project, project.lake, entities
+        self._online, self._say = online, on_message
+        self._views = {
+            name: view.compiled
+            for name, view in project.definitions.views.items()
+            if entities.are_keys_of(view.compiled.keys)
+        }
+
+    def dry_run(self) -> ForgetReport:
+        """What would be deleted; nothing is changed, and no lease is needed."""
+        report = ForgetReport(len(self.entities), True)
+        for found in self._find(self._composites(), report):
+            report.tables.append(_described(found))
+        report.remains = remaining(self.lake, [t.table for t in report.tables if t.rows])
+        self._note(report)
+        return report
+
+    def carry_out(self) -> ForgetReport:
+        """Delete them.
+
+        Raises
+        ------
+        OwnershipError
+            If a job or process owns one of the tables; nothing is deleted then.
+        GenerationError
+            If a generation has not read all events; nothing is deleted then.
+        OnlineStoreError
+            If the online store does not respond.
+        """
+        report = ForgetReport(len(self.entities), False)
+        with ExitStack() as leases:
+            for table in self._tables():
+                leases.enter_context(acquire(self.lake, table, purpose="delete entities"))
+            for record in self._generations():
+                self._check(record)
+            composites = self._composites()
+            self._delete_records(composites, report)
+            for found in self._find(composites, report):
+                if found.rows:
+                    self._say(f"{found.table}: deleting {found.rows:,} rows")
+                report.tables.append(_described(found, delete_rows(self.lake, found)))
+            self._delete_records(composites, report)
+        report.remains = remaining(self.lake, self._tables())
+        self._note(report)
+        return report
+
+    def _tables(self) -> list[str]:
+        """The tables that can contain the entities, in the order in which they are rewritten."""
+        log = served_table(self.project.name)
+        found = [
+            name
+            for name in self.lake.list()
+            if name == log
+            or (name.startswith(REJECTED_PREFIX) and self._may_reject(name))
+            or name in self._skipped()
+            or self.entities.are_keys_of(self.lake.schema(name).names)
+        ]
+        tiles = {record.table for record in self._generations()}
+        events = {source.table for source in self.project.definitions.sources.values()}
+
+        def rank(name: str) -> tuple[int, str]:
+            return (name in tiles) + 2 * (name in events or name.startswith("events_")), name
+
+        return sorted(found, key=rank)
+
+    def _may_reject(self, table: str) -> bool:
+        """Whether the events of a rejected table have the keys; also where that is unknown."""
+        schemas = {s.rejected_table: s.schema for s in self.project.definitions.sources.values()}
+        return table not in schemas or self.entities.are_keys_of(schemas[table])
+
+    def _generations(self) -> list[GenerationRecord]:
+        return [
+            r for view in generations.views(self.lake) for r in generations.load(self.lake, view)
+        ]
+
+    def _skipped(self) -> dict[str, list[str]]:
+        """The tables of skipped events that name these entities, with the keys of their views."""
+        out = {}
+        for record in self._generations():
+            reserved = (TILE_DAY, TILE_START)
+            keys = [k for k in self.lake.table(record.table).primary_keys if k not in reserved]
+            if self.entities.are_keys_of(keys) and self.lake.exists(record.skipped_table):
+                out[record.skipped_table] = keys
+        return out
+
+    def _skipped_by(self, keys: list[str]) -> Callable[[pa.Table], Bools]:
+        return lambda rows: self.entities.of_skipped(rows.column("detail").to_pylist(), keys)
+
+    def _check(self, record: GenerationRecord) -> None:
+        """Raise unless the generation's job has stopped after it had read all events."""
+        state = job_state(self.lake, record)
+        if state not in NOT_RUNNING:
+            raise OwnershipError(
+                f"generation {record.generation} of view {record.view!r} has a {state} job; "
+                f"'paimon-features cancel {record.view}' stops it, then repeat this command"
+            )
+        if record.job is None or latest_snapshot(self.lake, record.table) is None:
+            return
+        events = record.job["events"]
+        first = consumers(self.lake, events).get(record.consumer, 1)
+        unread = [s.id for s in _from(self.lake, events, first) if s.kind == "APPEND"]
+        if unread:
+            raise GenerationError(
+                f"generation {record.generation} of view {record.view!r} has not read "
+                f"{len(unread)} commits of {events!r}, which could bring a deleted entity back: "
+                f"'paimon-features submit {record.view} --bounded' reads them, or "
+                f"'paimon-features backfill {record.view} --rebuild' computes all tiles again; "
+                "drop a generation that is not needed any more"
+            )
+
+    def _composites(self) -> dict[str, list[tuple[Any, ...]]]:
+        """The complete keys of the entities, by view; those of more columns from the tiles."""
+        out: dict[str, list[tuple[Any, ...]]] = {}
+        for name, view in self._views.items():
+            keys = list(view.keys)
+            if set(keys) == set(self.entities.columns):
+                places = [self.entities.columns.index(key) for key in keys]
+                out[name] = [tuple(key[p] for p in places) for key in sorted(self.entities.keys)]
+                continue
+            found: set[tuple[Any, ...]] = set()
+            for record in generations.load(self.lake, name):
+                if latest_snapshot(self.lake, record.table) is None:
+                    continue
+                for batch in iter_batches(self.lake, record.table, keys):
+                    rows = pa.Table.from_batches([batch])
+                    own = rows.filter(pa.array(self.entities.mask(rows)))
+                    found.update(zip(*(c.to_pylist() for c in own.columns), strict=True))
+            out[name] = sorted(found)
+        return out
+
+    def _delete_records(
+        self, composites: dict[str, list[tuple[Any, ...]]], report: ForgetReport
+    ) -> None:
+        if not self._online:
+            return
+        for name, keys in composites.items():
+            view = self._views[name]
+            if view.is_online and keys:
+                deleted = delete_records(
+                    self.project.store, self.project.name, name, view.keys, keys
+                )
+                report.online[name] = report.online.get(name, 0) + deleted
+
+    def _find(
+        self, composites: dict[str, list[tuple[Any, ...]]], report: ForgetReport
+    ) -> Iterator[TableRows]:
+        """The rows of each table, found when the one before has been dealt with."""
+        skipped = self._skipped()
+        for table in self._tables():
+            if table == served_table(self.project.name):
+                yield self._find_logged(table, composites, report)
+            elif table.startswith(REJECTED_PREFIX):
+                unreadable = _Counter()
+                found = find_rows(self.lake, table, ("raw",), self._rejected(unreadable))
+                if unreadable.count:
+                    report.notes.append(
+                        f"{table}: {unreadable.count:,} rows have no readable key (they are not "
+                        "JSON, or lack the column) and stay; see the table's column raw"
+                    )
+                yield found
+            elif table in skipped:
+                yield find_rows(self.lake, table, ("detail",), self._skipped_by(skipped[table]))
+            else:
+                yield find_rows(self.lake, table, self.entities.columns, self.entities.mask)
+
+    def _find_logged(
+        self, table: str, composites: dict[str, list[tuple[Any, ...]]], report: ForgetReport
+    ) -> TableRows:
+        newest = latest_snapshot(self.lake, table)
+        keys = {n: list(v.compiled.keys) for n, v in self.project.definitions.views.items()}
+        salt = salt_of_environment() if os.environ.get(SALT_VARIABLE) else None
+        logged = LoggedEntities(self.entities, keys, composites, salt)
+        if newest is not None:
+            logged.scan(self.lake, table, newest.id)
+        if logged.hidden:
+            report.notes.append(
+                f"{table}: {logged.hidden:,} rows have entities hashed with another salt and were "
+                f"not compared; set {SALT_VARIABLE} to the servers' salt and repeat this"
+            )
+        return find_rows(self.lake, table, COLUMNS, logged.mask)
+
+    def _rejected(self, unreadable: _Counter) -> Callable[[pa.Table], Bools]:
+        def mask(rows: pa.Table) -> Bools:
+            found = [self.entities.of_document(text) for text in rows.column("raw").to_pylist()]
+            unreadable.count += sum(one is None for one in found)
+            return np.array([one is True for one in found], np.bool_)
+
+        return mask
+
+    def _note(self, report: ForgetReport) -> None:
+        sources = {view.source.name for view in self._views.values()}
+        others = [
+            name
+            for name, view in self.project.definitions.views.items()
+            if view.compiled.source.name in sources and name not in self._views
+        ]
+        if others:
+            report.notes.append(
+                f"tiles of {', '.join(sorted(others))} have other entities: they keep what these "
+                "events added to them, until 'paimon-features backfill VIEW --rebuild'"
+            )
+        spool = self.project.config.serve.request_log
+        if spool is not None and spool.is_dir() and any(spool.rglob("*.*")):
+            report.notes.append(
+                f"files of the request log in {spool} were not searched; 'paimon-features "
+                "request-log' ingests them, then repeat this"
+            )
+        report.notes.append(
+            "not searched: files outside the warehouse (inputs, exports, caches of trainers, "
+            "models, backups), fitted transformers, monitoring reports, states of iterations"
+        )
+
+
+@dataclass
+class _Counter:
+    count: int = 0
+
+
+def _described(found: TableRows, snapshot: int | None = None) -> TableDeletion:
+    return TableDeletion(found.table, found.rows, len(found.partitions), snapshot)
+
+
+def _from(lake: Lake, table: str, first: int) -> Sequence[Snapshot]:
+    newest = latest_snapshot(lake, table)
+    if newest is None or first > newest.id:
+        return ()
+    oldest = snapshot_ids(lake, table)[0]
+    return list(snapshots(lake, table, max(first, oldest)))

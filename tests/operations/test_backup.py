@@ -1,0 +1,305 @@
+"""Backups of a project at work: what is restored continues exactly, and takes nothing twice."""
+
+from __future__ import annotations
+
+import json
+import stat
+import threading
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from paimon_features.clock import now_ms
+from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
+from paimon_features.flink.ingest.ledger import IngestLedger
+from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.job_control import backfill as job_control
+from paimon_features.local import backfill_job
+from paimon_features.operations.backup import back_up, copying, past
+from paimon_features.operations.backup.cut import HOLD, take_cut
+from paimon_features.schema import Int64
+from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
+from paimon_features.tables.consumers import consumers
+from paimon_features.tables.lease import acquire, holder_of
+from paimon_features.tables.records import lost_records
+from paimon_features.tables.specs import feedback_spec
+from paimon_features.tables.tags import create_tag, delete_tag
+from paimon_features.tables.writer import EventWriter
+from paimon_features.verification.parity import verify
+from tests.operations.conftest import Shop
+
+pytestmark = pytest.mark.redis
+
+
+def restored(shop: Shop, source: Path, name: str = "restored") -> Shop:
+    """The project of a backup in another place."""
+    target = source.parent / name
+    shop.run_plain("restore", str(source), str(target))
+    copy = Shop(target)
+    copy.now_ms = shop.now_ms
+    assert lost_records(copy.project.lake) == []
+    return copy
+
+
+def customers(shop: Shop) -> list[int | None]:
+    found = read_arrow(shop.project.lake, "events_sales", ["customer_id"]).column(0)
+    return [value for value in found.to_pylist() if value is not None]
+
+
+def assert_exact(shop: Shop) -> None:
+    """Tiles, online store and events agree."""
+    shop.run("materialize", "spend")
+    report = verify(shop.project, "spend", settle_s=0.0)
+    assert report.ok, report.differences
+    assert report.compared
+
+
+def test_a_project_whose_writer_does_not_stop_is_restored_without_loss_or_duplicate(
+    shop: Shop, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    project = shop.project
+    writer = EventWriter.of(project.lake, project.definitions.sources["sales"], now_ms)
+    stop, done, running = threading.Event(), [0], threading.Event()
+
+    def sale(number: int, into: EventWriter) -> None:
+        rows = {"customer_id": [1_000 + number], "country": ["DE"], "amount": [number]}
+        at = pa.array([shop.now_ms - 5_000], pa.int64())
+        table = pa.table({**rows, "at_ms": at})
+        into.write(table, commit_user="till", commit_identifier=number)
+
+    def write() -> None:
+        while not stop.wait(0.02):
+            sale(done[0] + 1, writer)
+            done[0] += 1
+            running.set()
+
+    thread = threading.Thread(target=write)
+    with acquire(project.lake, "events_sales"):
+        thread.start()
+        try:
+            assert running.wait(60)
+            before = done[0]
+            made = back_up(shop.project, tmp_path / "backup")
+            after = done[0] + 1
+        finally:
+            stop.set()
+            thread.join()
+        assert consumers(project.lake, "events_sales").get(HOLD) is None
+        copy = restored(shop, tmp_path / "backup")
+
+    sales = sorted(c for c in customers(copy) if c and c > 1_000)
+    assert sales == list(range(1_001, 1_001 + len(sales)))
+    assert before <= len(sales) <= after
+    newest = latest_snapshot(copy.project.lake, "events_sales")
+    assert newest is not None
+    assert made.tables["events_sales"] == newest.id
+    # the writer repeats what it is not sure of, and goes on
+    again = EventWriter.of(copy.project.lake, copy.project.definitions.sources["sales"], now_ms)
+    with acquire(copy.project.lake, "events_sales"):
+        for number in range(max(1, len(sales) - 3), len(sales) + 4):
+            sale(number, again)
+    assert sorted(c for c in customers(copy) if c and c > 1_000) == list(
+        range(1_001, 1_004 + len(sales))
+    )
+    copy.run("backfill", "spend", "--rebuild")
+    assert_exact(copy)
+
+
+@pytest.mark.parametrize("moment", ["computing", "committed"])
+def test_a_backup_during_a_backfill_continues_with_it(
+    moment: str,
+    shop: Shop,
+    tmp_path: Path,
+    redis_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    folder = tmp_path / "backup"
+
+    def copy_first(*arguments: Any) -> Any:
+        back_up(shop.project, folder)
+        return job_control.end_backfill(*arguments)
+
+    def copy_once(_: object) -> None:
+        if not folder.exists():
+            back_up(shop.project, folder)
+
+    if moment == "committed":
+        monkeypatch.setattr(backfill_job, "end_backfill", copy_first)
+        shop.project.jobs.backfill("spend", rebuild=True)
+    else:
+        shop.project.jobs.backfill("spend", rebuild=True, report=copy_once)
+    copy = restored(shop, folder)
+    assert holder_of(copy.project.lake, "tiles_spend_g1") is None
+    jobs = {job["view"]: job["state"] for job in copy.json("jobs")}
+    assert jobs == {"spend": "LOST", "lands": "STOPPED", "pairs": "STOPPED"}
+    copy.run("backfill", "spend")
+    assert_exact(copy)
+
+
+@pytest.mark.parametrize("moment", ["begun", "committed", "finished"])
+def test_files_enter_once_wherever_an_ingest_was(moment: str, shop: Shop, tmp_path: Path) -> None:
+    project = shop.project
+    ledger = IngestLedger(project.lake, project.definitions.sources["sales"])
+    file = InputFile(tmp_path / "a.csv", 12, "f00d", "csv")
+    folder = tmp_path / "backup"
+    events = read_arrow(project.lake, "events_sales").slice(0, 1)
+
+    with acquire(project.lake, "events_sales"):
+        run = ledger.begin([file], {}, now_ms())
+        if moment == "begun":
+            back_up(project, folder)
+        time_ms = pa.array([run.time_ms], pa.int64())
+        place = events.schema.get_field_index("ingest_time_ms")
+        rows = events.set_column(place, "ingest_time_ms", time_ms)
+        user = f"ingest-{run.id}_{'0' * 8}-0000-0000-0000-{'0' * 12}"
+        snapshot = append_arrow(
+            project.lake, "events_sales", rows, commit_user=user, commit_identifier=1
+        )
+        if moment == "committed":
+            back_up(project, folder)
+        ledger.finish(run, snapshot, None)
+        if moment == "finished":
+            back_up(project, folder)
+
+    copy = restored(shop, folder).project
+    there = IngestLedger(copy.lake, copy.definitions.sources["sales"])
+    there.check()
+    assert (there.open_run() is not None) == (moment != "finished")
+    assert there.committed(run)[0] == (moment != "begun")
+    assert bool(there.choose([file]).new) == (moment != "finished")
+
+
+def test_a_cut_is_one_moment_although_commits_go_on(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from paimon_features.operations.backup import cut
+
+    real, reads = cut._contents, [0]
+    project = shop.project
+
+    def committing(*arguments: Any) -> Any:
+        reads[0] += 1
+        if reads[0] in (2, 5, 9):  # in the middle of the first attempts
+            shop.sell([(7, "DE", 1, -100)])
+        return real(*arguments)
+
+    monkeypatch.setattr(cut, "_contents", committing)
+    found = take_cut(project.lake, project.config.state_dir)
+    monkeypatch.setattr(cut, "_contents", real)
+    assert found == take_cut(project.lake, project.config.state_dir)
+    assert found.snapshots["events_sales"][-1] == 4
+
+    reads[0] = 0
+    monkeypatch.setattr(cut, "_contents", lambda *a: (shop.sell([(7, "DE", 1, -100)]), real(*a))[1])
+    with pytest.raises(TableError, match="committed all the time"):
+        take_cut(project.lake, project.config.state_dir, timeout_s=0.0)
+
+
+def test_tags_and_consumers_are_restored_and_a_deleted_tag_fails_the_backup(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = shop.project.lake
+    create_tag(lake, "events_sales", "kept", 1)
+    shop.run("backup", str(tmp_path / "backup"))
+    assert stat.S_IMODE((tmp_path / "backup").stat().st_mode) == 0o700
+    copy = restored(shop, tmp_path / "backup").project.lake
+    assert consumers(copy, "events_sales") == consumers(lake, "events_sales") != {}
+    assert HOLD not in consumers(lake, "events_sales")
+    assert (Path(copy.path("events_sales")) / "tag" / "tag-kept").is_file()
+
+    real = copying._copy_table
+
+    def deleting(*arguments: Any) -> None:
+        real(*arguments)
+        delete_tag(lake, "events_sales", "kept")
+
+    monkeypatch.setattr(copying, "_copy_table", deleting)
+    with pytest.raises(TableError, match="tag was deleted|tag .* was deleted"):
+        back_up(shop.project, tmp_path / "second")
+    with pytest.raises(ConfigurationError, match="did not end"):
+        copying.restore(tmp_path / "second", tmp_path / "nowhere")
+
+
+def test_what_cannot_be_restored_is_refused(shop: Shop, tmp_path: Path) -> None:
+    folder = tmp_path / "backup"
+    found = shop.json("backup", str(folder))
+    assert found["tables"]["events_sales"] == 1
+    assert "is not an empty folder" in shop.run("backup", str(folder), code=2).output
+    shop.run_plain("restore", str(folder), str(shop.folder), code=2)
+    document = json.loads((folder / "backup.json").read_text())
+    (folder / "backup.json").write_text(json.dumps({**document, "format": 2}))
+    refused = shop.run_plain("restore", str(folder), str(tmp_path / "x"), code=2)
+    assert "a later version wrote it" in refused.output
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_lost_online_store_and_a_lost_side_folder_are_made_again(
+    served: Shop, tmp_path: Path
+) -> None:
+    import shutil
+
+    served.run("backup", str(tmp_path / "backup"))
+    side = served.project.lake.side_folder
+    shutil.rmtree(side)
+    assert served.run("records", code=1)
+    # the runbook: the folder of the newest backup, then nobody owns a table
+    copied = tmp_path / "backup" / "warehouse" / side.name
+    shutil.copytree(copied, side)
+    assert served.run("records").exit_code == 0
+    served.sell([(3, "FR", 5, -10)])
+    served.run("backfill", "spend", "--rebuild")
+    served.project.store.delete([key for page in served.project.store.scan(b"*") for key in page])
+    assert_exact(served)
+
+
+def test_a_copy_is_set_back_to_a_point_in_time(
+    shop: Shop, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    project = shop.project
+    ledger = IngestLedger(project.lake, project.definitions.sources["sales"])
+    first = latest_snapshot(project.lake, "events_sales")
+    assert first is not None
+    before = sorted(map(str, read_arrow(project.lake, "events_sales").to_pylist()))
+
+    late = InputFile(tmp_path / "late.csv", 12, "f00d", "csv")
+    with acquire(project.lake, "events_sales"):
+        run = ledger.begin([late], {}, now_ms())
+    shop.sell([(9, "DE", 1, -10)])
+    with acquire(project.lake, "events_sales"):
+        ledger.finish(run, 2, None)
+    create_tag(project.lake, "events_sales", "later", 2)
+    feedback = feedback_spec("feedback_loop", {"customer_id": Int64})
+    project.lake.create(feedback)
+    append_arrow(project.lake, feedback.name, pa.table({"customer_id": [1], "loss": [0.5]}))
+    shop.run("backup", str(tmp_path / "backup"))
+
+    target = tmp_path / "past"
+    shop.run_plain("restore", str(tmp_path / "backup"), str(target), "--as-of", str(first.time_ms))
+    copy = Shop(target)
+    copy.now_ms = shop.now_ms
+    lake = copy.project.lake
+    assert sorted(map(str, read_arrow(lake, "events_sales").to_pylist())) == before
+    assert read_arrow(lake, "feedback_loop").num_rows == 0
+    there = IngestLedger(lake, copy.project.definitions.sources["sales"])
+    assert there.choose([late]).new == (late,)
+    assert latest_snapshot(lake, "tiles_spend_g1") is not None
+    copy.sell([(9, "FR", 2, -10)])
+    copy.run("backfill", "spend", "--rebuild")
+    assert_exact(copy)
+
+    refused = tmp_path / "refused"
+    monkeypatch.setattr(past, "snapshot_as_of", gone)
+    error = shop.run_plain(
+        "restore", str(tmp_path / "backup"), str(refused), "--as-of", str(first.time_ms), code=1
+    )
+    assert "cannot be set back" in error.output
+    assert len(customers(Shop(refused))) == len(customers(shop))
+
+
+def gone(*_: object) -> None:
+    raise SnapshotExpiredError("the snapshot has expired")
