@@ -93,8 +93,7 @@ MUTANTS: Sequence[Mutant] = [
     ),
     *_mutants(
         "paimon_features/materialize/apply.py",
-        "tests/materialize/test_crashes.py tests/materialize/test_lost_records.py "
-        "tests/materialize/test_materializer.py",
+        "tests/materialize/test_apply.py tests/materialize/test_lost_records.py",
         ("batch = batch.select(places[~np.array(done, bool)])", "batch = batch.select(places[:0])"),
         ("missing([e for e, b in zip(batch.entities, old, strict=True) if b is None])", "pass"),
         ("if raw is None or not raw.startswith(self._guard.expected):", "if False:"),
@@ -129,9 +128,9 @@ MUTANTS: Sequence[Mutant] = [
     # epochs of an iteration
     *_mutants(
         "paimon_features/iteration/tracker.py",
-        "paimon_features/iteration/tracker.py tests/iteration/test_semantics_epochs.py "
+        "tests/iteration/test_tracker.py tests/iteration/test_semantics_epochs.py "
         "tests/iteration/test_semantics_termination.py tests/iteration/test_naive_differential.py",
-        ("epoch <= self._rounds[channel]", "epoch < self._rounds[channel]"),
+        ("if self._ended[channel] or epoch <= self._rounds[channel]:", "if False:"),
         ("return (last, END) if last > before else (END,)", "return (END,)"),
         ("return min(\n            END if ended", "return max(\n            END if ended"),
     ),

@@ -220,6 +220,17 @@ def test_an_unfinished_backfill_starts_again_on_emptied_tables() -> None:
     assert decide_backfill(replace(unfinished, tables=EMPTY.tables)) is False
 
 
+def test_an_unfinished_backfill_does_not_empty_tables_with_rows_of_others() -> None:
+    unfinished = replace(BACKFILLED, backfilled=False)
+    foreign = TableHistory("tiles_spend_g1", (snapshot(1, BATCH_IDENTIFIER, "someone"),))
+    streamed = history(7)
+    for table in (foreign, streamed):
+        with pytest.raises(GenerationError, match="backfill spend --rebuild"):
+            decide_backfill(replace(unfinished, tables=(table, unfinished.tables[1])))
+    with pytest.raises(GenerationError, match="backfill spend --rebuild"):
+        decide_backfill(replace(unfinished, commit_user=None))
+
+
 # -- rolling back ------------------------------------------------------------------------------
 
 
