@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 from collections.abc import Callable
 from copy import copy
@@ -16,6 +17,8 @@ from paimon_features.schema import Int64
 from paimon_features.tables import append_arrow
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
+from paimon_features.testing.sizes import every_seed
+from tests.tables.harm import harm
 from tests.tables.ways_of_reading import EVENTS, READS, TILES, sorted_rows, write
 from trainer_bridge import SnapshotReader
 from trainer_bridge.blocks.layout import Layout
@@ -109,13 +112,19 @@ def test_a_moved_table_of_every_engine_is_merged_and_filtered(
     assert rows(Lake.open(moved(tmp_path / "w"), "shop")) == before
 
 
-@pytest.mark.parametrize("name", ["masks", "complete", "folded", "layers"])
-def test_a_selection_of_other_files_is_not_used(tmp_path: Path, name: str) -> None:
-    lake = Lake.open(tmp_path / "w", "shop")
+@pytest.fixture(scope="module")
+def layout(tmp_path_factory: pytest.TempPathFactory) -> Layout:
+    """Files that merge, under a condition."""
+    lake = Lake.open(tmp_path_factory.mktemp("layout") / "w", "shop")
     write(lake)
     append_arrow(lake, TILES, TILE_ROWS)
-    layout = read_layout(lake, TILES, 4, 200, where="n > 3")
-    assert layout.num_rows < 300
+    found = read_layout(lake, TILES, 4, 200, where="n > 3")
+    assert found.num_rows < 300
+    return found
+
+
+@pytest.mark.parametrize("name", ["masks", "complete", "folded", "layers"])
+def test_a_selection_of_other_files_is_not_used(layout: Layout, tmp_path: Path, name: str) -> None:
     cache = MaskCache(tmp_path / "masks", layout.selector.data_files, "n > 3")
     units = units_of(layout)
     cache.save(layout.selection)
@@ -137,3 +146,20 @@ def test_rows_that_were_not_examined_are_an_error(tmp_path: Path) -> None:
     units = units_of(layout)
     with pytest.raises(TableError, match="it is not known which of its 300 rows are read"):
         list(row_groups(layout.selector, units, RowSelection(), 200))
+
+
+@every_seed(60)
+def test_a_damaged_cache_is_a_missing_one(layout: Layout, tmp_path: Path, seed: int) -> None:
+    cache = MaskCache(tmp_path, layout.selector.data_files, "n > 3")
+    cache.save(layout.selection)
+    (path,) = tmp_path.iterdir()
+    content, dice = path.read_bytes(), random.Random(seed)
+    how = harm(dice, path, [path])
+    found = cache.load(units_of(layout))
+    assert found == (layout.selection if path.read_bytes() == content else None), how
+
+
+def test_the_caches_of_an_earlier_version_are_deleted(layout: Layout, tmp_path: Path) -> None:
+    (tmp_path / "0123.npz").write_bytes(b"PK")
+    MaskCache(tmp_path, layout.selector.data_files, "n > 3").save(layout.selection)
+    assert [path.suffix for path in tmp_path.iterdir()] == [".masks"]

@@ -1,7 +1,8 @@
 """Row selections on disk: opening a snapshot a second time reads no keys.
 
 There is a file per set of data files, rules and condition, named by their hash. Data files never
-change, so it stays valid. It can be deleted at any time.
+change, so it stays valid. It can be deleted at any time. It contains a digest, one line of JSON,
+the masks and the layers; a file that does not match its digest counts as missing.
 
 Files are named relative to the folder of their table: a warehouse that was moved, restored
 elsewhere or mounted under another path has other paths, and the same masks.
@@ -20,13 +21,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.row_selection import MergeUnit, RowSelection, fold_path
 
 _VERSION = 4
-_PARTS = ("masks", "layers")
+_DIGEST_BYTES = 16
 _KEPT = 8
 """Files in the folder of a table; the least recently used are deleted first."""
 
@@ -39,7 +38,7 @@ class MaskCache:
         prefix = f"{source.lake.path(source.content.table)}/"
         self._names = {path: path.removeprefix(prefix) for path in source.files}
         self._names |= {f"fold:{path}": f"fold:{name}" for path, name in self._names.items()}
-        self._path = folder / f"{self._key(prefix, condition)}.npz"
+        self._path = folder / f"{self._key(prefix, condition)}.masks"
 
     def _key(self, prefix: str, condition: str | None) -> str:
         """A hash of everything that the masks depend on."""
@@ -62,9 +61,9 @@ class MaskCache:
     def load(self, units: Sequence[MergeUnit]) -> RowSelection | None:
         """The stored selection of exactly these units; None if it is missing or damaged."""
         try:
-            with np.load(self._path, allow_pickle=False) as stored:
-                head = json.loads(bytes(stored["head"]).decode())
-                masks, layers = (_apart(head[name], stored[name].tobytes()) for name in _PARTS)
+            head, body = _parsed(self._path.read_bytes())
+            masks = _apart(head["masks"], body[: head["layers_at"]])
+            layers = _apart(head["layers"], body[head["layers_at"] :])
             with contextlib.suppress(OSError):
                 os.utime(self._path)
             paths = {name: path for path, name in self._names.items()}
@@ -75,7 +74,7 @@ class MaskCache:
                 {paths[name]: steps for name, steps in layers.items()},
                 head["counts"],
             )
-        except (OSError, ValueError, KeyError):
+        except (OSError, _DamagedError):
             return None
         return found if self._is_of(found, units) else None
 
@@ -101,18 +100,22 @@ class MaskCache:
             "complete": sorted(self._names[path] for path in found.complete),
             "folded": {self._names[path]: rows for path, rows in found.folded.items()},
             "counts": found.counts,
+            "layers_at": sum(map(len, found.masks.values())),
         }
-        arrays = {}
-        for name in _PARTS:
-            head[name] = {self._names[path]: len(bits) for path, bits in parts[name].items()}
-            arrays[name] = np.frombuffer(b"".join(parts[name].values()), np.uint8)
-        arrays["head"] = np.frombuffer(json.dumps(head).encode(), np.uint8)
+        for name, bits_of in parts.items():
+            head[name] = {self._names[path]: len(bits) for path, bits in bits_of.items()}
+        line = json.dumps(head).encode() + b"\n"
+        body = [line, *found.masks.values(), *found.layers.values()]
+        digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+        for part in body:
+            digest.update(part)
         with contextlib.suppress(OSError):
             self._folder.mkdir(parents=True, exist_ok=True)
             handle, temporary = tempfile.mkstemp(".part", dir=self._folder)
             try:
                 with os.fdopen(handle, "wb") as file:
-                    np.savez(file, **arrays)
+                    file.write(digest.digest())
+                    file.writelines(body)
                 os.replace(temporary, self._path)
             except BaseException:
                 os.unlink(temporary)
@@ -120,12 +123,27 @@ class MaskCache:
             _trim(self._folder)
 
 
-def _apart(sizes: Mapping[str, int], together: bytes) -> dict[str, bytes]:
+class _DamagedError(Exception):
+    """The file is not what was written."""
+
+
+def _parsed(content: bytes) -> tuple[dict[str, Any], memoryview]:
+    """The first line of a file, and what follows it."""
+    stored, text = content[:_DIGEST_BYTES], memoryview(content)[_DIGEST_BYTES:]
+    # nothing is parsed that is not what was written, so nothing can fail later
+    if hashlib.blake2b(text, digest_size=_DIGEST_BYTES).digest() != stored:
+        raise _DamagedError
+    end = content.index(b"\n", _DIGEST_BYTES)
+    head: dict[str, Any] = json.loads(content[_DIGEST_BYTES:end])
+    return head, memoryview(content)[end + 1 :]
+
+
+def _apart(sizes: Mapping[str, int], together: memoryview) -> dict[str, bytes]:
     cuts = [0, *itertools.accumulate(sizes.values())]
-    return {p: together[a:b] for p, (a, b) in zip(sizes, pairwise(cuts), strict=True)}
+    return {p: bytes(together[a:b]) for p, (a, b) in zip(sizes, pairwise(cuts), strict=True)}
 
 
 def _trim(folder: Path) -> None:
-    found = sorted(folder.glob("*.npz"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in found[_KEPT:]:
+    found = sorted(folder.glob("*.masks"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in (*found[_KEPT:], *folder.glob("*.npz")):  # an earlier version's files
         path.unlink(missing_ok=True)
