@@ -46,7 +46,6 @@ from paimon_features.tables.snapshots import (
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS, rejected_spec
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.times import conform as in_milliseconds
-from paimon_features.times import is_time
 from paimon_features.windows import DAY_MS
 
 
@@ -264,10 +263,10 @@ def conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
 
 
 def _as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if is_time(column.type) or pa.types.is_timestamp(kind):
-        # a cast would reject finer ticks, and take those of other units for milliseconds
-        return pa.chunked_array([in_milliseconds(part, kind) for part in column.chunks], kind)
-    return column.cast(kind)
+    if column.type == kind:
+        return column
+    # a cast would reject finer ticks, and take those of other units for milliseconds
+    return pa.chunked_array([in_milliseconds(part, kind) for part in column.chunks], kind)
 
 
 @dataclass(frozen=True, slots=True)
