@@ -182,7 +182,8 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
     found = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
     own = any(s is not None and s.commit_user == commit_user for s in found)
     # a tag may be of an older commit than those whose snapshots have expired
-    if content is None and not own and ids[:1] != [1] and record.is_marked():
+    seen = since + 1 if content is not None else 1
+    if not own and (not ids or ids[0] > seen) and record.is_lost():
         raise record.error()
     if known is None:
         found += tagged(lake, name).values()
