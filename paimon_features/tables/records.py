@@ -21,7 +21,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from paimon_features.errors import RecordLostError
+from paimon_features.errors import DamagedFileError, RecordLostError
 from paimon_features.tables.catalog import SIDE_FOLDER, Lake
 from paimon_features.tables.files import write_json
 from paimon_features.tables.sealed_json import Document, read_document, seal, stored_document
@@ -186,9 +186,19 @@ class Record:
 
 
 def lost_records(lake: Lake) -> list[Record]:
-    """The records of all tables that were written and do not exist, or are older, in order."""
+    """The records of all tables that were written and do not exist, or are older, in order.
+
+    Those that are damaged, or whose mark is, are left out: ``scrub`` finds them.
+    """
     tables: list[str | None] = [None, *lake.list()]
-    return [record for table in tables for record in _marked(lake, table) if record.is_lost()]
+    return [record for table in tables for record in _marked(lake, table) if _is_lost(record)]
+
+
+def _is_lost(record: Record) -> bool:
+    try:
+        return record.is_lost()
+    except DamagedFileError:
+        return False
 
 
 def record_names(lake: Lake, kind: str, table: str) -> set[str]:
@@ -199,7 +209,10 @@ def record_names(lake: Lake, kind: str, table: str) -> set[str]:
 def _marked(lake: Lake, table: str | None) -> Iterator[Record]:
     folder = _marks(lake, table)
     for entry in sorted(lake.storage.names(folder)):
-        content = _content(lake, f"{folder}/{entry}")
+        try:
+            content = _content(lake, f"{folder}/{entry}")
+        except DamagedFileError:
+            continue
         if entry.startswith(_REMOVALS_OF):
             name = entry.removeprefix(_REMOVALS_OF).removesuffix(".json")
             if content is not None and not content.get("accepted", False):

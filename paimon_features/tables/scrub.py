@@ -24,8 +24,8 @@ import pyarrow.compute as pc
 from paimon_features.errors import DamagedFileError, PaimonFeaturesError, SnapshotExpiredError
 from paimon_features.tables.catalog import SCHEMA_FILE, SIDE_FOLDER, Lake
 from paimon_features.tables.content import KEY_PREFIX
-from paimon_features.tables.deltas import raw_snapshot
-from paimon_features.tables.metadata_damage import check_rows, metadata_damage
+from paimon_features.tables.manifests import raw_snapshot
+from paimon_features.tables.metadata_damage import check_manifest, check_rows, metadata_damage
 from paimon_features.tables.sealed_json import read_document, stored_document
 from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids, tagged
 from paimon_features.tables.storage import VerifiedParquetFile, damage_of, damaged
@@ -231,14 +231,9 @@ class _Scrub:
     def _manifest(self, path: str, manifest: Any) -> list[Any]:
         from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 
-        size = self.lake.storage.size(path)
-        if size != manifest.file_size:
-            raise damaged(path, f"it has {size} bytes; its list says {manifest.file_size}")
         with metadata_damage(path, f"table {self.name!r}"):
             entries = list(ManifestFileManager(self.table).read(manifest.file_name, None, False))
-        count = manifest.num_added_files + manifest.num_deleted_files
-        if len(entries) != count:
-            raise damaged(path, f"it has {len(entries)} entries; its list says {count}")
+        check_manifest(self.lake.storage, path, manifest, entries)
         return entries
 
     # -- data files ----------------------------------------------------------------------------

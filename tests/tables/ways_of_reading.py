@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -9,17 +10,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features import errors
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import live_files, read_file
 from paimon_features.tables.specs import events_spec, tiles_spec
+from paimon_features.tables.tags import create_tag
 from trainer_bridge import SnapshotReader
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.dataframe.sources import SnapshotSource
 from trainer_bridge.streams.following_reader import FollowingReader
 
-pytest.importorskip("polars", reason="pip install 'paimon-features[polars]'")
+polars: Any = pytest.importorskip("polars", reason="pip install 'paimon-features[polars]'")
 duckdb = pytest.importorskip("duckdb", reason="pip install 'paimon-features[local]'")
 
 from trainer_bridge.adapters.duckdb import relation  # noqa: E402
@@ -27,12 +30,14 @@ from trainer_bridge.adapters.polars import scan  # noqa: E402
 
 EVENTS, TILES = "events_retail", "tiles_spend_g1"
 ROWS = 300
+WHOLE: dict[str, Any] = {"shuffle": False, "threads": 0, "drop_last": False}
+OUR_ERROR = re.compile(r"\b(DamagedFile|Table|SnapshotExpired)Error\b")
 Rows = list[dict[str, Any]]
 Read = Callable[[Lake, str], pa.Table]
 
 
 def write(lake: Lake) -> None:
-    """Three commits into an append table, and three into one with a primary key."""
+    """Three commits into an append table, and three into one with a primary key; tag the second."""
     dice = np.random.default_rng(0)
     lake.create(events_spec(EVENTS, {"k": Int64, "ts": Int64, "v": Float64, "s": String}))
     lake.create(tiles_spec(TILES, {"k": Int64}, [("n", Int64, "sum")], buckets=1))
@@ -63,6 +68,8 @@ def write(lake: Lake) -> None:
                 }
             ),
         )
+    for table in (EVENTS, TILES):
+        create_tag(lake, table, "two", 2)
 
 
 def sorted_rows(table: pa.Table) -> Rows:
@@ -109,8 +116,7 @@ def by_reader_where(lake: Lake, name: str) -> pa.Table:
 
 
 def _by_reader(lake: Lake, name: str, where: str | None) -> pa.Table:
-    options: dict[str, Any] = {"shuffle": False, "threads": 0, "drop_last": False}
-    with SnapshotReader(lake, name, batch_size=64, where=where, output="arrow", **options) as read:
+    with SnapshotReader(lake, name, batch_size=64, where=where, output="arrow", **WHOLE) as read:
         return pa.concat_tables([batch.arrow for batch in read])
 
 
@@ -119,6 +125,7 @@ def by_stream(lake: Lake, name: str) -> pa.Table:
     if name != EVENTS:
         return by_reader(lake, name)
     options: dict[str, Any] = {"start": 1, "until_snapshot": 3, "threads": 0}
+    options["idle_timeout_s"] = 30
     with FollowingReader(lake, name, batch_size=64, output="arrow", **options) as read:
         return pa.concat_tables([batch.arrow for batch in read])
 
@@ -140,7 +147,24 @@ def by_duckdb_where(lake: Lake, name: str) -> pa.Table:
 
 def by_polars(lake: Lake, name: str) -> pa.Table:
     schema = lake.schema(name)
-    return scan(lake, name).collect().to_arrow().cast(schema)
+    try:
+        found = scan(lake, name).collect()
+    except polars.exceptions.ComputeError as error:  # Polars' own error, with the text of ours
+        ours = OUR_ERROR.search(str(error))
+        if ours is None:
+            raise
+        raise getattr(errors, ours[0])(str(error)) from error
+    return found.to_arrow().cast(schema)
+
+
+def by_tag(lake: Lake, name: str) -> pa.Table:
+    with SnapshotReader(lake, name, tag="two", batch_size=64, output="arrow", **WHOLE) as read:
+        return pa.concat_tables([batch.arrow for batch in read])
+
+
+def by_tag_duckdb(lake: Lake, name: str) -> pa.Table:
+    with duckdb.connect() as connection:
+        return relation(lake, name, connection, tag="two").to_arrow_table()
 
 
 READS: dict[str, Read] = {
@@ -156,4 +180,6 @@ READS: dict[str, Read] = {
     "DuckDB": by_duckdb,
     "DuckDB where": by_duckdb_where,
     "Polars": by_polars,
+    "tag": by_tag,
+    "DuckDB tag": by_tag_duckdb,
 }

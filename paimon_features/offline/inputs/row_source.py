@@ -187,13 +187,11 @@ def _named(rows: str | os.PathLike[str], lake: Lake | None) -> RowSource:
             "here; for a file, give a pathlib.Path or './' before its name"
         )
     table = name[1]
-    number = None if name[2] is None else pinned(lake, table, name[2]).id
+    ref = None if name[2] is None else pinned(lake, table, name[2]).ref
     schema = lake.schema(table)
     return RowSource(
         schema,
-        lambda: (
-            pa.Table.from_batches([batch]) for batch in iter_batches(lake, table, None, number)
-        ),
+        lambda: (pa.Table.from_batches([batch]) for batch in iter_batches(lake, table, None, ref)),
     )
 
 
