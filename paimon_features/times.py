@@ -13,7 +13,12 @@ timestamp[s, ms, us, ns]      rounded down to ms      rounded down, ms since 197
 date32, date64                midnight                midnight, for event times only
 integer                       ms since 1970           itself
 duration, time32, time64      rejected                rejected
+boolean                       rejected                rejected for event times
+extension (pandas' Period)    rejected                rejected
 ============================  ======================  ===============================
+
+The items of lists and maps follow the same rule. Extension types say what their stored integers
+mean (a Period of days counts days), so only those are read whose meaning is that of their storage.
 
 pandas and Polars columns and NumPy's datetime64 become one of the types of the table in Arrow.
 """
@@ -22,9 +27,14 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _MS = pa.timestamp("ms")
+_PLAIN_EXTENSIONS = frozenset({"arrow.fixed_shape_tensor", "arrow.json"})
+"""Extension types whose values mean what their storage means."""
+EXTENSION_NAME = b"ARROW:extension:name"
+"""Metadata of a field whose extension type this process does not know: it is its storage here."""
 
 
 def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
@@ -80,6 +90,34 @@ def is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
+def check_extensions(schema: pa.Schema) -> None:
+    """Raise ArrowInvalid for a column of an extension type that cannot be told.
+
+    Examples
+    --------
+    >>> period = pa.field("t", pa.int64(), metadata={"ARROW:extension:name": "pandas.period"})
+    >>> check_extensions(pa.schema([period]))
+    Traceback (most recent call last):
+    pyarrow.lib.ArrowInvalid: column 't' is of the extension type 'pandas.period', whose \
+meaning is not known here; convert it (a Period by .dt.to_timestamp())
+    """
+    for field in schema:
+        _check_extension(f"column {field.name[:80]!r}", field)
+
+
+def _check_extension(what: str, field: pa.Field) -> None:
+    kind, stored = field.type, (field.metadata or {}).get(EXTENSION_NAME)
+    name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
+    name = name or (None if stored is None else stored.decode("utf-8", "replace"))
+    if name is not None and name not in _PLAIN_EXTENSIONS:
+        raise pa.ArrowInvalid(
+            f"{what} is of the extension type {name[:80]!r}, whose meaning is not known here; "
+            "convert it (a Period by .dt.to_timestamp())"
+        )
+    for number in range(kind.num_fields):
+        _check_extension(what, kind.field(number))
+
+
 def conform(array: pa.Array, kind: pa.DataType, *, event_time: bool = False) -> pa.Array:
     """Cast to a column's type without loss; times by the rule of this module.
 
@@ -120,6 +158,17 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     given = array.type
     if given == kind:
         return array
+    if isinstance(given, pa.BaseExtensionType):
+        _check_extension("the column", pa.field("", given))
+        return _cast(array.storage, kind, event_time)
+    if pa.types.is_dictionary(given):
+        return _cast(array.dictionary_decode(), kind, event_time)
+    if _is_list(given) and _is_list(kind):
+        return _cast_list(array, kind)
+    if pa.types.is_map(given) and pa.types.is_map(kind):
+        return _cast_map(array, kind)
+    if pa.types.is_boolean(given) and (event_time or pa.types.is_timestamp(kind)):
+        raise pa.ArrowInvalid(f"{given} is no time")
     if pa.types.is_timestamp(kind) and (is_time(given) or pa.types.is_integer(given)):
         return floor_times(utc_ms(array).view(_MS), kind.unit)
     if pa.types.is_int64(kind) and (
@@ -133,3 +182,39 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     if pa.types.is_temporal(given) and not pa.types.is_temporal(kind):
         raise pa.ArrowInvalid(f"{given} is no point in time, and its unit would be lost as {kind}")
     return array.cast(kind)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    types = pa.types
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
+
+
+def _cast_list(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A list of other items: Arrow's cast would take a time's ticks for milliseconds."""
+    plain = array.cast(pa.list_(array.type.value_type))
+    items = _cast(plain.flatten(), kind.value_type, False)
+    made = pa.ListArray.from_arrays(_offsets(plain), items, mask=_nulls(plain))
+    return made if made.type == kind else made.cast(kind)
+
+
+def _cast_map(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    given = array.type
+    entries = pa.struct([("key", given.key_type), ("value", given.item_type)])
+    lists = array.cast(pa.list_(entries))
+    flat = lists.flatten()
+    keys = _cast(flat.field("key"), kind.key_type, False)
+    items = _cast(flat.field("value"), kind.item_type, False)
+    made = pa.MapArray.from_arrays(_offsets(lists), keys, items)
+    if array.null_count:
+        missing = np.asarray(array.is_null())
+        made = made.take(pa.array(np.arange(len(array)), mask=missing))
+    return made if made.type == kind else made.cast(kind)
+
+
+def _offsets(lists: pa.Array) -> pa.Array:
+    lengths = pc.fill_null(pc.list_value_length(lists), 0).to_numpy(zero_copy_only=False)
+    return pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int32())
+
+
+def _nulls(array: pa.Array) -> pa.Array | None:
+    return array.is_null() if array.null_count else None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import paimon_features as pf
@@ -30,7 +33,7 @@ from paimon_features.offline.inputs.row_source import arrow_table
 from paimon_features.online_features.decay import _ages
 from paimon_features.schema import DataType, Float64, Int64, Timestamp
 from paimon_features.serving.http.definition_set import _timestamp as parse_timestamp
-from paimon_features.tables import Lake, read_arrow
+from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.specs import events_spec
 from paimon_features.tables.writer import EventWriter
 from paimon_features.testing.sizes import every_seed
@@ -69,6 +72,9 @@ def columns_of(rng: random.Random) -> Iterator[tuple[str, Any, list[int]]]:
             if unit != "s":
                 yield f"Polars {array.type}", pl.from_arrow(array), expected
         yield f"NumPy {unit}", np.array(ticks, f"datetime64[{unit}]"), expected
+        scalars = [np.datetime64(tick, unit) for tick in ticks]
+        yield f"NumPy scalars {unit}", scalars, expected
+        yield f"NumPy objects {unit}", np.array(scalars, object), expected
     days = [rng.randrange(-10_000, 10_000) for _ in range(3)]
     dates = pa.array(days, pa.date32())
     midnights = [day * DAY_MS for day in days]
@@ -78,6 +84,158 @@ def columns_of(rng: random.Random) -> Iterator[tuple[str, Any, list[int]]]:
     yield "NumPy days", np.array(days, "datetime64[D]"), midnights
     yield "integers", midnights, midnights
     yield "int32", pa.array([1, 2, -3], pa.int32()), [1, 2, -3]
+
+
+def no_times() -> Iterator[tuple[str, Any]]:
+    """Columns of three values that are no points in time, or not known to be."""
+    for unit in PER_SECOND:
+        yield f"NumPy duration {unit}", np.array([1, 2, 3], f"timedelta64[{unit}]")
+        yield f"Arrow duration {unit}", pa.array([1, 2, 3], pa.duration(unit))
+        durations = [np.timedelta64(n, unit) for n in (1, 2, 3)]
+        yield f"NumPy durations {unit}", durations
+        yield f"NumPy duration objects {unit}", np.array(durations, object)
+    yield "Python durations", [dt.timedelta(n) for n in (1, 2, 3)]
+    yield "pandas durations", pd.Series(pd.to_timedelta([1, 2, 3]))
+    for frequency in ("D", "M", "h"):
+        periods = pd.period_range("2024-03-10", periods=3, freq=frequency)
+        yield f"pandas periods {frequency}", pd.Series(periods)
+        yield f"Arrow periods {frequency}", pa.array(periods)
+    yield "Python times of day", [dt.time(n) for n in (1, 2, 3)]
+    yield "Arrow intervals", pa.array([(1, 2, 3)] * 3, pa.month_day_nano_interval())
+    yield "NumPy booleans", np.array([True, False, True])
+    yield "Python booleans", [True, False, True]
+
+
+@pytest.mark.parametrize("what", [name for name, _ in no_times()])
+def test_what_is_no_time_is_an_error_at_every_entrance(what: str, tmp_path: Path) -> None:
+    given = dict(no_times())[what]
+    table = arrow_table(frame(given, "t", user=[1, 2, 3], x=[0, 0, 0]))
+    array = one_array(table.column("t"))
+    rows = {"user": [1], "event_time_ms": [5]}
+    for kind in (Int64, Timestamp):
+        for event_time in (True, False) if "bool" not in what else (True,):
+            with pytest.raises((pa.ArrowInvalid, pa.ArrowNotImplementedError)):
+                conform(array, kind.arrow, event_time=event_time)
+    with pytest.raises(RequestError):
+        features(view_of(Int64), table, rows)
+    with pytest.raises(RequestError):
+        event_times(table.rename_columns(["event_time_ms", "user", "x"]))
+    with pytest.raises(RequestError):
+        request_columns({"x": Timestamp}, {"x": given}, 3)
+    lake = Lake.open(tmp_path, "features")
+    lake.create(events_spec("events_s", {"t": Int64, "user": Int64, "x": Int64}))
+    report = EventWriter(lake, "events_s", "t", lambda: NOW_MS).write(table)
+    assert (report.written, report.rejected) == (0, {"wrong_type": 3})
+    if "bool" in what:  # as an input of the server it is a boolean
+        return
+    for kind in (pa.int64(), pa.timestamp("ms")):
+        with pytest.raises(RequestError):
+            to_arrow(given, kind, "key")
+    for sent in (given, given[0]):
+        with pytest.raises(RequestError):
+            ClientRequest.of("s", {"user": [1, 2, 3]}, None, {"x": sent}, False).body()
+    with pytest.raises(RequestError):
+        ClientRequest.of("s", {"x": given}, None, None, False).body()
+
+
+def test_a_period_that_crossed_a_process_without_pandas_is_an_error_of_the_server() -> None:
+    periods = pa.array(pd.period_range("2024-03-10", periods=2, freq="D"))
+    with pytest.raises(RequestError, match="column 'x' is of the extension type 'pandas.period'"):
+        _arrow_request("s", pa.table({"x": periods}), None, False)
+    # as Arrow reads it where the type is not registered: integers, and the name in the metadata
+    known = {"ARROW:extension:name": "pandas.period", "ARROW:extension:metadata": '{"freq": "D"}'}
+    table = pa.table([periods.storage], pa.schema([pa.field("x", pa.int64(), metadata=known)]))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    script = (
+        "import sys, pyarrow as pa\n"
+        "from paimon_features.serving.http.arrow_body import read_columns\n"
+        "from paimon_features.serving.http.http_errors import RequestRejected\n"
+        "try: print(read_columns(sys.stdin.buffer.read()))\n"
+        "except RequestRejected as error: print(error)\n"
+    )
+    body = sink.getvalue().to_pybytes()
+    done = subprocess.run([sys.executable, "-c", script], input=body, capture_output=True)
+    assert b"'pandas.period'" in done.stdout, done
+
+
+@every_seed(4)
+@pytest.mark.parametrize("unit", PER_SECOND)
+def test_times_in_lists_and_maps_follow_the_same_rule(unit: str, seed: int) -> None:
+    rng = random.Random(f"{unit} {seed}")
+    per_second = PER_SECOND[unit]
+
+    def tick() -> int | None:
+        span = 10**9 * per_second
+        return rng.choice([None, rng.randrange(-span, span), rng.randrange(-span, span)])
+
+    lists = [rng.choice([None, [tick() for _ in range(rng.randrange(4))]]) for _ in range(9)]
+    in_ms = [x and [None if t is None else t * 1000 // per_second for t in x] for x in lists]
+    given = pa.array(lists, pa.list_(pa.int64())).cast(pa.list_(pa.timestamp(unit, "Asia/Tokyo")))
+    kind = given.type.value_type
+    start, stop = sorted(rng.sample(range(10), 2))
+    wanted = in_ms[start:stop]
+    for array in (given, given.cast(pa.large_list(kind)), one_array(pa.chunked_array([given]))):
+        part = array.slice(start, stop - start)
+        assert conform(part, pa.list_(pa.int64())).to_pylist() == wanted
+        times = conform(part, pa.list_(pa.timestamp("ms")))
+        assert times.type == pa.list_(pa.timestamp("ms"))
+        assert times.cast(pa.list_(pa.int64())).to_pylist() == wanted
+    nested = pa.array([[x] for x in lists], pa.list_(pa.list_(pa.int64())))
+    nested = nested.cast(pa.list_(given.type)).slice(start, stop - start)
+    found = conform(nested, pa.list_(pa.list_(pa.int64()))).to_pylist()
+    assert found == [[x] for x in wanted]
+    named = [x and [(str(n), t) for n, t in enumerate(x)] for x in lists]
+    maps = pa.array(named, pa.map_(pa.string(), pa.timestamp(unit))).slice(start, stop - start)
+    expected = [x and [(str(n), t) for n, t in enumerate(x)] for x in wanted]
+    assert conform(maps, pa.map_(pa.string(), pa.int64())).to_pylist() == expected
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.duration("ns"), pa.time64("us"), pa.array(pd.period_range("2024", periods=1)).type]
+)
+def test_lists_of_what_is_no_time_are_rejected(kind: pa.DataType) -> None:
+    storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    items = pa.array([1, 2], pa.int64()).view(storage)
+    if storage is not kind:
+        items = pa.ExtensionArray.from_storage(kind, items)
+    lists = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), items)
+    for item in (pa.int64(), pa.timestamp("ms")):
+        with pytest.raises((pa.ArrowInvalid, pa.ArrowNotImplementedError)):
+            conform(lists, pa.list_(item))
+
+
+def test_lists_of_times_are_stored_as_milliseconds(tmp_path: Path) -> None:
+    lake = Lake.open(tmp_path, "features")
+    columns = {"user": Int64, "t": Int64, "xs": pf.List(Int64), "ts": pf.List(Timestamp)}
+    lake.create(events_spec("events_s", columns))
+    times = pa.array([[dt.datetime(2024, 1, 1, microsecond=123_456)]], pa.list_(pa.timestamp("us")))
+    rows = pa.table({"user": [1], "t": [1], "xs": times, "ts": times})
+    report = EventWriter(lake, "events_s", "t", lambda: NOW_MS).write(rows)
+    assert (report.written, report.rejected) == (1, {})
+    durations = rows.set_column(2, "xs", pa.array([[dt.timedelta(1)]]))
+    report = EventWriter(lake, "events_s", "t", lambda: NOW_MS).write(durations)
+    assert (report.written, report.rejected) == (0, {"wrong_type": 1})
+    day = pa.array([0], pa.int32())
+    added = {"event_day": day, "ingest_time_ms": pa.array([0])}
+    append_arrow(lake, "events_s", pa.table({**dict(rows.to_pydict()), **added, "xs": times}))
+    for row in read_arrow(lake, "events_s").to_pylist():
+        assert row["xs"] == [1_704_067_200_123]
+        assert row["ts"] == [dt.datetime(2024, 1, 1, microsecond=123_000)]
+
+
+def test_parts_of_entity_rows_may_have_times_of_other_units(tmp_path: Path) -> None:
+    for number, kind in enumerate((pa.int64(), pa.timestamp("ns"), pa.timestamp("s"))):
+        second = pa.array([7], pa.timestamp("s"))
+        times = pa.array([7_000]) if kind == pa.int64() else second.cast(kind)
+        table = pa.table({"user": [number], "event_time_ms": times})
+        pq.write_table(table, tmp_path / f"{number}.parquet")
+    for first in ("0", "1"):
+        (tmp_path / f"{first}.parquet").rename(tmp_path / f"a{first}.parquet")
+        table = arrow_table(str(tmp_path / "*.parquet"))
+        assert set(event_times(table).tolist()) == {7_000}
+        (tmp_path / f"a{first}.parquet").rename(tmp_path / f"z{first}.parquet")
 
 
 def frame(times: Any, name: str, **columns: Any) -> Any:

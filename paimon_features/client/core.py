@@ -22,7 +22,12 @@ from paimon_features.client.replies import FeatureReply, reply_of
 from paimon_features.client.requests import ClientRequest, as_list
 from paimon_features.client.retries import RetryPolicy, RetryState
 from paimon_features.client.row_cache import Limits, RowCache
-from paimon_features.errors import ConfigurationError, MissingExtraError, OnlineStoreError
+from paimon_features.errors import (
+    ConfigurationError,
+    MissingExtraError,
+    OnlineStoreError,
+    RequestError,
+)
 from paimon_features.online_features.cache import FeatureCache
 
 if TYPE_CHECKING:
@@ -223,6 +228,8 @@ def _arrow_request(
     """Headers and an Arrow stream with the columns; its schema's metadata has the other fields."""
     import pyarrow as pa
 
+    from paimon_features.times import check_extensions
+
     if isinstance(entities, Mapping):
         columns = {
             name: values
@@ -237,6 +244,10 @@ def _arrow_request(
         for name, value in fields.items()
     }
     table = pa.table(entities).replace_schema_metadata(metadata)
+    try:
+        check_extensions(table.schema)
+    except pa.ArrowInvalid as error:
+        raise RequestError(f"entities: {error}") from error
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)

@@ -7,9 +7,12 @@ import decimal
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paimon_features.errors import RequestError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,7 @@ def as_input(values: Any) -> Any:
     if hasattr(values, "as_py"):  # an Arrow scalar
         import pyarrow as pa
 
+        _check_type(values.type)
         return as_list("", pa.array([values], values.type))[0]
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         values = _in_milliseconds(values)
@@ -143,17 +147,35 @@ def _in_milliseconds(values: Any) -> Any:
     Finer ticks have no Python type: NumPy would list nanoseconds as integers, which are
     milliseconds to the server.
     """
-    if type(values).__module__ == "numpy" and values.dtype.kind == "M":
-        return values.astype("datetime64[ms]")
+    if type(values).__module__ == "numpy":
+        if values.dtype.kind == "m":
+            raise RequestError(f"{values!r}: a duration is no point in time; expected times")
+        if values.dtype.kind == "M":
+            return values.astype("datetime64[ms]")
     if type(values).__module__.startswith("pyarrow") and hasattr(values, "type"):
         import pyarrow as pa
 
         from paimon_features.times import floor_times
 
+        _check_type(values.type)
         if pa.types.is_timestamp(values.type):
             chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
             return pa.chunked_array(list(map(floor_times, chunks)), pa.timestamp("ms"))
     return values
+
+
+def _check_type(kind: pa.DataType) -> None:
+    """Raise RequestError for a type whose values would be sent as numbers of another meaning."""
+    import pyarrow as pa
+
+    from paimon_features.times import check_extensions, is_time
+
+    try:
+        check_extensions(pa.schema([("values", kind)]))
+    except pa.ArrowInvalid as error:
+        raise RequestError(str(error)) from error
+    if pa.types.is_temporal(kind) and not is_time(kind):
+        raise RequestError(f"{kind} is no point in time; expected times")
 
 
 def _json(value: Any) -> Any:
@@ -167,6 +189,9 @@ def _json(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, decimal.Decimal):
         return str(value)
-    if hasattr(value, "item"):  # a NumPy scalar
-        return value.item()
+    if hasattr(value, "item"):  # a NumPy scalar, which can be an item of a list
+        if getattr(value, "dtype", None) == "datetime64[D]" and isinstance(value.item(), dt.date):
+            return value.item()
+        value = _in_milliseconds(value)
+        return value.tolist() if getattr(value, "shape", ()) else value.item()
     raise TypeError(f"{value!r} is a {type(value).__name__}")

@@ -27,7 +27,7 @@ from paimon_features.local.tiling import (
 )
 from paimon_features.tables import Lake, append_arrow, iter_batches
 from paimon_features.tables.deltas import DataFile, live_files, verify_files
-from paimon_features.tables.snapshots import BATCH_IDENTIFIER
+from paimon_features.tables.snapshots import BATCH_IDENTIFIER, ref_of
 from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 
@@ -121,7 +121,7 @@ def _groups(
             )
         return
     # another file format: pypaimon reads it, and DuckDB may spill what it is given
-    batches = iter_batches(lake, table, event_columns(view), snapshot_id)
+    batches = iter_batches(lake, table, event_columns(view), ref_of(lake, table, snapshot_id))
     schema = pa.schema([lake.schema(table).field(name) for name in event_columns(view)])
     engine.load("events", pa.RecordBatchReader.from_batches(schema, batches))
     yield identifier("events"), sum(file.rows for file in files), True

@@ -22,6 +22,7 @@ from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.offline.joins.edge_events import concat, enters, partials_of
 from paimon_features.tables import Lake, iter_batches, read_arrow
+from paimon_features.tables.snapshots import ref_of
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
 from paimon_features.windows import floor_ms
 
@@ -96,7 +97,8 @@ def compare_day(
     if events_snapshot is not None:
         columns = _columns(view)
         partition = {EVENT_DAY: (day, day + 1)}
-        for batch in iter_batches(lake, view.source.table, columns, events_snapshot, partition):
+        pin = ref_of(lake, view.source.table, events_snapshot)
+        for batch in iter_batches(lake, view.source.table, columns, pin, partition):
             events += batch.num_rows
             expected.add(pa.Table.from_batches([batch]))
     expected.fold()
@@ -105,7 +107,7 @@ def compare_day(
     found = (
         pa.schema([lake.schema(table).field(name) for name in names]).empty_table()
         if tiles_snapshot is None
-        else read_arrow(lake, table, names, tiles_snapshot, days)
+        else read_arrow(lake, table, names, ref_of(lake, table, tiles_snapshot), days)
     )
     result = DayComparison(day, events, expected.table(day, lake.schema(table)))
     return _compared(view, result, expected, found)

@@ -31,6 +31,7 @@ from paimon_features.tables.ddl import arrow_schema, paimon_schema, paimon_schem
 from paimon_features.tables.files import locked
 from paimon_features.tables.metadata_damage import metadata_damage
 from paimon_features.tables.removals import Removal
+from paimon_features.tables.sealed_json import seal, stored_document
 from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
 from paimon_features.tables.storage import LocalStorage, RemoteStorage, Storage
 from paimon_features.tables.storage.opening import open_remote, remote_catalog
@@ -330,15 +331,21 @@ class Lake:
             If something was removed, and the record of it does not exist.
         """
         path = self._removals_path(name)
-        if not self.storage.is_file(path) and self._is_removal_marked(name):
+        found = removals.load(self.storage, path)
+        marked = self._removals_marked(name)
+        if len(found) < marked:
+            found = removals.load(self.storage, path)  # it may have been written in between
+        if len(found) < marked:
+            what = f"is older than the tables ({len(found)} of {marked} removals)"
             raise RecordLostError(
-                f"table {name!r}: its record {path} does not exist, but was written before. It "
+                f"table {name!r}: its record {path} "
+                f"{what if found else 'does not exist, but was written before'}. It "
                 "contained which snapshots of the table were removed, so an earlier time or a "
                 "snapshot's number could be read from another table. Restore it from the same "
                 "backup as the tables, or, if nobody reads the past before now, accept the loss by "
                 "'paimon-features records --accept-loss'"
             )
-        return removals.load(self.storage, path)
+        return found
 
     def history_mark(self, name: str) -> str:
         """To be stored with a snapshot's number by readers that resume after it; see ``continues``.
@@ -365,9 +372,11 @@ class Lake:
         """Record that snapshots are removed, before they are. The caller holds the table's lock."""
         self.removals(name)  # must not begin a record again that was lost
         removals.append(self.storage, self._removals_path(name), removal)
-        if not self._is_removal_marked(name):
-            content = {"record": "removals", "name": name, "accepted": False}
-            self.storage.write_json(self._removals_mark(name), content)
+        # the record first and its mark second: a crash in between loses nothing
+        content = {"record": "removals", "name": name, "accepted": False}
+        content["serial"] = len(self.removals(name))
+        path = self._removals_mark(name)
+        self.storage.write_json(path, seal(content, path.rpartition("/")[2]))
 
     def _record_schema(self, name: str) -> None:
         """Store the CRC32 of the newest schema with the table, which moves and goes with it."""
@@ -404,13 +413,13 @@ class Lake:
         # not in the table's folder: it survives the table
         return f"{self.path(SIDE_FOLDER)}/removals-of.{name}.json"
 
-    def _is_removal_marked(self, name: str) -> bool:
-        """Whether something was removed, and the loss of its record was not accepted since."""
-        try:
-            content = json.loads(self.storage.read_text(self._removals_mark(name)))
-        except FileNotFoundError:
-            return False
-        return not content.get("accepted", False)
+    def _removals_marked(self, name: str) -> int:
+        """How much was removed at least; 0 if the loss of its record was accepted since."""
+        path = self._removals_mark(name)
+        found = stored_document(self.storage, path)
+        if found is None or found.value.get("accepted", False):
+            return 0
+        return int(found.value.get("serial", 1))
 
     def _time_of(self, file: str) -> int:
         """The time in a schema or snapshot file, UTC ms."""

@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from paimon_features.errors import DamagedFileError, TableError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.deltas import DataFile, manifest_damage, raw_snapshot
-from paimon_features.tables.metadata_damage import check_rows
+from paimon_features.tables.deltas import DataFile
+from paimon_features.tables.manifests import manifest_damage, raw_snapshot, read_entries
 from paimon_features.tables.snapshots import expired
 
 Engine = Literal["append", "deduplicate", "first-row", "partial-update", "aggregation"]
@@ -131,19 +131,12 @@ def read_content(
     TableError
         For an unsupported merge engine, aggregate function or option.
     """
-    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
-    from pypaimon.manifest.manifest_list_manager import ManifestListManager
-
     table = lake.table(name)
     rules = merge_rules(lake, name)
     described = raw_snapshot(lake, name, snapshot_id)
     try:
         with manifest_damage(lake, name, snapshot_id):
-            manifests = ManifestListManager(table).read_all(described)
-            entries = ManifestFileManager(table).read_entries_parallel(
-                manifests, max_workers=2, drop_stats=not statistics
-            )
-            check_rows(name, described, entries)
+            entries = read_entries(lake, name, described, statistics=bool(statistics))
             deletions = _deletions(table, described)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
@@ -163,6 +156,8 @@ def read_content(
         for part, merges in _sections(table, rules, group):
             for entry in part:
                 meta = entry.file
+                with manifest_damage(lake, name, snapshot_id):
+                    bounds = _bounds(table, meta, schemas[meta.schema_id], fields, statistics)
                 files.append(
                     ContentFile(
                         path=meta.external_path or f"{folder}/{meta.file_name}",
@@ -179,7 +174,7 @@ def read_content(
                         has_deletes=bool(rules.keys)
                         and (meta.level == 0 or meta.delete_row_count != 0),
                         place=places[id(entry)],
-                        bounds=_bounds(table, meta, schemas[meta.schema_id], fields, statistics),
+                        bounds=bounds,
                         deletion=deletions.get((values, bucket, meta.file_name)),
                     )
                 )

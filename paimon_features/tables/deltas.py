@@ -7,20 +7,17 @@ file is a partial of its key; a key can occur several times, in several files.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pypaimon.manifest.manifest_file_manager import ManifestFileManager
-from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
 from paimon_features.errors import SnapshotExpiredError, TableError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.metadata_damage import check_rows, metadata_damage
-from paimon_features.tables.snapshots import Snapshot, expired, snapshot, tagged
+from paimon_features.tables.manifests import manifest_damage, raw_snapshot, read_entries
+from paimon_features.tables.snapshots import Snapshot, expired, snapshot
 from paimon_features.tables.storage import LocalStorage, Storage, damaged
 
 VALUE_KIND = "_VALUE_KIND"
@@ -76,16 +73,10 @@ def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
     """
     described = snapshot(lake, name, snapshot_id)
     table = lake.table(name)
-    lists, files = ManifestListManager(table), ManifestFileManager(table)
     raw = raw_snapshot(lake, name, snapshot_id)
     try:
         with manifest_damage(lake, name, snapshot_id):
-            entries = [
-                entry
-                for manifest in lists.read_delta(raw)
-                for entry in files.read(manifest.file_name)
-            ]
-            check_rows(name, raw, entries, delta=True)
+            entries = read_entries(lake, name, raw, delta=True)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
     return Delta(described, tuple(_data_files(lake, table, entries)))
@@ -107,12 +98,7 @@ def live_files(
     raw = raw_snapshot(lake, name, snapshot_id)
     try:
         with manifest_damage(lake, name, snapshot_id):
-            manifests = ManifestListManager(table).read_all(raw)
-            entries = ManifestFileManager(table).read_entries_parallel(
-                manifests, max_workers=2, early_entry_filter=keep
-            )
-            if keep is None:
-                check_rows(name, raw, entries)
+            entries = read_entries(lake, name, raw, keep=keep)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
     return list(_data_files(lake, table, entries))
@@ -237,32 +223,6 @@ def check_insert_only(table: pa.Table, origin: str) -> None:
             f"{names.get(kind, kind)}; tile tables accept only inserts (a retraction is written "
             "as negated partials). Rebuild the generation from its events"
         )
-
-
-def manifest_damage(lake: Lake, name: str, snapshot_id: int) -> AbstractContextManager[None]:
-    """Raise what damaged manifests make pypaimon raise as DamagedFileError."""
-    what = f"table {name!r}, snapshot {snapshot_id}"
-    return metadata_damage(f"a manifest in {lake.path(name)}/manifest", what)
-
-
-def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
-    """pypaimon's description of a snapshot.
-
-    Raises
-    ------
-    SnapshotExpiredError, DamagedFileError
-        If it is gone, or its file is not what was written.
-    """
-    table = lake.table(name)
-    with metadata_damage(f"{lake.path(name)}/snapshot/snapshot-{snapshot_id}", f"table {name!r}"):
-        found = table.snapshot_manager().get_snapshot_by_id(snapshot_id)
-    if found is None:
-        for tag, described in tagged(lake, name).items():
-            if described.id == snapshot_id:
-                with metadata_damage(f"{lake.path(name)}/tag/tag-{tag}", f"table {name!r}"):
-                    return table.tag_manager().get_or_throw(tag).trim_to_snapshot()
-        raise expired(lake, name, snapshot_id)
-    return found
 
 
 def _data_files(lake: Lake, table: Any, entries: Iterable[Any]) -> Iterator[DataFile]:

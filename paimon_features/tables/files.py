@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from paimon_features.errors import TableError
+from paimon_features.tables.sealed_json import read_document, seal
 from paimon_features.tables.write_errors import write_errors
 
 LOCK_TIMEOUT_S = 60.0
@@ -27,23 +28,31 @@ def read_json(path: Path) -> Any | None:
 
     Raises
     ------
-    TableError
-        For a file that is not JSON.
+    DamagedFileError
+        For a file that is not JSON, or not what ``write_json`` wrote.
     """
-    try:
-        text = path.read_text("utf-8")
-    except FileNotFoundError:
-        return None
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise TableError(
-            f"{path} is not valid JSON ({error}); restore it from a copy, or delete it if "
-            "the record (see its folder's name) is no longer in use"
-        ) from error
+    found = read_document(path)
+    return None if found is None else found.value
 
 
-def write_json(path: Path, value: Any) -> None:
+def write_json(path: Path, value: Mapping[str, Any], after: int = 0) -> None:
+    """Replace a JSON file, with a digest and the number of its writes (see ``sealed_json``).
+
+    The number is greater than that of the content before, and than ``after``.
+
+    Raises
+    ------
+    StorageWriteError
+        If the file system refuses the write; the old content stays.
+    DamagedFileError
+        If the file is not what was written before.
+    """
+    previous = read_document(path)
+    serial = max(after, 0 if previous is None else previous.serial) + 1
+    write_plain_json(path, seal(value, path.name, serial))
+
+
+def write_plain_json(path: Path, value: Any) -> None:
     """Replace a JSON file atomically: a reader sees the old content or the new one.
 
     Of several concurrent writers the last one wins.

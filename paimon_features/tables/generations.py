@@ -234,6 +234,8 @@ def _read(lake: Lake, view: str) -> dict[str, Any]:
         for record in _marked(lake, view):
             raise record.error()
         raw = {"generations": []}
+    for table in {r["table"] for r in raw["generations"]}:
+        _record(lake, view, table).require()
     # of a file of an earlier release nothing else is known than what is active
     known = [[0, r["generation"]] for r in raw["generations"] if r["state"] == "active"]
     return {"activations": known, **raw}

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from paimon_features.errors import DamagedFileError, PaimonFeaturesError
+from paimon_features.tables.storage import Storage
 
 
 @contextmanager
@@ -47,13 +48,40 @@ def check_rows(name: str, snapshot: Any, files: Iterable[Any], delta: bool = Fal
     if expected is not None and found != expected:
         raise DamagedFileError(
             f"table {name!r}, snapshot {snapshot.id}: by its manifests its files have {found} "
-            f"rows, by the snapshot {expected}: one of them is damaged. {_REMEDY}"
+            f"rows, by the snapshot {expected}: one of them is damaged. {REMEDY}"
         )
 
 
-_REMEDY = "Restore it from a backup, or roll the table back to a snapshot without it"
+def check_manifest(storage: Storage, path: str, manifest: Any, entries: Sequence[Any]) -> None:
+    """Verify that a manifest has the size, entries and partitions that its list says.
+
+    Of a delta, rows alone do not show that the manifest of another commit is in its place.
+
+    Raises
+    ------
+    DamagedFileError
+        If it is not what was written.
+    """
+    size, count = storage.size(path), manifest.num_added_files + manifest.num_deleted_files
+    stats = manifest.partition_stats
+    found = zip(*(tuple(entry.partition.values) for entry in entries), strict=True)
+    bounds = [(min(v), max(v)) for v in found if None not in v]
+    least, greatest = stats.min_values, stats.max_values
+    listed = [(least.get_field(n), greatest.get_field(n)) for n in range(len(least.fields))]
+    problem = None
+    if size != manifest.file_size:
+        problem = f"it has {size} bytes; its list says {manifest.file_size}"
+    elif len(entries) != count:
+        problem = f"it has {len(entries)} entries; its list says {count}"
+    elif len(bounds) == len(listed) and bounds != listed:
+        problem = f"its partitions are {bounds}; its list says {listed}"
+    if problem is not None:
+        raise DamagedFileError(f"{path} is damaged: {problem}. {REMEDY}")
+
+
+REMEDY = "Restore it from a backup, or roll the table back to a snapshot without it"
 
 
 def _damaged(path: str, what: str, error: Exception) -> DamagedFileError:
     text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-    return DamagedFileError(f"{what}: {path} is damaged ({text}). {_REMEDY}")
+    return DamagedFileError(f"{what}: {path} is damaged ({text}). {REMEDY}")

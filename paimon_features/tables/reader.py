@@ -23,8 +23,10 @@ from paimon_features.errors import (
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.snapshots import (
     Snapshot,
+    SnapshotRef,
     expired,
     latest_snapshot,
+    pinned,
     snapshot,
     snapshot_as_of,
     snapshot_ids,
@@ -78,7 +80,7 @@ def read_arrow(
     lake: Lake,
     name: str,
     columns: Sequence[str] | None = None,
-    snapshot_id: int | None = None,
+    snapshot_id: SnapshotRef | None = None,
     partitions: Mapping[str, Range] | None = None,
     where: Mapping[str, Collection[Any]] | None = None,
     buckets: Collection[int] | None = None,
@@ -91,7 +93,8 @@ def read_arrow(
     columns
         The columns, in this order; all by default.
     snapshot_id
-        The snapshot; the latest by default. A table without snapshots is empty.
+        The snapshot: its number, or ``number@commit``; the latest by default. A table without
+        snapshots is empty.
     partitions
         Ranges (from inclusive, to exclusive) of partition or key columns. Files outside
         are not opened, rows outside are not returned.
@@ -105,9 +108,10 @@ def read_arrow(
     Raises
     ------
     SnapshotExpiredError, UnknownNameError
-        If the snapshot, the table or a column does not exist.
+        If the snapshot, the table or a column does not exist. Of a table that was rolled back or
+        created again, a number alone may be that of other rows: pass ``number@commit``.
     DamagedFileError
-        If a data file is not what was written.
+        If a manifest or a data file is not what was written.
     TableError
         For a filter on a column that is not a key, whose value is known only after merging.
     """
@@ -119,7 +123,7 @@ def iter_batches(
     lake: Lake,
     name: str,
     columns: Sequence[str] | None = None,
-    snapshot_id: int | None = None,
+    snapshot_id: SnapshotRef | None = None,
     partitions: Mapping[str, Range] | None = None,
     where: Mapping[str, Collection[Any]] | None = None,
     buckets: Collection[int] | None = None,
@@ -137,7 +141,7 @@ class _Reader:
         lake: Lake,
         name: str,
         columns: Sequence[str] | None,
-        snapshot_id: int | None,
+        snapshot_id: SnapshotRef | None,
         partitions: Mapping[str, Range] | None,
         where: Mapping[str, Collection[Any]] | None,
         buckets: Collection[int] | None,
@@ -164,11 +168,12 @@ class _Reader:
         self.read_columns = list(dict.fromkeys([*self.columns, *filtered]))
         self.schema = pa.schema([full.field(column) for column in self.columns])
         options = {} if native else _PYTHON_ROUTE
-        if snapshot_id is None:
-            newest = latest_snapshot(lake, name)
-            snapshot_id = newest.id if newest is not None else None
-        pin = None if snapshot_id is None else scan_options(lake, name, snapshot_id)
-        self.lake, self.name, self.snapshot_id = lake, name, snapshot_id
+        found = (
+            latest_snapshot(lake, name) if snapshot_id is None else pinned(lake, name, snapshot_id)
+        )
+        number = None if found is None else found.id
+        pin = None if number is None else scan_options(lake, name, number)
+        self.lake, self.name, self.snapshot_id = lake, name, number
         self.table = None if pin is None else table.copy({**options, **pin})
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -180,8 +185,7 @@ class _Reader:
             builder = builder.with_filter(predicate)
         with self._errors_explained():
             splits = builder.new_scan().plan().splits()
-        if predicate is None:
-            self._check_rows(splits)
+        self._check_rows(splits if predicate is None else None)
         if self.buckets is not None:
             splits = [split for split in splits if split.bucket in self.buckets]
         if not splits:
@@ -192,11 +196,21 @@ class _Reader:
         for some in self._verified(splits):
             yield from self._stream_verified(read, some)
 
-    def _check_rows(self, splits: list[Any]) -> None:
-        """Raise DamagedFileError if the files of the plan are not all that the snapshot counts."""
+    def _check_rows(self, splits: list[Any] | None) -> None:
+        """Raise DamagedFileError if the files of the plan are not all that the snapshot counts.
+
+        A plan without files that a filter rules out says nothing: then from the manifests.
+        """
         options = self.table.options  # type: ignore[union-attr]
         hidden = options.batch_scan_skip_level0() or options.bucket() == _POSTPONED
-        if self.snapshot_id is None or hidden:
+        if self.snapshot_id is None:
+            return
+        # of the newest snapshot, no other commit's manifest can have taken a place unseen
+        newest = latest_snapshot(self.lake, self.name)
+        if splits is None or hidden or newest is None or newest.id != self.snapshot_id:
+            from paimon_features.tables.manifests import check_manifests
+
+            check_manifests(self.lake, self.name, self.snapshot_id)
             return
         files = {file.file_path: file.row_count for split in splits for file in split.files}
         found = sum(files.values())  # of a file that is there twice, once

@@ -7,21 +7,24 @@ dropped with the table::
     <warehouse>/_paimon_features/ingests/features.sales.json          the record
     <database>.db/events_sales/_paimon_features/ingests.sales.json    its mark
 
-The record is written first and the mark second: a crash in between loses nothing.
+The record is written first and the mark second: a crash in between loses nothing. Both have the
+number of the record's writes: a record that was restored from an earlier backup than its table has
+a smaller one than its mark, and counts as lost. A record is newer than its mark if the process died
+in between, or if the tables were restored from an earlier backup than the record.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from paimon_features.errors import RecordLostError
+from paimon_features.errors import DamagedFileError, RecordLostError
 from paimon_features.tables.catalog import SIDE_FOLDER, Lake
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.files import write_json
+from paimon_features.tables.sealed_json import Document, read_document, seal, stored_document
 
 _REMOVALS_OF = "removals-of."
 """The name of the marks of removals, which the catalog writes; they survive their table."""
@@ -96,24 +99,30 @@ class Record:
         Raises
         ------
         RecordLostError
-            If it was written, and does not exist.
+            If it was written, and does not exist or is older than its mark.
+        DamagedFileError
+            If it is not what was written.
         """
-        content = read_json(self.path)
-        if content is None and self.is_marked():
-            content = read_json(self.path)  # it may have been written in between
-            if content is None:
+        found, marked = self._document(), self._marked_serial()
+        if _serial(found) < marked:
+            found = self._document()  # it may have been written in between
+            if _serial(found) < marked:
                 raise self.error()
-        return content
+        return None if found is None else found.value
 
     def require(self) -> None:
-        """Raise RecordLostError if it was written, and does not exist."""
-        # it may have been written in between
-        if not self.exists() and self.is_marked() and not self.exists():
+        """Raise RecordLostError if it was written, and does not exist or is older than its mark."""
+        if self.is_lost():
             raise self.error()
 
-    def write(self, value: Any) -> None:
-        """Replace its content, and mark it."""
-        write_json(self.path, value)
+    def is_lost(self) -> bool:
+        """Whether it was written, and does not exist or is older than its mark."""
+        marked = self._marked_serial()  # before the record, which may be written in between
+        return self._current_serial() < marked
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Replace its content, and mark it. The caller has read it, or knows what it contained."""
+        write_json(self.path, value, self._marked_serial())
         self.mark()
 
     def mark(self) -> None:
@@ -121,8 +130,11 @@ class Record:
         if self.table is not None and not self.lake.exists(self.table):
             return
         content = {"record": f"{self.kind}/{self.file}", "name": self.name, "accepted": False}
+        # never a smaller number: an older record must not pass for the newest one
+        serial = max(self._current_serial(), self._marked_serial())
+        content["serial"] = serial
         if _content(self.lake, self._mark_path) != content:
-            self.lake.storage.write_json(self._mark_path, content)
+            _write(self.lake, self._mark_path, content)
 
     def is_marked(self) -> bool:
         """Whether it was written, and its loss was not accepted since."""
@@ -132,14 +144,36 @@ class Record:
         """From now on it counts as never written."""
         content = _content(self.lake, self._mark_path)
         if content is not None:
-            self.lake.storage.write_json(self._mark_path, {**content, "accepted": True})
+            _write(self.lake, self._mark_path, {**content, "accepted": True})
+
+    def _document(self) -> Document | None:
+        if self.kind != "removals":
+            return read_document(self.path)
+        path = f"{self.lake.warehouse}/{SIDE_FOLDER}/{self.kind}/{self.file}"
+        return stored_document(self.lake.storage, path)
+
+    def _current_serial(self) -> int:
+        """The number of its writes; -1 if it does not exist. A folder has none."""
+        if self.kind != "removals" and self.path.is_dir():
+            return 0 if self.exists() else -1
+        return _serial(self._document())
+
+    def _marked_serial(self) -> int:
+        """The number of its writes by its mark; -1 without one, or if its loss was accepted."""
+        content = _content(self.lake, self._mark_path)
+        if content is None or content.get("accepted", self.kind != "removals"):
+            return -1
+        return int(content.get("serial", 0))
 
     def error(self) -> RecordLostError:
         """The error that says what is lost, and what to do."""
         lost, remedy = LOSSES[self.kind]
         what = f"table {self.table!r}" if self.table else f"database {self.lake.database!r}"
+        problem = "does not exist, but was written before"
+        if self.exists():
+            problem = "is older than the table that depends on it"
         return RecordLostError(
-            f"{what}: its record {self.path} does not exist, but was written before: the folder "
+            f"{what}: its record {self.path} {problem}: the folder "
             f"{self.lake.side_folder} was lost or not restored with the tables. It contained "
             f"{lost}: {remedy}"
         )
@@ -152,9 +186,19 @@ class Record:
 
 
 def lost_records(lake: Lake) -> list[Record]:
-    """The records of all tables that were written and do not exist, by table and kind."""
+    """The records of all tables that were written and do not exist, or are older, in order.
+
+    Those that are damaged, or whose mark is, are left out: ``scrub`` finds them.
+    """
     tables: list[str | None] = [None, *lake.list()]
-    return [record for table in tables for record in _marked(lake, table) if not record.exists()]
+    return [record for table in tables for record in _marked(lake, table) if _is_lost(record)]
+
+
+def _is_lost(record: Record) -> bool:
+    try:
+        return record.is_lost()
+    except DamagedFileError:
+        return False
 
 
 def record_names(lake: Lake, kind: str, table: str) -> set[str]:
@@ -165,7 +209,10 @@ def record_names(lake: Lake, kind: str, table: str) -> set[str]:
 def _marked(lake: Lake, table: str | None) -> Iterator[Record]:
     folder = _marks(lake, table)
     for entry in sorted(lake.storage.names(folder)):
-        content = _content(lake, f"{folder}/{entry}")
+        try:
+            content = _content(lake, f"{folder}/{entry}")
+        except DamagedFileError:
+            continue
         if entry.startswith(_REMOVALS_OF):
             name = entry.removeprefix(_REMOVALS_OF).removesuffix(".json")
             if content is not None and not content.get("accepted", False):
@@ -180,10 +227,16 @@ def _marks(lake: Lake, table: str | None) -> str:
 
 
 def _content(lake: Lake, path: str) -> Any:
-    try:
-        return json.loads(lake.storage.read_text(path))
-    except FileNotFoundError:
-        return None
+    found = stored_document(lake.storage, path)
+    return None if found is None else found.value
+
+
+def _write(lake: Lake, path: str, content: Mapping[str, Any]) -> None:
+    lake.storage.write_json(path, seal(content, path.rpartition("/")[2]))
+
+
+def _serial(found: Document | None) -> int:
+    return -1 if found is None else found.serial
 
 
 def _is_mark(content: Any) -> bool:

@@ -7,12 +7,12 @@ It is stored next to the tables, where it survives them, also in a warehouse tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paimon_features.errors import TableError
+from paimon_features.errors import DamagedFileError
+from paimon_features.tables.sealed_json import seal, stored_document
 from paimon_features.tables.storage import Storage
 
 
@@ -45,17 +45,14 @@ def load(storage: Storage, path: str) -> tuple[Removal, ...]:
 
     Raises
     ------
-    TableError
-        If the file is damaged.
+    DamagedFileError
+        If the file is not what was written.
     """
+    document = stored_document(storage, path)
     try:
-        text = storage.read_text(path)
-    except FileNotFoundError:
-        return ()
-    try:
-        return tuple(_parsed(json.loads(text)))
+        return () if document is None else tuple(_parsed(document.value))
     except (ValueError, TypeError, KeyError) as error:
-        raise TableError(
+        raise DamagedFileError(
             f"{path} is damaged ({error}); restore it from a copy. It records which snapshots of "
             "the table were removed; without it an old snapshot number can name other rows"
         ) from error
@@ -65,7 +62,9 @@ def append(storage: Storage, path: str, removal: Removal) -> None:
     """Add a removal to a record. The caller holds the table's lock."""
     known = load(storage, path)
     storage.make_folder(path.rpartition("/")[0])
-    storage.write_json(path, {"removals": [asdict(each) for each in (*known, removal)]})
+    document = {"removals": [asdict(each) for each in (*known, removal)]}
+    # the number of removals is the number of writes
+    storage.write_json(path, seal(document, path.rpartition("/")[2], len(known) + 1))
 
 
 def _parsed(document: Any) -> Iterator[Removal]:

@@ -12,6 +12,10 @@ A rollup's name contains a hash of the names of the unit's data files. Data file
 a rollup never becomes wrong, and is found only by readers of exactly its files: at a snapshot with
 late data, after a repair, a compaction or a rollback the unit has another name, and a missing
 rollup is replaced by the next lower level. No invalidation is needed.
+
+What a rollup must be is stored outside of it, in a JSON file of the same name: its size, its rows
+and a digest of its footer. A rollup that does not match counts as missing. Its pages have checksums
+of their own, which are verified when they are read.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from __future__ import annotations
 import hashlib
 import os
 import secrets
+import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.definitions import CompiledView
+from paimon_features.errors import DamagedFileError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import DataFile
 from paimon_features.tables.files import read_json, write_json
@@ -40,7 +46,10 @@ STALE_KEPT_MS = 2 * HOUR_MS
 """The retention of a rollup after its last use, for reads that have started on it."""
 
 _FORMAT = 1
-_ROLLED, _NOT_WORTH = ".parquet", ".none"
+_ROLLED, _NOT_WORTH, _SEAL = ".parquet", ".none", ".json"
+_SUFFIXES = (_ROLLED, _NOT_WORTH, _SEAL)
+_TAIL = struct.Struct("<I4s")
+"""The end of a Parquet file: the length of the footer, and PAR1."""
 
 Whole = Callable[[int, int], bool]
 """Whether the days from (inclusive) to (exclusive) may be read as one row per entity."""
@@ -109,14 +118,15 @@ class Rollups:
             out.extend(unit.files)
 
     def find(self, unit: Unit) -> DataFile | None:
-        """The rollup of exactly these files, None if it does not exist."""
+        """The rollup of exactly these files, None if it does not exist or is damaged."""
         path = self._path(unit, _ROLLED)
         try:
-            size = path.stat().st_size
-            rows = pq.read_metadata(path).num_rows
-        except FileNotFoundError:
+            seal = read_json(self._path(unit, _SEAL))
+            if seal is None or seal["footer"] != _footer_digest(path, seal["size"]):
+                return None
+        except (DamagedFileError, OSError):
             return None
-        day = {TILE_DAY: unit.first_day}
+        day, rows, size = {TILE_DAY: unit.first_day}, seal["rows"], seal["size"]
         return DataFile(unit.bucket, day, str(path), 0, "ADD", rows, size, schema_id=0)
 
     # -- for the writer, which holds the lease on ``owner`` -----------------------------------
@@ -137,7 +147,7 @@ class Rollups:
 
     def done(self, unit: Unit) -> bool:
         """Whether a rollup of exactly these files exists, or a marker that it does not pay."""
-        return self._path(unit, _ROLLED).exists() or self._path(unit, _NOT_WORTH).exists()
+        return self.find(unit) is not None or self._path(unit, _NOT_WORTH).exists()
 
     def put(self, unit: Unit, rows: pa.Table | None) -> None:
         """Publish a unit's rollup atomically; None for one that does not pay."""
@@ -148,8 +158,9 @@ class Rollups:
             try:
                 with temporary.open("wb") as file:
                     if rows is not None:
+                        # footers of two rollups differ, so one in the place of another is found
                         pq.write_table(
-                            rows,
+                            rows.replace_schema_metadata({"rollup": path.name}),
                             file,
                             compression="zstd",
                             use_dictionary=False,
@@ -157,16 +168,22 @@ class Rollups:
                         )
                     file.flush()
                     os.fsync(file.fileno())
+                size = temporary.stat().st_size
                 os.replace(temporary, path)
             finally:
                 temporary.unlink(missing_ok=True)
+        if rows is not None:
+            seal = self._path(unit, _SEAL)
+            seal.unlink(missing_ok=True)  # it can be damaged
+            footer = _footer_digest(path, size)
+            write_json(seal, {"size": size, "rows": rows.num_rows, "footer": footer})
 
     def sweep(self, units: Iterable[Unit], now_ms: int) -> int:
         """Delete files of none of these units, two hours after they were first found unused.
 
         Returns the number of deleted files.
         """
-        live = {self._path(unit, suffix) for unit in units for suffix in (_ROLLED, _NOT_WORTH)}
+        live = {self._path(unit, suffix) for unit in units for suffix in _SUFFIXES}
         stale = self.folder / "stale.json"
         known = read_json(stale) or {}
         since: dict[str, int] = {}
@@ -180,7 +197,7 @@ class Rollups:
                 if since[name] <= now_ms - STALE_KEPT_MS:
                     path.unlink(missing_ok=True)
                     del since[name]
-                    deleted += 1
+                    deleted += path.suffix != _SEAL
         if since != known:
             write_json(stale, since)
         return deleted
@@ -191,6 +208,20 @@ class Rollups:
         key = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
         name = f"{unit.index}-{unit.bucket}-{key}{suffix}"
         return self.folder / str(LEVELS_DAYS[unit.level]) / name
+
+
+def _footer_digest(path: Path, size: int) -> str | None:
+    """A hash of the footer; None if the file has another size, or no footer."""
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != size or size < _TAIL.size:
+            return None
+        file.seek(size - _TAIL.size)
+        length, magic = _TAIL.unpack(file.read(_TAIL.size))
+        start = size - _TAIL.size - length
+        if magic != b"PAR1" or start < 0:
+            return None
+        file.seek(start)
+        return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
 
 
 def _top_units(files: Iterable[DataFile]) -> Iterator[Unit]:

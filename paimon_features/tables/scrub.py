@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.callbacks import OnProgress, ignore_progress
-from paimon_features.errors import PaimonFeaturesError, SnapshotExpiredError
-from paimon_features.tables.catalog import SCHEMA_FILE, Lake
+from paimon_features.errors import DamagedFileError, PaimonFeaturesError, SnapshotExpiredError
+from paimon_features.tables.catalog import SCHEMA_FILE, SIDE_FOLDER, Lake
 from paimon_features.tables.content import KEY_PREFIX
-from paimon_features.tables.deltas import raw_snapshot
-from paimon_features.tables.metadata_damage import check_rows, metadata_damage
+from paimon_features.tables.manifests import raw_snapshot
+from paimon_features.tables.metadata_damage import check_manifest, check_rows, metadata_damage
+from paimon_features.tables.sealed_json import read_document, stored_document
 from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids, tagged
 from paimon_features.tables.storage import VerifiedParquetFile, damage_of, damaged
 
@@ -86,15 +88,17 @@ def scrub_table(
 
 
 def scrub_side_folder(lake: Lake) -> list[Damage]:
-    """The JSON records next to the tables that cannot be parsed."""
+    """The JSON records next to the tables, and their marks, that are not what was written."""
     found = []
-    for path in sorted(lake.side_folder.rglob("*.json")):
+    folders = [lake.path(SIDE_FOLDER), *(f"{lake.path(t)}/{SIDE_FOLDER}" for t in lake.list())]
+    marks = [f"{folder}/{name}" for folder in folders for name in lake.storage.names(folder)]
+    checks = [partial(read_document, path) for path in sorted(lake.side_folder.rglob("*.json"))]
+    checks += [partial(stored_document, lake.storage, path) for path in marks]
+    for check in checks:
         try:
-            json.loads(path.read_text("utf-8"))
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            found.append(Damage("", str(path), f"it is not valid JSON: {error}"))
+            check()
+        except (OSError, DamagedFileError) as error:
+            found.append(Damage("", str(check.args[-1]), str(error)))
     return found
 
 
@@ -225,14 +229,9 @@ class _Scrub:
     def _manifest(self, path: str, manifest: Any) -> list[Any]:
         from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 
-        size = self.lake.storage.size(path)
-        if size != manifest.file_size:
-            raise damaged(path, f"it has {size} bytes; its list says {manifest.file_size}")
         with metadata_damage(path, f"table {self.name!r}"):
             entries = list(ManifestFileManager(self.table).read(manifest.file_name, None, False))
-        count = manifest.num_added_files + manifest.num_deleted_files
-        if len(entries) != count:
-            raise damaged(path, f"it has {len(entries)} entries; its list says {count}")
+        check_manifest(self.lake.storage, path, manifest, entries)
         return entries
 
     # -- data files ----------------------------------------------------------------------------

@@ -190,6 +190,11 @@ def pinned(lake: Lake, name: str, ref: SnapshotRef) -> Snapshot:
     )
 
 
+def ref_of(lake: Lake, name: str, snapshot_id: int) -> str:
+    """``number@commit`` of a number that was found just now; raises as ``snapshot`` does."""
+    return snapshot(lake, name, snapshot_id).ref
+
+
 def check_pin(lake: Lake, name: str, ref: SnapshotRef) -> None:
     """Raise SnapshotExpiredError if the number of a pin is that of another commit by now.
 

@@ -46,7 +46,6 @@ from paimon_features.tables.snapshots import (
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS, rejected_spec
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.times import conform as in_milliseconds
-from paimon_features.times import is_time
 from paimon_features.windows import DAY_MS
 
 
@@ -183,7 +182,8 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
     found = [read_snapshot_file(lake, folder, i) for i in ids if i > since]
     own = any(s is not None and s.commit_user == commit_user for s in found)
     # a tag may be of an older commit than those whose snapshots have expired
-    if content is None and not own and ids[:1] != [1] and record.is_marked():
+    seen = since + 1 if content is not None else 1
+    if not own and (not ids or ids[0] > seen) and record.is_lost():
         raise record.error()
     if known is None:
         found += tagged(lake, name).values()
@@ -264,10 +264,10 @@ def conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
 
 
 def _as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    if is_time(column.type) or pa.types.is_timestamp(kind):
-        # a cast would reject finer ticks, and take those of other units for milliseconds
-        return pa.chunked_array([in_milliseconds(part, kind) for part in column.chunks], kind)
-    return column.cast(kind)
+    if column.type == kind:
+        return column
+    # a cast would reject finer ticks, and take those of other units for milliseconds
+    return pa.chunked_array([in_milliseconds(part, kind) for part in column.chunks], kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from paimon_features.aggregates import Aggregate, Count, Max, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.errors import DamagedFileError
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import RollupSummary, roll_up
 from paimon_features.oracle.compare import differences
@@ -20,8 +22,10 @@ from paimon_features.oracle.features import answer
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64
 from paimon_features.testing import generators
+from paimon_features.testing.sizes import every_seed
 from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
+from tests.tables.harm import harm
 
 LATER_MS = 40_000_000_000_000
 """A clock by which all days have ended."""
@@ -259,3 +263,39 @@ def test_without_its_rollups_a_table_is_read_from_tiles(totals: Totals) -> None:
     assert after == before == totals.expected(q)
     assert (rows, found) == (2 * 24 * DAYS, 0)
     assert rolled(totals, TOTALS, q + DAY_MS).made == made
+
+
+@every_seed(60)
+def test_a_damaged_rollup_is_missing_or_an_error(totals: Totals, seed: int) -> None:
+    rolled(totals, TOTALS)
+    as_of_ms = 65 * DAY_MS
+    expected = totals.expected(as_of_ms)
+    files = sorted(path for path in rollup_files(totals) if path.suffix != ".none")
+    dice = random.Random(seed)
+    path = dice.choice(files)
+    content = path.read_bytes()
+    others = [other for other in files if other.suffix == path.suffix]
+    how = harm(dice, path, others)
+    with contextlib.suppress(DamagedFileError):  # of a page, which is verified when it is read
+        assert totals.read(as_of_ms)[0] == expected, how
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".json"])
+def test_rollups_in_the_place_of_others_are_computed_again(totals: Totals, suffix: str) -> None:
+    made = rolled(totals, TOTALS)
+    before = totals.read(65 * DAY_MS)
+    assert before[2] > 0
+    files = sorted(path for path in rollup_files(totals) if path.suffix == suffix)
+    contents = [path.read_bytes() for path in files]
+    for path, content in zip(files, contents[1:] + contents[:1], strict=True):
+        path.write_bytes(content)
+    answers, rows, rollups = totals.read(65 * DAY_MS)
+    assert (answers, rollups) == (before[0], 0)
+    assert rows > before[1]
+    assert rolled(totals, TOTALS).made == made.made
+    assert totals.read(65 * DAY_MS) == before
+
+
+def rollup_files(totals: Totals) -> list[Path]:
+    return list(totals.lake.rollup_folder("tiles_totals_g1").glob("*/*"))

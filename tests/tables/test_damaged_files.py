@@ -3,102 +3,24 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from paimon_features.errors import DamagedFileError, PaimonFeaturesError
-from paimon_features.schema import Float64, Int64, String
-from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
+from paimon_features.tables import read_arrow
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.deltas import live_files, read_file, verify_files
+from paimon_features.tables.deltas import live_files, verify_files
 from paimon_features.tables.overwrite import Overwrite
-from paimon_features.tables.specs import events_spec, tiles_spec
 from paimon_features.tables.storage.pages import PageCounts, verify_pages
 from paimon_features.testing.sizes import every_seed
-from trainer_bridge.blocks.open_layout import read_layout
-
-EVENTS, TILES = "events_retail", "tiles_spend_g1"
-ROWS = 300
-Rows = list[dict[str, Any]]
-
-
-def write(lake: Lake) -> None:
-    """Three commits into an append table, and three into one with a primary key."""
-    dice = np.random.default_rng(0)
-    lake.create(events_spec(EVENTS, {"k": Int64, "ts": Int64, "v": Float64, "s": String}))
-    lake.create(tiles_spec(TILES, {"k": Int64}, [("n", Int64, "sum")], buckets=1))
-    for commit in range(3):
-        append_arrow(
-            lake,
-            EVENTS,
-            pa.table(
-                {
-                    "k": dice.integers(0, 50, ROWS),
-                    "ts": np.arange(ROWS) + commit * ROWS,
-                    "v": dice.random(ROWS),
-                    "s": [str(i % 20) for i in range(ROWS)],
-                    "event_day": np.full(ROWS, commit % 2, np.int32),
-                    "ingest_time_ms": np.zeros(ROWS, np.int64),
-                }
-            ),
-        )
-        append_arrow(
-            lake,
-            TILES,
-            pa.table(
-                {
-                    "tile_day": np.zeros(ROWS, np.int32),
-                    "k": np.arange(ROWS),
-                    "tile_start": np.zeros(ROWS, np.int64),
-                    "n": dice.integers(0, 9, ROWS),
-                }
-            ),
-        )
-
-
-def by_native(lake: Lake, name: str) -> pa.Table:
-    return read_arrow(lake, name)
-
-
-def by_python(lake: Lake, name: str) -> pa.Table:
-    return read_arrow(lake, name, native=False)
-
-
-def by_files(lake: Lake, name: str) -> pa.Table:
-    newest = latest_snapshot(lake, name)
-    assert newest is not None
-    columns = lake.schema(name).names
-    files = live_files(lake, name, newest.id)
-    return pa.concat_tables([read_file(file, columns) for file in files])
-
-
-def by_blocks(lake: Lake, name: str) -> pa.Table:
-    newest = latest_snapshot(lake, name)
-    assert newest is not None
-    layout = read_layout(lake, name, newest.id, block_rows=200)
-    schema = lake.schema(name)
-    return pa.concat_tables([layout.decode(n, schema) for n in range(len(layout.blocks))])
-
-
-READS: dict[str, Callable[[Lake, str], pa.Table]] = {
-    "native": by_native,
-    "python": by_python,
-    "files": by_files,
-    "blocks": by_blocks,
-}
-
-
-def sorted_rows(table: pa.Table) -> Rows:
-    names = sorted(table.column_names)
-    rows: Rows = table.select(names).sort_by([(n, "ascending") for n in names]).to_pylist()
-    return rows
+from tests.tables.harm import harm
+from tests.tables.ways_of_reading import EVENTS, READS, TILES, Rows, sorted_rows, write
 
 
 @pytest.fixture(scope="module")
@@ -115,24 +37,6 @@ def right(good: Path) -> dict[tuple[str, str], Rows]:
     return {(n, t): sorted_rows(read(lake, t)) for n, read in READS.items() for t in tables}
 
 
-def harm(dice: random.Random, path: Path, others: list[Path]) -> str:
-    """Damage a file at random; returns how."""
-    content = bytearray(path.read_bytes())
-    how = dice.choice(["flip"] * 6 + ["cut", "zeros", "swap"])
-    at = dice.randrange(len(content))
-    if how == "flip":
-        content[at] ^= 1 << dice.randrange(8)
-    elif how == "cut":
-        del content[at:]
-    elif how == "zeros":
-        end = min(len(content), at + dice.randrange(1, 600))
-        content[at:end] = bytes(end - at)
-    else:
-        content = bytearray(dice.choice(others).read_bytes())
-    path.write_bytes(content)
-    return f"{how} at {at} of {path.name}"
-
-
 FILES = {
     "data": "*/bucket-0/*.parquet",
     "manifest": "manifest/manifest-[0-9a-f]*",
@@ -140,6 +44,7 @@ FILES = {
     "snapshot": "snapshot/snapshot-*",
     "hint": "snapshot/LATEST",
     "schema": "schema/schema-*",
+    "tag": "tag/tag-*",
 }
 
 
@@ -181,7 +86,7 @@ def test_the_error_names_the_file_its_table_and_what_to_do(
 ) -> None:
     shutil.copytree(good, tmp_path / "w")
     lake = Lake.open(tmp_path / "w", "shop")
-    path = sorted(Path(lake.path(EVENTS)).glob(FILES["data"]))[0]
+    path = Path(live_files(lake, EVENTS, 1)[0].path)
     flipped(path)
     with pytest.raises(DamagedFileError, match="does not match its CRC32") as error:
         READS[name](lake, EVENTS)
@@ -190,7 +95,7 @@ def test_the_error_names_the_file_its_table_and_what_to_do(
     assert EVENTS in text
     assert "row group 0" in text
     assert "Restore it from a backup" in text
-    assert name == "files" or "snapshot 3" in text
+    assert name == "files" or re.search("snapshot [123]", text)
 
 
 def test_an_engine_of_its_own_reads_only_what_was_verified(good: Path, tmp_path: Path) -> None:

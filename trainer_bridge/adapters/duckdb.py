@@ -32,10 +32,12 @@ def relation(
     """Return a relation over a table snapshot; ``relation(...).query("t", "SELECT ... FROM t")``.
 
     An append table is scanned lazily: DuckDB reads the snapshot's files itself, only the columns
-    that a query uses, and skips row groups by their statistics. If the files are not exactly the
-    rows (merged keys, deleted rows, an evolved schema, a lake that is not a local folder), or
-    with ``where`` (a condition in the expression language), the rows are read eagerly into
-    memory: restrict them by ``columns`` and ``where``.
+    that a query uses, and skips row groups by their statistics. It does not verify what it reads,
+    so the pages of ``columns`` are verified by this call: name the columns of a wide table.
+
+    If the files are not exactly the rows (merged keys, deleted rows, an evolved schema, a lake
+    that is not a local folder), or with ``where`` (a condition in the expression language), the
+    rows are read eagerly into memory: restrict them by ``columns`` and ``where``.
 
     The snapshot is the latest one by default, and stays pinned.
 
@@ -47,6 +49,8 @@ def relation(
         If the table, a column, the tag or the snapshot does not exist.
     RequestError
         If ``where`` is not a condition on the table's columns.
+    DamagedFileError
+        If a file is not what was written.
     """
     scanned = TableScan.pin(lake, table, snapshot_id, tag, as_of_ms)
     schema = scanned.select(columns)
@@ -54,6 +58,7 @@ def relation(
     if not files or not all(map(os.path.exists, files)):
         rows = list(scanned.tables(columns, where))
         return connection.from_arrow(pa.concat_tables([schema.empty_table(), *rows]))
+    scanned.verify(schema.names)
     # partition folders are not columns: the files contain them
     found = connection.read_parquet(files, hive_partitioning=False)  # type: ignore[arg-type]
     return found.project(", ".join(_quoted(name) for name in schema.names))

@@ -54,8 +54,9 @@ def scan(
     ConfigurationError
         If more than one of snapshot_id, tag and as_of_ms is given.
     UnknownNameError, TableError, SnapshotExpiredError
-        If the table, the tag or the snapshot does not exist. During ``collect``, file errors
-        are raised as Polars' ``ComputeError``, with our message.
+        If the table, the tag or the snapshot does not exist. During ``collect``, Polars raises
+        errors of files as its own ``ComputeError``: the name of our error (DamagedFileError,
+        SnapshotExpiredError) and its message are its text.
     """
     scanned = TableScan.pin(lake, table, snapshot_id, tag, as_of_ms)
 

@@ -19,7 +19,7 @@ from paimon_features.tables.storage import Storage
 from trainer_bridge.blocks.bad_files import bad_files_error, find_bad_files, without_bad_files
 from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.layout import Layout, OnBadFile
-from trainer_bridge.blocks.mask_cache import load_masks, mask_key, save_masks
+from trainer_bridge.blocks.mask_cache import MaskCache
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.blocks.row_groups import FOOTER_THREADS, join_groups, row_groups
 from trainer_bridge.blocks.row_selection import MergeUnit, RowSelection
@@ -94,7 +94,8 @@ def layout_of(
         For a table with a primary key, or a file that is not Parquet.
     """
     content = content_of(lake, name, snapshot_id, files)
-    selector, selection = RowSelector(DataFiles.of(lake, content), None), RowSelection()
+    selector = RowSelector(DataFiles.of(lake, content), None)
+    selection = RowSelection(complete=set(selector.data_files.files))
     groups = row_groups(selector, _units(content), selection, block_rows)
     return Layout(name, snapshot_id, tuple(join_groups(groups, block_rows)), selector, selection)
 
@@ -127,12 +128,17 @@ def _select_rows(
 
     Returns the units that can be read.
     """
-    unknown = [unit for unit in units if selector.pruning.needs_reading(unit)]
+    unknown: list[MergeUnit] = []
+    for unit in units:
+        if selector.pruning.needs_reading(unit):
+            unknown.append(unit)
+        else:
+            selection.complete.update(file.path for file in unit)
     if not unknown:
         return units
     where = None if selector.filter is None else selector.filter.text
-    key = mask_key(selector.data_files, where)
-    known = load_masks(cache, key) if cache is not None and not left_out else None
+    stored = None if cache is None else MaskCache(cache, selector.data_files, where)
+    known = stored.load(unknown) if stored is not None and not left_out else None
     if known is not None:
         selection.add(known)
         return units
@@ -149,8 +155,8 @@ def _select_rows(
             raise bad_files_error(selector.data_files.content, unit, result) from result
         bad[unit[0].path] = " ".join(str(result).split())
     selection.add(found)
-    if not bad and not left_out and cache is not None:
-        save_masks(cache, key, found)
+    if not bad and not left_out and stored is not None:
+        stored.save(found)
     return without_bad_files(units, bad, left_out)
 
 

@@ -14,7 +14,6 @@ from paimon_features.tables.content import ContentFile
 from trainer_bridge.blocks.bad_files import bad_files_error
 from trainer_bridge.blocks.data_files import DataFiles, Span
 from trainer_bridge.blocks.layout import Block, BlockPart, Fold
-from trainer_bridge.blocks.merge import unpack
 from trainer_bridge.blocks.row_selection import MergeUnit, RowSelection, fold_path
 from trainer_bridge.blocks.row_selector import RowSelector
 
@@ -63,14 +62,13 @@ def row_groups(
         path = fold_path(unit)
         if path in selection.folded:
             spans = tuple(Span(file.path, file.rows) for file in unit)
-            kept = rows = selection.folded[path]
-            if path in selection.masks:
-                kept = int(unpack(selection.masks[path], rows).sum())
+            rows = selection.folded[path]
+            mask = selection.mask(path, rows)
+            kept = rows if mask is None else int(mask.sum())
             yield Fold(spans, kept, path, kept != rows), sum(file.size for file in unit)
             continue
         for file in unit:
-            bits = selection.masks.get(file.path)
-            mask = None if bits is None else unpack(bits, file.rows)
+            mask = selection.mask(file.path, file.rows)
             if file.path not in footers:
                 yield _span(file, 0, None, 0, file.rows, mask), file.size
                 continue

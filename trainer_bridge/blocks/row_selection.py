@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from paimon_features.array_types import Bools
+from paimon_features.errors import TableError
 from paimon_features.tables.content import ContentFile
+from trainer_bridge.blocks.merge import unpack
 
 MergeUnit = tuple[ContentFile, ...]
 """Files that are examined together, since they can contain the same key."""
@@ -20,6 +23,9 @@ class RowSelection:
     masks
         By path, a bit (least significant first) for each stored row of a file that is read in
         part only, and for each row of a fold that is.
+    complete
+        Files and folds of which every row is read. What is in neither was not examined: it is an
+        error to read it.
     folded
         Rows of each fold before such a mask.
     layers
@@ -30,6 +36,7 @@ class RowSelection:
     """
 
     masks: dict[str, bytes] = field(default_factory=dict)
+    complete: set[str] = field(default_factory=set)
     folded: dict[str, int] = field(default_factory=dict)
     layers: dict[str, bytes] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
@@ -40,10 +47,29 @@ class RowSelection:
 
     def add(self, other: RowSelection) -> None:
         self.masks.update(other.masks)
+        self.complete |= other.complete
         self.folded.update(other.folded)
         self.layers.update(other.layers)
         for reason, number in other.counts.items():
             self.count(reason, number)
+
+    def mask(self, path: str, rows: int) -> Bools | None:
+        """Which of the rows of a file or a fold are read; None for all of them.
+
+        Raises
+        ------
+        TableError
+            If its rows were not examined.
+        """
+        if path in self.complete:
+            return None
+        bits = self.masks.get(path)
+        if bits is None or len(bits) != -(-rows // 8):
+            raise TableError(
+                f"{path}: it is not known which of its {rows} rows are read; delete the folder "
+                "_paimon_features/merges of the warehouse, which is a cache, and read again"
+            )
+        return unpack(bits, rows)
 
 
 def fold_path(unit: Sequence[ContentFile]) -> str:

@@ -59,8 +59,7 @@ class RowSelector:
                 before = int(mask.sum())
                 mask = self._filtered(file, mask, selection)
                 selection.count("rows_filtered", before - int(mask.sum()))
-            if not mask.all():
-                selection.masks[file.path] = pack(mask)
+            _add(selection, file.path, mask)
         return selection
 
     def _inserted(self, file: ContentFile) -> Bools | None:
@@ -122,12 +121,13 @@ class RowSelector:
         if layers is not None:
             packed = zip(found.files, layers.pack(), strict=True)
             selection.layers.update((file.path, steps) for file, steps in packed)
-        if schema is not None:
+        if schema is None:
+            selection.complete.add(path)
+        else:
             assert self.filter is not None
             mask = self.filter.mask(self._folded(found, schema))
             selection.count("rows_filtered", len(mask) - int(mask.sum()))
-            if not mask.all():
-                selection.masks[path] = pack(mask)
+            _add(selection, path, mask)
         stored = sum(file.rows for file in unit)
         selection.count("rows_merged_away", stored - selection.folded[path])
         return selection
@@ -173,6 +173,13 @@ class RowSelector:
     def _rule(self, name: str) -> tuple[str | None, str]:
         """The aggregate function of a column (None for a key), and the delimiter of texts."""
         return self._keyed.rules.functions.get(name), self._keyed.rules.delimiters.get(name, "")
+
+
+def _add(selection: RowSelection, path: str, mask: Bools) -> None:
+    if mask.all():
+        selection.complete.add(path)
+    else:
+        selection.masks[path] = pack(mask)
 
 
 @contextmanager

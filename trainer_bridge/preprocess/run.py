@@ -199,7 +199,9 @@ class Preparation:
         Excludes seed, batch size, world size and epoch: blocks do not depend on them.
         """
         sizes = [block.rows for block in inner.blocks]
-        masks = [f"{path} {bits.hex()}" for path, bits in sorted(inner.selection.masks.items())]
+        # names of files are unique, and a moved warehouse has other paths
+        named = {path.rsplit("/", 1)[-1]: bits for path, bits in inner.selection.masks.items()}
+        masks = [f"{name} {bits.hex()}" for name, bits in sorted(named.items())]
         parts = {
             "table": inner.table,
             "snapshot_id": inner.snapshot_id,

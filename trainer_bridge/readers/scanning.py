@@ -5,17 +5,28 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import pyarrow as pa
 
+from paimon_features.errors import DamagedFileError
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.deltas import live_files, verify_files
 from paimon_features.tables.snapshots import SnapshotRef, pinned
 from trainer_bridge.blocks.layout import Fold, Layout, select_schema
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot
 
 _BLOCK_ROWS = 65_536
+
+
+@contextmanager
+def _named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{what}: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -90,6 +101,18 @@ class TableScan:
         )
         current = all(source.files[path].schema_id == today for path in paths)
         return paths if plain and current else None
+
+    def verify(self, columns: Collection[str]) -> None:
+        """Verify all files, for engines that read them by themselves.
+
+        Raises
+        ------
+        SnapshotExpiredError, DamagedFileError
+            If a file does not exist any more, or is not what was written.
+        """
+        number = pinned(self.lake, self.table, self.snapshot_ref).id
+        with _named(f"table {self.table!r}, snapshot {number}"):
+            verify_files(live_files(self.lake, self.table, number), list(columns))
 
     def _layout(self, where: str | None) -> Layout:
         # with a condition row group by row group, because otherwise all of a small file is read;

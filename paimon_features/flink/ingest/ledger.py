@@ -121,7 +121,7 @@ class IngestLedger:
 
         Returns the files that were not recorded before, and the others.
         """
-        if not self.record.path.exists():
+        if self.record.is_lost():
             self.record.accept_loss()
         choice = self.choose(files)
         state = self._read()

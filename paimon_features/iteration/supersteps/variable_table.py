@@ -37,7 +37,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lease import Lease, acquire
 from paimon_features.tables.parts import replace_partitions, write_part
 from paimon_features.tables.reader import Range, iter_batches
-from paimon_features.tables.snapshots import latest_snapshot
+from paimon_features.tables.snapshots import latest_snapshot, ref_of
 from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
 
 PREFIX = "iteration_"
@@ -214,8 +214,9 @@ class VariableTable:
     ) -> Iterator[tuple[int, int, bytes]]:
         """Yield (slot, stream, payload) of the rows in partitions, in the order of writing."""
         columns = ["slot", "subtask", "seq", "stream", "payload"]
+        ref = ref_of(self.lake, self.table, snapshot_id)
         batches = iter_batches(
-            self.lake, self.table, columns, snapshot_id, cast("Mapping[str, Range]", partitions)
+            self.lake, self.table, columns, ref, cast("Mapping[str, Range]", partitions)
         )
         schema = self.lake.schema(self.table)
         rows = pa.Table.from_batches(batches, pa.schema([schema.field(name) for name in columns]))

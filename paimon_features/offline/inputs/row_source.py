@@ -17,6 +17,7 @@ from paimon_features.duplicates import duplicates
 from paimon_features.errors import RequestError
 from paimon_features.tables import Lake, iter_batches
 from paimon_features.tables.snapshots import pinned
+from paimon_features.times import conform
 
 BATCH_ROWS = 1 << 16
 _TABLE_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:@(\d+(?:@[0-9a-f]+)?))?")
@@ -186,13 +187,11 @@ def _named(rows: str | os.PathLike[str], lake: Lake | None) -> RowSource:
             "here; for a file, give a pathlib.Path or './' before its name"
         )
     table = name[1]
-    number = None if name[2] is None else pinned(lake, table, name[2]).id
+    ref = None if name[2] is None else pinned(lake, table, name[2]).ref
     schema = lake.schema(table)
     return RowSource(
         schema,
-        lambda: (
-            pa.Table.from_batches([batch]) for batch in iter_batches(lake, table, None, number)
-        ),
+        lambda: (pa.Table.from_batches([batch]) for batch in iter_batches(lake, table, None, ref)),
     )
 
 
@@ -249,4 +248,13 @@ def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
             f"entity rows: one part has the columns {', '.join(table.column_names)}, another "
             f"{', '.join(schema.names)}; all have to have the same"
         )
-    return table.select(schema.names).cast(schema)
+    # parts of one source can have times of other units, whose ticks a cast would take as they are
+    columns = [
+        column
+        if column.type == field.type
+        else pa.chunked_array(
+            [conform(part, field.type, event_time=True) for part in column.chunks], field.type
+        )
+        for column, field in zip(table.select(schema.names).columns, schema, strict=True)
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from paimon_features.duplicates import duplicates
 from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.times import check_extensions
 
 MAX_COLUMNS = 1_000
 """The most entity keys and request inputs of a request, far more than views have."""
@@ -68,6 +69,10 @@ def _check(schema: pa.Schema) -> None:
                 f"column {field.name[:80]!r} is {field.type}; expected a column of integers, "
                 "floats, decimals, booleans, strings, dates or timestamps (no dictionaries)",
             )
+    try:
+        check_extensions(schema)
+    except pa.ArrowInvalid as error:
+        raise RequestRejected(422, "invalid_request", str(error)) from None
     double = duplicates(schema.names)
     if double:
         raise RequestRejected(422, "invalid_request", f"two columns are called {double[0][:80]!r}")

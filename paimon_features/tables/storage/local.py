@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
-from paimon_features.tables.files import write_json
+from paimon_features.tables.files import write_plain_json
 from paimon_features.tables.storage.base import Storage
 from paimon_features.tables.storage.footers import Footers
 from paimon_features.tables.storage.verified import VerifiedParquetFile, check_size, damage_of
@@ -46,7 +46,7 @@ class LocalStorage(Storage):
             return file.read()
 
     def write_json(self, path: str, value: Any) -> None:
-        write_json(Path(path), value)
+        write_plain_json(Path(path), value)
 
     def make_folder(self, path: str) -> None:
         os.makedirs(path, exist_ok=True)

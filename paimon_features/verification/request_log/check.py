@@ -24,7 +24,7 @@ from paimon_features.serving.request_log.log_rows import EntityText, loads
 from paimon_features.statuses import Status
 from paimon_features.tables import iter_batches
 from paimon_features.tables.generations import GenerationRecord, load
-from paimon_features.tables.snapshots import Snapshot, latest_snapshot, snapshot
+from paimon_features.tables.snapshots import Snapshot, latest_snapshot, ref_of, snapshot
 from paimon_features.verification.request_log.computed_values import check_computed
 from paimon_features.verification.request_log.lake_values import (
     EventsBehindTiles,
@@ -222,7 +222,8 @@ class _LoggedViewCheck:
         for table, numbers in of_tables.items() if hashed else ():
             # what is in neither the oldest nor the newest of them is in none: tiles only add
             for number in sorted({min(numbers), max(numbers)} - {0}):
-                for batch in iter_batches(self.lake, table, list(self.view.keys), number):
+                ref = ref_of(self.lake, table, number)
+                for batch in iter_batches(self.lake, table, list(self.view.keys), ref):
                     for entity in set(entities_of(pa.Table.from_batches([batch]), self.view.keys)):
                         if (text := self.text(entity)) in hashed:
                             found[text] = entity

@@ -33,6 +33,7 @@ from paimon_features.schema import DataType
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.request_log.log_rows import dumps, loads, plain
 from paimon_features.tables import Lake, read_arrow
+from paimon_features.tables.snapshots import ref_of
 from paimon_features.tables.specs import INGEST_TIME_MS, TILE_START
 from paimon_features.windows import MAX_TIME_MS, floor_ms
 
@@ -65,7 +66,8 @@ def of_entities(
         name: key_values(kind, {entity[i] for entity in entities})
         for i, (name, kind) in enumerate(keys.items())
     }
-    rows = read_arrow(lake, table, columns, snapshot_id, where=where)
+    ref = None if snapshot_id is None else ref_of(lake, table, snapshot_id)
+    rows = read_arrow(lake, table, columns, ref, where=where)
     if len(keys) == 1:
         return rows
     found = entities_of(rows, keys)

@@ -146,6 +146,9 @@ def test_a_ledger_that_is_older_than_the_table_is_refused(ledger: IngestLedger) 
     commit(second)
     ledger.check()
     ledger.record.path.write_text(older)
+    with pytest.raises(RecordLostError, match="is older than the table.*--mark-ingested"):
+        ledger.check()
+    ledger.record.accept_loss()  # as of a warehouse whose marks have no number: by the snapshots
     with pytest.raises(RecordLostError, match=f"not contain the run {second}.*--mark-ingested"):
         ledger.check()
     ledger.adopt([file("b")], 9)

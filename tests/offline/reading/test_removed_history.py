@@ -41,10 +41,10 @@ from paimon_features.oracle.tiler import tile_table
 from paimon_features.planning.drop import plan_drop
 from paimon_features.planning.plan import apply_plan
 from paimon_features.schema import Int64
-from paimon_features.tables import Lake, append_arrow, generations
+from paimon_features.tables import Lake, append_arrow, generations, iter_batches, read_arrow
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.rollback import rollback
-from paimon_features.tables.snapshots import snapshot_ids
+from paimon_features.tables.snapshots import snapshot, snapshot_ids
 from paimon_features.testing.sizes import every_seed
 from paimon_features.windows import DAY_MS, HOUR_MS
 
@@ -248,6 +248,30 @@ def test_a_number_that_was_used_before_is_an_error_and_the_pin_names_the_commit(
         with pytest.raises(SnapshotExpiredError, match=r"snapshot 1@\w+ was pinned, but .* now 1@"):
             shop.read(pins)
     assert shop.read(again.pins) == shop.read(refs(again)) == again.table
+
+
+def test_rows_of_a_number_are_those_of_its_commit_or_an_error(shop: Shop) -> None:
+    table = "tiles_spend_g1"
+    shop.write((1, 0, 5), (2, 0, 1), (3, 0, 9))
+    shop.backfill()
+    before = snapshot(shop.lake, table, 1)
+    ways = {
+        "read_arrow": lambda pin: read_arrow(shop.lake, table, snapshot_id=pin).num_rows,
+        "iter_batches": lambda pin: sum(
+            batch.num_rows for batch in iter_batches(shop.lake, table, snapshot_id=pin)
+        ),
+    }
+    for read in ways.values():
+        assert read(1) == read(before.ref) == 5
+    shop.rebuild()
+    shop.write((1, 2, 7))
+    shop.backfill()
+    now = snapshot(shop.lake, table, 1)
+    for name, read in ways.items():
+        for pin in (1, before.ref):
+            with pytest.raises(SnapshotExpiredError, match="is now 1@"):
+                pytest.fail(f"{name} of {pin}: {read(pin)}")
+        assert read(now.ref) == read(None)
 
 
 def test_an_earlier_time_reads_the_generation_that_was_active_then(shop: Shop) -> None:

@@ -195,7 +195,7 @@ def test_a_second_opening_reads_no_keys_and_has_the_same_order(lake: Lake, tmp_p
     with SnapshotReader(lake, "keyed", **options) as first:
         wanted = [batch["k"].tolist() for batch in first]
         assert first.describe()["not_read"]["rows_merged_away"] > 0
-    (kept,) = (tmp_path / "masks").glob("*.npz")
+    (kept,) = (tmp_path / "masks").glob("*.masks")
     with (
         unittest.mock.patch(
             "trainer_bridge.blocks.row_selector.RowSelector.select", side_effect=AssertionError
