@@ -139,7 +139,13 @@ def cancel(target: TileTarget) -> str | None:
         # one may have lost the reply: the savepoint is there before the job has ended
         if not (_has_savepoint(target, job_id) and _ends(target)):
             raise
-    return target.finish(job_id, "STOPPED").resume_path
+    stopped = target.finish(job_id, "STOPPED")
+    for table in target.tables:
+        held = holder_of(target.lake, table)
+        # a cluster in application mode ends with its job, and cannot tell that it has ended
+        if held is not None and getattr(held.holder, "job_id", None) == job_id:
+            lease.release(target.lake, table)
+    return stopped.resume_path
 
 
 def release(lake: Lake, table: str) -> LeaseRecord | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -39,11 +38,11 @@ class JobRunner:
 
     def __init__(self, target: TileTarget, cluster: str | None, events: int | None) -> None:
         from paimon_features.flink.cluster import LocalCluster
-        from paimon_features.flink.environment import local_rest
+        from paimon_features.flink.environment import local_rest, new_job_id
 
         self.target = target
         self.cluster = cluster
-        self.job_id = uuid.uuid4().hex
+        self.job_id = new_job_id()
         self.since_ms = now_ms()
         self.job: RunningJob | None = None
         self.rest_options: dict[str, str] = {}
@@ -77,14 +76,14 @@ class JobRunner:
         JobError
             If it cannot be planned or submitted.
         """
-        from paimon_features.flink.environment import open_environment, register_lake
+        from paimon_features.flink.environment import FIXED_JOB_ID, open_environment, register_lake
         from paimon_features.flink.tiles.statement_set import execute
 
         target = self.target
         what = "backfill" if batch else "tiles"
         conf = {
             "pipeline.name": f"{what} of {target.project}/{target.view.name} g{target.generation}",
-            "$internal.pipeline.job-id": self.job_id,
+            FIXED_JOB_ID: self.job_id,
             **options,
         }
         if self.cluster is None:
