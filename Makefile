@@ -14,6 +14,8 @@
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
+#   make manifests  renders deploy/kubernetes/base, and checks it, the overlay and all options against
+#                 the schemas of Kubernetes (needs Go);  ARGS="--crd FILE": the operator's, too
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
 #
@@ -21,7 +23,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz manifests lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
@@ -32,7 +34,7 @@ PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 export PYTHON ARGS
 
 help:
-	@sed -n '3,19s/^# *//p' Makefile
+	@sed -n '3,21s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -79,6 +81,13 @@ chaos:
 fuzz:
 	@tools/setup.sh test
 	.venv/bin/python tools/fuzz.py $(ARGS)
+
+manifests:
+	@tools/setup.sh test
+	rm -rf build/manifests && mkdir -p build/manifests
+	.venv/bin/python -m tests.deploy.projects build/manifests
+	.venv/bin/python tools/check_manifests.py --excerpt tests/deploy/kubernetes_schemas.json $(ARGS) \
+		deploy/kubernetes/base deploy/kubernetes/overlays/example build/manifests/full
 
 lock:
 	@tools/setup.sh test

@@ -73,6 +73,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "graph": "Show the lineage graph (text or SVG).",
         "import-feast": "Convert a Feast repository.",
         "drop": "Drop unused generations and tables.",
+        "deploy": "Write Kubernetes manifests for the project.",
     },
     "Run on Flink": {
         "ingest": "Ingest files, Kafka topics or change logs.",
