@@ -67,7 +67,11 @@ def _job(
             "flinkConfiguration": _configuration(deployment, slots),
             "podTemplate": _pod_template(deployment, name[0]),
             "jobManager": {"resource": {"memory": f"{JOB_MANAGER_MB}m", "cpu": 0.5}},
-            "taskManager": {"resource": {"memory": f"{TASK_MANAGER_MB}m", "cpu": slots}},
+            "taskManager": {
+                "resource": {"memory": f"{TASK_MANAGER_MB}m", "cpu": slots},
+                # it runs users' functions; only the job manager asks Kubernetes for pods
+                "podTemplate": {"spec": {"automountServiceAccountToken": False}},
+            },
             "job": {
                 "jarURI": PYTHON_JAR,
                 "entryClass": PYTHON_DRIVER,

@@ -120,8 +120,10 @@ def test_flink_deployments_have_the_fields_of_the_operator(documents: list[Json]
         assert spec.keys() == FLINK_FIELDS
         assert spec["job"].keys() == JOB_FIELDS
         assert all(isinstance(value, str) for value in spec["flinkConfiguration"].values())
+        token = {"spec": {"automountServiceAccountToken": False}}
+        assert spec["taskManager"]["podTemplate"] == token
+        assert spec["jobManager"].keys() == {"resource"}
         for manager in (spec["jobManager"], spec["taskManager"]):
-            assert manager.keys() == {"resource"}
             assert re.fullmatch(r"\d+m", manager["resource"]["memory"])
             assert isinstance(manager["resource"]["cpu"], int | float)
         assert list(pods.iter_errors(spec["podTemplate"])) == []
