@@ -140,12 +140,17 @@ def cancel(target: TileTarget) -> str | None:
         if not (_has_savepoint(target, job_id) and _ends(target)):
             raise
     stopped = target.finish(job_id, "STOPPED")
+    if record.job.get("application"):
+        release_ended(target, job_id)
+    return stopped.resume_path
+
+
+def release_ended(target: TileTarget, job_id: str) -> None:
+    """Release the tables of a job that has ended and whose cluster ends with it."""
     for table in target.tables:
         held = holder_of(target.lake, table)
-        # a cluster in application mode ends with its job, and cannot tell that it has ended
         if held is not None and getattr(held.holder, "job_id", None) == job_id:
             lease.release(target.lake, table)
-    return stopped.resume_path
 
 
 def release(lake: Lake, table: str) -> LeaseRecord | None:
