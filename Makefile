@@ -15,6 +15,8 @@
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
 #   make mutants  faults in windows, merges, records, compare-and-set, restarts: each must fail a test
+#   make manifests  renders deploy/kubernetes/base, and checks it, the overlay and all options against
+#                 the schemas of Kubernetes (needs Go);  ARGS="--crd FILE": the operator's, too
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
 #
@@ -22,7 +24,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
@@ -35,7 +37,7 @@ export PYTHON ARGS
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@sed -n '3,20s/^# *//p' Makefile
+	@sed -n '3,22s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -86,6 +88,13 @@ fuzz:
 mutants:
 	@tools/setup.sh test
 	.venv/bin/python tools/mutants.py $(ARGS)
+
+manifests:
+	@tools/setup.sh test
+	rm -rf build/manifests && mkdir -p build/manifests
+	.venv/bin/python -m tests.deploy.projects build/manifests
+	.venv/bin/python tools/check_manifests.py --excerpt tests/deploy/kubernetes_schemas.json $(ARGS) \
+		deploy/kubernetes/base deploy/kubernetes/overlays/example build/manifests/full
 
 lock:
 	@tools/setup.sh test

@@ -4,7 +4,8 @@ Flink runs this file::
 
     flink run -m jobmanager:8081 -py jobs/maintain.py --project /project --pause
 
-``paimon-features maintain`` calls the same function. Exit code 1 if a table was skipped.
+``paimon-features maintain`` calls the same function. Exit code 1 if a table was skipped,
+unless --allow-skipped.
 """
 
 import argparse
@@ -25,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--no-compact", action="store_true", help="Only expire snapshots.")
     p.add_argument("--keep-newest", type=int, help="Snapshots to keep.")
     p.add_argument("--pause", action="store_true", help="Stop detached tile jobs meanwhile.")
+    p.add_argument("--allow-skipped", action="store_true", help="Exit code 0 even so.")
     return p
 
 
@@ -40,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         on_message=print,
     )
     print(json.dumps([asdict(table) for table in tables]))
-    if any(table.skipped for table in tables):
+    if any(table.skipped for table in tables) and not args.allow_skipped:
         sys.exit(1)
 
 

@@ -6,6 +6,7 @@ import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,9 @@ class FlinkRest:
     def stop_with_savepoint(self, job_id: str, folder: Path | str, wait_s: float = 120.0) -> str:
         """Stop a streaming job with a savepoint in ``folder``; returns the savepoint's path.
 
+        A cluster in application mode ends with its job; it has ended if nothing listens at its
+        address any more once the savepoint is complete.
+
         Raises
         ------
         JobError
@@ -157,7 +161,8 @@ class FlinkRest:
                 f"job {job_id} at {self.url}: the savepoint failed, the job continues: "
                 f"{causes[-1] if causes else operation['failure-cause'].get('class')}"
             )
-        self._await_end(job_id, wait_s)
+        with suppress(_NotListeningError):
+            self._await_end(job_id, wait_s)
         return str(operation["location"])
 
     def request_drain(self, job_id: str, folder: Path | str) -> None:
@@ -199,7 +204,8 @@ class FlinkRest:
                 f"the cluster {self.url} refused {method} {path} ({error.code}): {reason}"
             ) from error
         except OSError as error:
-            raise JobError(
+            refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
+            raise (_NotListeningError if refused else JobError)(
                 f"the cluster {self.url} does not answer ({error}); is it running? "
                 "'paimon-features cluster status' shows the local one"
             ) from error
@@ -207,6 +213,10 @@ class FlinkRest:
             return json.loads(text) if text else {}
         except ValueError as error:
             raise JobError(f"{self.url} is no Flink cluster: it does not reply in JSON") from error
+
+
+class _NotListeningError(JobError):
+    """The host answers, and no process listens at the port."""
 
 
 class _NotFoundError(JobError):

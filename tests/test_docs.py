@@ -14,6 +14,7 @@ import click
 import pytest
 
 from paimon_features.cli import cli
+from paimon_features.flink.programs import PROGRAMS, program
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -108,6 +109,9 @@ def problem(words: list[str]) -> str | None:
                 }
             elif command is cli and re.fullmatch(r"[a-z][a-z-]*", word):
                 return f"{' '.join(words)}: {word}"
+        elif command.name == "application" and word in PROGRAMS:
+            # options after a program's name are the program's
+            known |= set(re.findall(r'"(--[a-z-]+)"', program(word).read_text(encoding="utf-8")))
     return None
 
 

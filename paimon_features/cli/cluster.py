@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -96,6 +97,24 @@ def stop(path: str, as_json: bool) -> None:
         click.echo("no cluster runs")
 
 
+LISTEN = click.option(
+    "--listen", default="0.0.0.0", show_default=True, help="Address to listen on."
+)
+HOST = click.option(
+    "--host", help="Name under which others reach this host; default: its host name."
+)
+REST_PORT = click.option(
+    "--rest-port",
+    type=int,
+    default=8081,
+    show_default=True,
+    help="Port of the job manager's REST API.",
+)
+RPC_PORT = click.option(
+    "--rpc-port", type=int, default=6123, show_default=True, help="RPC port of the job manager."
+)
+
+
 @cluster.command(name="run")
 @click.argument("manager", type=click.Choice(["jobmanager", "taskmanager"]))
 @click.option("--address", required=True, metavar="HOST", help="Host name of the job manager.")
@@ -107,8 +126,10 @@ def stop(path: str, as_json: bool) -> None:
     type=int,
     help="Memory of the process in MiB; default: 1024 (jobmanager), 2048 (taskmanager).",
 )
-@click.option("--host", help="Name under which others reach this host; default: its host name.")
-@click.option("--listen", default="0.0.0.0", show_default=True, help="Address to listen on.")
+@HOST
+@LISTEN
+@REST_PORT
+@RPC_PORT
 @PROJECT
 def run_(
     manager: Manager,
@@ -117,6 +138,8 @@ def run_(
     memory_mb: int | None,
     host: str | None,
     listen: str,
+    rest_port: int,
+    rpc_port: int,
     path: str,
 ) -> None:
     """Run one process of a multi-host cluster in the foreground, for containers.
@@ -136,7 +159,74 @@ def run_(
     sizes = {} if memory_mb is None else {size: memory_mb}
     state_dir = Project.open(path).config.state_dir
     shape = ClusterShape(slots=slots, **sizes)
-    run_manager(manager, state_dir, address, shape, host=host, listen=listen)
+    run_manager(
+        manager,
+        state_dir,
+        address,
+        shape,
+        host=host,
+        listen=listen,
+        rest_port=rest_port,
+        rpc_port=rpc_port,
+    )
+
+
+@cluster.command(context_settings={"ignore_unknown_options": True})
+@click.argument("program", type=click.Choice(["tiles", "ingest", "history", "iterate"]))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--address", default="127.0.0.1", show_default=True, metavar="HOST", help="Of this host."
+)
+@click.option("--memory-mb", type=int, help="Of this process; default: 1024.")
+@click.option("--job-id", help="Flink's id of the job, 32 hexadecimal digits; default: random.")
+@LISTEN
+@REST_PORT
+@RPC_PORT
+@PROJECT
+def application(
+    program: str,
+    arguments: tuple[str, ...],
+    address: str,
+    memory_mb: int | None,
+    job_id: str | None,
+    listen: str,
+    rest_port: int,
+    rpc_port: int,
+    path: str,
+) -> None:
+    """Run a PROGRAM in application mode: by a job manager of its own, without a client.
+
+    \b
+    paimon-features cluster application tiles --address tiles-1 --view customer_spend
+    paimon-features cluster run taskmanager --address tiles-1 --slots 4
+    paimon-features cluster application iterate train.py:build --mode thread
+
+    The job manager runs in the foreground and starts the program itself: 'tiles' is the job of
+    'submit', 'ingest', 'history' and 'iterate' are those of the commands of that name. Task
+    managers are started separately and connect to --address. The process ends with the job. To
+    recover from a failure start the same command again: 'tiles' and a topic's 'ingest' resume
+    from their last checkpoints. Options of the program follow its name; see
+    docs/how-to/serving/application-mode.md.
+    """
+    from paimon_features.flink.cluster import ClusterShape, run_manager
+    from paimon_features.flink.programs import program as program_file
+
+    if job_id is not None and not re.fullmatch("[0-9a-f]{32}", job_id):
+        raise click.BadParameter(f"{job_id!r} is not 32 hexadecimal digits", param_hint="--job-id")
+    config = Project.open(path).config
+    sizes = {} if memory_mb is None else {"job_manager_mb": memory_mb}
+    run_manager(
+        "jobmanager",
+        config.state_dir,
+        address,
+        ClusterShape(**sizes),
+        host=address,
+        listen=listen,
+        rest_port=rest_port,
+        rpc_port=rpc_port,
+        application=[str(program_file(program)), *arguments, "--project", str(config.root)],
+        job_id=job_id,
+    )
 
 
 def _local_cluster(path: str) -> LocalCluster:

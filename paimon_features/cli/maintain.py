@@ -25,6 +25,11 @@ from paimon_features.project import Project
 @click.option(
     "--pause", is_flag=True, help="Stop detached tile jobs during maintenance, then resume them."
 )
+@click.option(
+    "--allow-skipped",
+    is_flag=True,
+    help="Exit code 0 although tables were skipped, for schedulers.",
+)
 @PROJECT
 @JSON
 def maintain(
@@ -32,6 +37,7 @@ def maintain(
     no_compact: bool,
     keep_newest: int | None,
     pause: bool,
+    allow_skipped: bool,
     path: str,
     as_json: bool,
 ) -> None:
@@ -49,7 +55,7 @@ def maintain(
     paimon-features maintain --pause
     paimon-features maintain feedback_churn --keep-newest 20
 
-    Exit code 1 if a table was skipped.
+    Exit code 1 if a table was skipped, unless --allow-skipped.
     """
     done = run(
         Project.open(path),
@@ -63,7 +69,7 @@ def maintain(
         click.echo(json.dumps([asdict(each) for each in done], indent=2))
     else:
         click.echo("\n".join(map(_line, done)) or "there is no table yet")
-    if any(each.skipped for each in done):
+    if any(each.skipped for each in done) and not allow_skipped:
         raise SystemExit(1)
 
 

@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -30,6 +31,8 @@ START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
 REST_PORT, RPC_PORT = 8081, 6123
 """Flink's own ports, for clusters of several hosts."""
+PYTHON_DRIVER = "org.apache.flink.client.python.PythonDriver"
+"""The class by which Flink's entry points run a Python program."""
 
 LOCAL_CLUSTER = "local"
 """Stands for the session cluster that the project runs itself, in place of ``host:port``."""
@@ -259,14 +262,22 @@ def run_manager(
     *,
     host: str | None = None,
     listen: str = "0.0.0.0",
+    rest_port: int = REST_PORT,
+    rpc_port: int = RPC_PORT,
+    application: Sequence[str] = (),
+    job_id: str | None = None,
 ) -> NoReturn:
     """Run one process of a cluster of several hosts in the foreground, for containers.
 
-    ``address`` is the host name of the job manager for all others (RPC on port 6123, REST on port
-    8081), ``host`` that of this process (by default the machine's host name), and ``listen`` the
-    address on which it listens: clients can run code there, so it belongs in a private
-    network. ``state_dir`` contains checkpoints and must be the same for all processes. The log
-    goes to the standard output.
+    ``address`` is the host name of the job manager for all others, with the ports ``rpc_port`` and
+    ``rest_port``, ``host`` that of this process (by default the machine's host name), and
+    ``listen`` the address on which it listens: clients can run code there, so it belongs in
+    a private network. ``state_dir`` contains checkpoints and must be the same for all
+    processes. The log goes to the standard output.
+
+    With ``application``, the path of a program and its arguments, the job manager runs that
+    program itself (application mode), and ends when the program and its job have ended. The job
+    then has the id ``job_id``, by default a random one.
 
     Raises
     ------
@@ -275,10 +286,16 @@ def run_manager(
     """
     own = host or socket.gethostname()
     folder = state_dir / "cluster" / f"{manager}-{own}"
-    place = _Endpoint(address, own, listen, REST_PORT, RPC_PORT, Path(tempfile.gettempdir()))
+    place = _Endpoint(address, own, listen, rest_port, rpc_port, Path(tempfile.gettempdir()))
     environment = _prepare(folder, folder / "log", _options(shape, place, state_dir))
-    script = flink_home() / "bin" / f"{manager}.sh"
-    os.execvpe("bash", ["bash", str(script), "start-foreground"], environment)
+    script, arguments = f"{manager}.sh", ["start-foreground"]
+    if application:
+        script = "standalone-job.sh"
+        arguments += ["--job-classname", PYTHON_DRIVER]
+        arguments += ["--job-id", job_id] if job_id else []
+        arguments += ["-py", *application]
+    command = ["bash", str(flink_home() / "bin" / script), *arguments]
+    os.execvpe("bash", command, environment)
 
 
 def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
 from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway, started_by_flink
+from paimon_features.flink_rest import FlinkRest
 from paimon_features.interrupts import interruptible
 from paimon_features.ports import free_ports
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
+from paimon_features.waiting import wait_until
 
 if TYPE_CHECKING:
     from pyflink.table import TableEnvironment, TableResult
@@ -22,11 +25,17 @@ if TYPE_CHECKING:
 CATALOG = "lake"
 """The name of the catalog that ``register_lake`` creates."""
 
+ANSWER_TIMEOUT_S = 60.0
 CANCEL_TIMEOUT_S = 30.0
 """How long to wait for the end of a cancelled job."""
 
 TRACEBACK = "Traceback (most recent call last):"
 PYTHON_CLASS = re.compile(r"^\S*PythonException: <class '([^']*)'>")
+
+FIXED_JOB_ID = "$internal.pipeline.job-id"
+"""Flink's option for the id of a job."""
+TARGET = "execution.target"
+_PYTHON_CLASS = "org/apache/flink/client/python/PythonDriver.class"
 
 SORT_SHUFFLE_BUFFERS = 64
 """Minimum network buffers of each output of a batch stage. Flink's 512 for each parallel task of
@@ -92,6 +101,7 @@ def open_environment(
         "execution.runtime-mode": mode.upper(),
         **(conf or {}),
         **remote,
+        **application_options(),
     }
     configuration = Configuration()
     for key, value in options.items():
@@ -105,18 +115,70 @@ def open_environment(
 def host_cluster() -> str | None:
     """The ``host:port`` of the cluster on which Flink runs this program's jobs.
 
-    None in a program that Flink did not start.
+    None in a program that Flink did not start. In application mode it waits until the cluster
+    answers: the name of a new host may not be known yet.
+
+    Raises
+    ------
+    JobError
+        If the cluster does not answer within ``ANSWER_TIMEOUT_S``.
     """
     if not started_by_flink():
         return None
+    found = _host_configuration()
+    from pyflink.java_gateway import get_gateway
+
+    rest = get_gateway().jvm.org.apache.flink.configuration.RestOptions
+    address = f"{found.get(rest.ADDRESS) or '127.0.0.1'}:{found.get(rest.PORT)}"
+    if is_application() and not wait_until(FlinkRest(address).alive, ANSWER_TIMEOUT_S):
+        raise JobError(
+            f"the cluster that runs this program does not answer at {address}: rest.address and "
+            "rest.port of Flink's configuration must be reachable from its job manager"
+        )
+    return address
+
+
+def new_job_id() -> str:
+    """The id of a job that is about to start: a random one, or the one that Flink demands.
+
+    In application mode the cluster may be configured for one job with a given id, by which its
+    operator watches the job: ``standalone-job.sh --job-id``, or the Kubernetes operator. Such an
+    id stays the same when the cluster restarts the program.
+    """
+    configured = None
+    if started_by_flink():
+        configured = _host_configuration().toMap().get(FIXED_JOB_ID)
+    return configured or uuid.uuid4().hex
+
+
+def is_application() -> bool:
+    """Whether Flink runs this program in application mode: inside the job manager."""
+    return started_by_flink() and _host_configuration().toMap().get(TARGET) == "embedded"
+
+
+def application_options() -> dict[str, str]:
+    """Options for a job in application mode: it ships no jar that its cluster has already.
+
+    Flink adds the jar of its Python API to a program's jobs. A task manager that outlives its job
+    manager rejects such a job when it comes again with the same id (``references a different set
+    of library BLOBs``), because each upload has another key.
+    """
+    if not is_application():
+        return {}
+    from pyflink.java_gateway import get_gateway
+
+    loader = get_gateway().jvm.java.lang.ClassLoader.getSystemClassLoader()
+    known = loader.getResource(_PYTHON_CLASS) is not None
+    return {"pipeline.jars": ""} if known else {}
+
+
+def _host_configuration() -> Any:
+    """Flink's configuration in a program that it started."""
     start_gateway()
     from pyflink.java_gateway import get_gateway
 
-    java = get_gateway().jvm.org.apache.flink
-    environment = java.streaming.api.environment.StreamExecutionEnvironment
-    found = environment.getExecutionEnvironment().getConfiguration()
-    rest = java.configuration.RestOptions
-    return f"{found.get(rest.ADDRESS) or '127.0.0.1'}:{found.get(rest.PORT)}"
+    java = get_gateway().jvm.org.apache.flink.streaming.api.environment
+    return java.StreamExecutionEnvironment.getExecutionEnvironment().getConfiguration()
 
 
 def local_rest() -> tuple[str, dict[str, str]]:

@@ -162,7 +162,18 @@ def cancel(target: TileTarget) -> str | None:
         # one may have lost the reply: the savepoint is there before the job has ended
         if not (_has_savepoint(target, job_id) and _ends(target)):
             raise
-    return target.finish(job_id, "STOPPED").resume_path
+    stopped = target.finish(job_id, "STOPPED")
+    if record.job.get("application"):
+        release_ended(target, job_id)
+    return stopped.resume_path
+
+
+def release_ended(target: TileTarget, job_id: str) -> None:
+    """Release the tables of a job that has ended and whose cluster ends with it."""
+    for table in target.tables:
+        held = holder_of(target.lake, table)
+        if held is not None and getattr(held.holder, "job_id", None) == job_id:
+            lease.release(target.lake, table)
 
 
 def release(lake: Lake, table: str) -> LeaseRecord | None:

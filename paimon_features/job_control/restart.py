@@ -47,7 +47,8 @@ class Branch:
     """The chain of jobs, each resuming from the one before, that wrote a generation.
 
     ``jobs`` are (job id, number of the checkpoint it started from, None for the first one).
-    A checkpoint that the next job did not resume from belongs to another history.
+    A checkpoint that the next job did not resume from belongs to another history. An id may
+    return: in application mode a cluster that restarts runs a job of the same id.
     """
 
     jobs: tuple[tuple[str, int | None], ...] = ()
@@ -59,18 +60,43 @@ class Branch:
 
     def contains(self, checkpoint: Checkpoint) -> bool:
         """Whether the checkpoint lies on this branch."""
-        for (job_id, _), following in zip(self.jobs, (*self.jobs[1:], None), strict=True):
-            if job_id == checkpoint.job_id:
-                taken = None if following is None else following[1]
-                return taken is None or checkpoint.id <= taken
-        return False
+        return self._index(checkpoint) is not None
 
     def then(self, job_id: str, start: Checkpoint | None) -> Branch:
-        """The branch continued by a new job from ``start`` (None: a new branch)."""
+        """The branch continued by a new job from ``start`` (None: a new branch).
+
+        Raises
+        ------
+        GenerationError
+            If ``start`` does not lie on this branch.
+
+        >>> first = Branch().then("a" * 32, None)
+        >>> chosen = Checkpoint(5, Path("chk-5"), "a" * 32)
+        >>> first.then("b" * 32, chosen).jobs == (*first.jobs, ("b" * 32, 5))
+        True
+
+        The same job again, from one of its own checkpoints:
+
+        >>> first.then("a" * 32, chosen) == first
+        True
+        """
         if start is None:
             return Branch(((job_id, None),))
-        kept = [j for j, _ in self.jobs].index(start.job_id) + 1
-        return Branch((*self.jobs[:kept], (job_id, start.id)))
+        index = self._index(start)
+        if index is None:
+            raise GenerationError(f"{start} is not part of the history of its generation")
+        kept = self.jobs[: index + 1]
+        return Branch(kept if kept[-1][0] == job_id else (*kept, (job_id, start.id)))
+
+    def _index(self, checkpoint: Checkpoint) -> int | None:
+        """Which of the jobs wrote the checkpoint."""
+        ends = [start for _, start in self.jobs[1:]]
+        for index, (job_id, start) in enumerate(self.jobs):
+            end = ends[index] if index < len(ends) else None
+            after = start is None or start < checkpoint.id
+            if job_id == checkpoint.job_id and after and (end is None or checkpoint.id <= end):
+                return index
+        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
@@ -71,8 +71,10 @@ class VerifiedFolder:
             draft.write_text(json.dumps(notes, indent=1, sort_keys=True))
             draft.replace(self._notes_path)
         except OSError:
-            # a read-only cache that another user has filled is usable, too
-            draft.unlink(missing_ok=True)
+            # a read-only cache that another user has filled is usable, too; on a read-only file
+            # system even the removal of a missing file fails
+            with suppress(OSError):
+                draft.unlink(missing_ok=True)
 
     @contextmanager
     def locked(self) -> Iterator[None]:

@@ -101,3 +101,10 @@ def test_a_status_shows_jobs_and_lost_processes(monkeypatch: pytest.MonkeyPatch)
     done = run("status")
     assert done.exit_code == 1
     assert "no cluster runs; lost processes: 12" in done.stdout
+
+
+def test_an_application_has_an_id_that_flink_accepts() -> None:
+    done = run("application", "tiles", "--view", "spend", "--job-id", "first")
+    assert done.exit_code == 2
+    assert "'first' is not 32 hexadecimal digits" in done.output
+    assert run("application", "tails", "--view", "spend").exit_code == 2

@@ -323,3 +323,20 @@ def test_what_is_no_checkpoint_says_so(tmp_path: Path) -> None:
         read_checkpoint(make(tmp_path, "copy", "chk-3", metadata(3)))
     with pytest.raises(GenerationError):
         checkpoint_number(metadata(4)[:10])
+
+
+def test_a_job_may_run_again_under_its_id() -> None:
+    #  A ----8--9  A (from 9) --10--11  B (from 11) --12   A (from 12) --13
+    first = Branch().then(A, None)
+    again = first.then(A, checkpoint(9, A))
+    assert again == first
+    assert again.contains(checkpoint(11, A))
+    branch = again.then(B, checkpoint(11, A)).then(A, checkpoint(12, B))
+    assert branch.jobs == ((A, None), (B, 11), (A, 12))
+    assert [branch.contains(checkpoint(n, A)) for n in (11, 12, 13)] == [True, False, True]
+    assert [branch.contains(checkpoint(n, B)) for n in (11, 12, 13)] == [False, True, False]
+    assert branch.then(A, checkpoint(13, A)) == branch
+    # back to one before: what followed it belongs to another history
+    assert branch.then(A, checkpoint(10, A)).jobs == ((A, None),)
+    with pytest.raises(GenerationError, match="not part of the history"):
+        branch.then(A, checkpoint(12, A))

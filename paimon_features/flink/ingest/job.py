@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -13,9 +12,11 @@ from paimon_features.definitions import EventSource, FeedbackSource
 from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import (
+    FIXED_JOB_ID,
     await_job,
     flink_errors,
     local_rest,
+    new_job_id,
     open_environment,
     register_lake,
 )
@@ -186,12 +187,10 @@ class IngestJob:
         JobError
             If the job cannot be planned or submitted, or fails.
         """
-        job_id = uuid.uuid4().hex
+        job_id = new_job_id()
         address, reachable = local_rest() if self.cluster is None else (self.cluster, {})
         rest = FlinkRest(address)
-        env = self.environment(
-            mode, {**reachable, **(conf or {}), "$internal.pipeline.job-id": job_id}
-        )
+        env = self.environment(mode, {**reachable, **(conf or {}), FIXED_JOB_ID: job_id})
         with flink_errors(f"planning {doing}"):
             inserts = prepare(env, statements, sinks)
         if self.cluster is None:

@@ -14,7 +14,7 @@ import cloudpickle
 
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
-from paimon_features.flink.environment import flink_errors
+from paimon_features.flink.environment import flink_errors, is_application
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.iteration.drain import JobDrain
 from paimon_features.flink.iteration.execution_mode import resolve_mode
@@ -214,7 +214,7 @@ class IterationJob:
         if self.env is None:
             threads = mode == "thread"
             self.env = open_stream_environment(
-                self._cluster, state_dir=self.state_dir, workers=threads
+                self._target(), state_dir=self.state_dir, workers=threads
             )
         configuration = Configuration()
         for name, value in self.settings.options(self.state_dir).items():
@@ -271,7 +271,9 @@ class IterationJob:
         )
 
     def _target(self) -> str | None:
-        return self._cluster if self.env is None else execution_target(self.env)
+        if self.env is not None:
+            return execution_target(self.env)
+        return UNKNOWN_CLUSTER if is_application() else self._cluster
 
     def _own_drain(self, program: IterationProgram) -> JobDrain:
         if self._cluster is None:

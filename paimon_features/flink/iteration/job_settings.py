@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from paimon_features.config import FlinkConfig
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.environment import flink_errors, remote_options
+from paimon_features.flink.environment import (
+    application_options,
+    flink_errors,
+    remote_options,
+)
 from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway
 
 if TYPE_CHECKING:
@@ -23,7 +27,8 @@ MAX_PARALLELISM = 128
 """Number of key groups of every operator; a savepoint depends on it."""
 
 UNKNOWN_CLUSTER = "elsewhere"
-"""Target of a job whose cluster a resource manager starts: it cannot be queried yet."""
+"""Target of a job whose cluster a resource manager starts, or that Flink runs in application mode:
+its task managers cannot be queried yet, and a job of its own cannot probe them."""
 
 LOCAL_TASK_MANAGERS = 3
 """Number for a job inside this process in process mode; each has all slots that the job needs."""
@@ -156,8 +161,9 @@ def open_stream_environment(
 ) -> StreamExecutionEnvironment:
     """Open a new streaming environment; the first one of a process starts its JVM.
 
-    ``cluster`` is ``host:port`` of a session cluster's REST interface; ``None`` runs jobs inside
-    this process's JVM, with ``slots`` slots. Python of process mode then runs in this process, or
+    ``cluster`` is ``host:port`` of a session cluster's REST interface; ``UNKNOWN_CLUSTER`` is the
+    one that runs this program in application mode; ``None`` runs jobs inside this process's JVM,
+    with ``slots`` slots. Python of process mode then runs in this process, or
     with ``workers`` in separate processes, as on a cluster; thread mode needs neither, and starts
     faster with ``workers``.
 
@@ -168,16 +174,18 @@ def open_stream_environment(
     SetupError, MissingExtraError, JobError
         If the JVM cannot be started.
     """
-    remote = {} if cluster is None else remote_options(cluster)
+    remote = {} if cluster in (None, UNKNOWN_CLUSTER) else remote_options(str(cluster))
     start_gateway(state_dir, heap)
     from pyflink.common import Configuration
     from pyflink.datastream import StreamExecutionEnvironment
     from pyflink.java_gateway import get_gateway
 
     configuration = Configuration()
-    for name, value in remote.items():
+    for name, value in {**remote, **application_options()}.items():
         configuration.set_string(name, value)
     with flink_errors("opening a Flink environment"):
+        if cluster == UNKNOWN_CLUSTER:
+            return StreamExecutionEnvironment.get_execution_environment(configuration)
         if cluster is None:
             configuration.set_string("taskmanager.numberOfTaskSlots", str(slots))
             with _worker_variable(workers):

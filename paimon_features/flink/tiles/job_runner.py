@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +13,7 @@ from paimon_features.errors import JobError
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.sql.tiling import EventsScan, tile_statements
 from paimon_features.flink_rest import FlinkRest
+from paimon_features.job_control.jobs import release_ended
 from paimon_features.job_control.restart import Branch
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
@@ -39,11 +40,12 @@ class JobRunner:
 
     def __init__(self, target: TileTarget, cluster: str | None, events: int | None) -> None:
         from paimon_features.flink.cluster import LocalCluster
-        from paimon_features.flink.environment import local_rest
+        from paimon_features.flink.environment import is_application, local_rest, new_job_id
 
         self.target = target
         self.cluster = cluster
-        self.job_id = uuid.uuid4().hex
+        self.job_id = new_job_id()
+        self.application = is_application()
         self.since_ms = now_ms()
         self.job: RunningJob | None = None
         self.rest_options: dict[str, str] = {}
@@ -77,14 +79,14 @@ class JobRunner:
         JobError
             If it cannot be planned or submitted.
         """
-        from paimon_features.flink.environment import open_environment, register_lake
+        from paimon_features.flink.environment import FIXED_JOB_ID, open_environment, register_lake
         from paimon_features.flink.tiles.statement_set import execute
 
         target = self.target
         what = "backfill" if batch else "tiles"
         conf = {
             "pipeline.name": f"{what} of {target.project}/{target.view.name} g{target.generation}",
-            "$internal.pipeline.job-id": self.job_id,
+            FIXED_JOB_ID: self.job_id,
             **options,
         }
         if self.cluster is None:
@@ -178,9 +180,17 @@ class JobRunner:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """After an error, end a local job before its tables become free."""
-        if self.cluster is None and self.job is not None and not self.job.ended:
-            self.cancel()
+        """After an error, end a local job before its tables become free; free those of a job that
+        ended in application mode, because its cluster ends, too, and cannot be asked later."""
+        if self.job is None:
+            return
+        if self.cluster is None:
+            if not self.job.ended:
+                self.cancel()
+        elif self.application:
+            with suppress(JobError):
+                if self.ended:
+                    release_ended(self.target, self.job_id)
 
     def describe(self, kind: str, branch: Branch) -> dict[str, Any]:
         """The job as the generation's record describes it."""
@@ -190,6 +200,7 @@ class JobRunner:
             "events": self.target.events,
             "rest": self.address,
             "local": self.cluster is None,
+            "application": self.application,
             "process": None if self.process is None else asdict(self.process),
             "since_ms": self.since_ms,
             "branch": [list(step) for step in branch.jobs],

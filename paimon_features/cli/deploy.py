@@ -1,0 +1,198 @@
+"""``deploy``: manifests for running a project elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.config import find_root, read_config
+from paimon_features.definitions import load_definitions
+from paimon_features.deploy import (
+    DeploySettings,
+    IterationProgram,
+    Manifests,
+    Topic,
+    read_project_files,
+)
+from paimon_features.deploy import render as render_manifests
+from paimon_features.errors import ConfigurationError
+
+DEFAULTS = DeploySettings()
+
+
+@click.group()
+def deploy() -> None:
+    """Write what runs a project on Kubernetes.
+
+    \b
+    paimon-features deploy render --warehouse-volume lake --into deploy/base
+    kubectl apply -k deploy/base
+    """
+
+
+def _count(name: str, text: str) -> Callable[[Any], Any]:
+    return click.option(
+        f"--{name.replace('_', '-')}",
+        type=click.IntRange(min=1),
+        default=getattr(DEFAULTS, name),
+        show_default=True,
+        help=text,
+    )
+
+
+@deploy.command()
+@click.option(
+    "--into",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder to write; default: standard output.",
+)
+@click.option("--namespace", help="Of all objects; default: that of kubectl or kustomize.")
+@click.option(
+    "--images",
+    default="",
+    metavar="PREFIX",
+    help="Before the images' names, such as registry.example.com/ml/.",
+)
+@click.option("--tag", default=DEFAULTS.tag, show_default=True, help="Of the images.")
+@click.option(
+    "--warehouse-volume",
+    "warehouse_claim",
+    metavar="CLAIM",
+    help="PersistentVolumeClaim (ReadWriteMany) of a warehouse that is a folder.",
+)
+@click.option(
+    "--state-volume",
+    "state_claim",
+    metavar="CLAIM",
+    help="Of the project's state: checkpoints. Default: the warehouse's.",
+)
+@click.option(
+    "--online-secret",
+    metavar="SECRET",
+    help="Its 'url' and 'password' reach the online store; default: PROJECT-online.",
+)
+@click.option(
+    "--tls-secret",
+    metavar="SECRET",
+    help="ca.crt, tls.crt, tls.key for [online] tls_...; default: PROJECT-online-tls.",
+)
+@click.option(
+    "--tokens-secret", metavar="SECRET", help="The file of [serve] tokens; default: PROJECT-tokens."
+)
+@click.option(
+    "--lake-secret",
+    metavar="SECRET",
+    help="Environment variables with an object store's credentials.",
+)
+@click.option("--open", "may_be_open", is_flag=True, help="Serve without tokens.")
+@_count("replicas", "Server pods at least.")
+@_count("max_replicas", "Server pods at most.")
+@_count("in_flight", "Requests in flight per server pod, kept by the autoscaler.")
+@_count("shards", "Materializer pods; each has a share of the buckets.")
+@_count("slots", "Parallel tasks of a Flink task manager.")
+@click.option(
+    "--kafka",
+    multiple=True,
+    metavar="SOURCE=HOST:PORT,.../TOPIC",
+    help="Ingest a topic; repeatable.",
+)
+@click.option(
+    "--iterate",
+    multiple=True,
+    metavar="NAME=FILE.py:FUNCTION",
+    help="Run a program of iterations; repeatable.",
+)
+@click.option(
+    "--file",
+    "extra",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Another file of the project, such as a module of the definitions; repeatable.",
+)
+@click.option(
+    "--flink-service-account",
+    default=DEFAULTS.flink_service_account,
+    show_default=True,
+    help="May create pods; the operator's chart makes it.",
+)
+@click.option(
+    "--operator-namespace",
+    default=DEFAULTS.operator_namespace,
+    show_default=True,
+    help="Of the Flink Kubernetes Operator.",
+)
+@click.option(
+    "--monitoring-namespace",
+    default=DEFAULTS.monitoring_namespace,
+    show_default=True,
+    help="Of Prometheus.",
+)
+@PROJECT
+@JSON
+def render(
+    into: Path | None,
+    kafka: tuple[str, ...],
+    iterate: tuple[str, ...],
+    extra: tuple[Path, ...],
+    path: str,
+    as_json: bool,
+    **settings: object,
+) -> None:
+    """Write Kubernetes manifests for the project, to a folder or to standard output.
+
+    \b
+    server        Deployment, Service, autoscaler on requests in flight, disruption budget
+    materializer  StatefulSet, a pod per shard
+    Flink jobs    FlinkDeployments in application mode: a tile job per view, --kafka, --iterate
+    maintenance   CronJobs of 'maintain' and 'check', a Job of 'apply'
+    and           a ConfigMap with the project's files, NetworkPolicies, kustomization.yaml
+
+    The Flink jobs need the Flink Kubernetes Operator (1.13 or later), the autoscaler a metrics
+    adapter for Prometheus. Build the images with docker/Dockerfile.
+
+    \b
+    paimon-features deploy render --warehouse-volume lake --tag 0.1.0 --into deploy/base
+    paimon-features deploy render --warehouse-volume lake --shards 4 \\
+        --kafka clicks=kafka:9092/clicks --iterate train=train.py:build --file train.py
+    kubectl create secret generic shop-online --from-literal=url=redis://redis:6379/0 \\
+        --from-literal=password=...
+    kubectl apply -k deploy/base
+
+    The output is the same for the same project and options: keep it in a repository, and change
+    it by a kustomize overlay. Secrets are referred to by name and never written. Nothing connects
+    to a cluster, the warehouse or the online store. See docs/how-to/serving/kubernetes.md.
+    """
+    config = read_config(find_root(Path(path)))
+    definitions = load_definitions(config.definitions)
+    chosen = DeploySettings(
+        topics=tuple(map(Topic.parse, kafka)),
+        iterations=tuple(map(IterationProgram.parse, iterate)),
+        **settings,  # type: ignore[arg-type]
+    )
+    programs = [one.file for one in chosen.iterations if one.file is not None]
+    files = read_project_files(config, [*extra, *programs])
+    manifests = render_manifests(config, definitions, files, chosen)
+    if into is None:
+        click.echo(_as_json(manifests) if as_json else manifests.to_text(), nl=False)
+        return
+    try:
+        written = manifests.write(into)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write into {into}: {error}") from error
+    if as_json:
+        click.echo(json.dumps({"files": [str(path) for path in written]}))
+        return
+    for name, documents in manifests.files.items():
+        kinds = ", ".join(dict.fromkeys(document["kind"] for document in documents))
+        click.echo(f"{into / name}  {kinds}")
+
+
+def _as_json(manifests: Manifests) -> str:
+    """A list that kubectl takes, too."""
+    items = {"apiVersion": "v1", "kind": "List", "items": list(manifests.documents)}
+    return json.dumps(items, indent=2) + "\n"

@@ -1,0 +1,22 @@
+"""Kubernetes manifests for a project: what runs it, from its configuration and its definitions.
+
+Nothing here starts anything or needs a cluster: ``render`` returns documents, ``to_yaml`` their
+text. The same project and settings result in the same bytes.
+"""
+
+from paimon_features.deploy.checks import check_project
+from paimon_features.deploy.manifests import Manifests, render
+from paimon_features.deploy.project_files import read_project_files
+from paimon_features.deploy.settings import DeploySettings, IterationProgram, Topic
+from paimon_features.deploy.yaml_text import to_yaml
+
+__all__ = [
+    "DeploySettings",
+    "IterationProgram",
+    "Manifests",
+    "Topic",
+    "check_project",
+    "read_project_files",
+    "render",
+    "to_yaml",
+]

@@ -1,0 +1,140 @@
+"""Flink jobs in application mode, for the Flink Kubernetes Operator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paimon_features.deploy.pods import (
+    METRICS_PORT,
+    REST_PORT,
+    Deployment,
+    Json,
+    container_security,
+    pod_security,
+    scraped,
+)
+from paimon_features.deploy.project_files import PROJECT
+
+PROGRAMS = "/opt/paimon-features/jobs"
+ENTRYPOINT = "/usr/local/bin/flink-entrypoint"
+PYTHON_JAR = "local:///opt/flink/opt/flink-python.jar"
+PYTHON_DRIVER = "org.apache.flink.client.python.PythonDriver"
+FLINK_VERSION = "v2_2"
+JOB_MANAGER_MB, TASK_MANAGER_MB = 2048, 2048
+PYTHON_MB = 768
+"""Of these: the job manager's program, or the Python functions of a task manager."""
+
+
+def flink_jobs(deployment: Deployment) -> list[Json]:
+    """A FlinkDeployment for each view, topic and program of iterations."""
+    settings, definitions = deployment.settings, deployment.definitions
+    parallelism = deployment.config.flink.parallelism
+    jobs = [
+        _job(deployment, ("tiles", view), "tiles.py", ["--view", view], parallelism)
+        for view in sorted(definitions.views)
+    ]
+    for topic in settings.topics:
+        arguments = ["--source", topic.source, "--kafka", topic.brokers, "--topic", topic.topic]
+        jobs.append(_job(deployment, ("ingest", topic.source), "ingest.py", arguments, parallelism))
+    for iteration in settings.iterations:
+        # one task manager: the feedback then needs no server of its own
+        file = f"{PROJECT}/" if iteration.file is not None else ""
+        arguments = [f"{file}{iteration.program}", "--mode", "thread", "--wire", "memory"]
+        name = ("iterate", iteration.name)
+        jobs.append(_job(deployment, name, "iterate.py", arguments, parallelism, parallelism))
+    return jobs
+
+
+def _job(
+    deployment: Deployment,
+    name: tuple[str, str],
+    program: str,
+    arguments: Sequence[str],
+    parallelism: int,
+    slots: int | None = None,
+) -> Json:
+    settings = deployment.settings
+    slots = slots or settings.slots
+    return {
+        "apiVersion": "flink.apache.org/v1beta1",
+        "kind": "FlinkDeployment",
+        "metadata": deployment.metadata(name[0], *name),
+        "spec": {
+            "image": settings.image("jobs"),
+            "imagePullPolicy": "IfNotPresent",
+            "flinkVersion": FLINK_VERSION,
+            "serviceAccount": settings.flink_service_account,
+            "flinkConfiguration": _configuration(deployment, slots),
+            "podTemplate": _pod_template(deployment, name[0]),
+            "jobManager": {"resource": {"memory": f"{JOB_MANAGER_MB}m", "cpu": 0.5}},
+            "taskManager": {
+                "resource": {"memory": f"{TASK_MANAGER_MB}m", "cpu": slots},
+                # it runs users' functions; only the job manager asks Kubernetes for pods
+                "podTemplate": {"spec": {"automountServiceAccountToken": False}},
+            },
+            "job": {
+                "jarURI": PYTHON_JAR,
+                "entryClass": PYTHON_DRIVER,
+                "args": ["-py", f"{PROGRAMS}/{program}", *arguments, "--project", str(PROJECT)],
+                "parallelism": parallelism,
+                # the program itself resumes from the checkpoint that fits its tables
+                "upgradeMode": "stateless",
+                "state": "running",
+            },
+        },
+    }
+
+
+def _configuration(deployment: Deployment, slots: int) -> Json:
+    state = str(deployment.state_path)
+    return {
+        "kubernetes.entry.path": ENTRYPOINT,
+        "kubernetes.operator.job.restart.failed": "true",
+        "taskmanager.numberOfTaskSlots": str(slots),
+        # the jobs keep no state in Flink's managed memory
+        "taskmanager.memory.managed.fraction": "0.1",
+        "taskmanager.memory.jvm-metaspace.size": "384m",
+        **_overhead("taskmanager"),
+        **_overhead("jobmanager"),
+        "taskmanager.network.sort-shuffle.min-buffers": "64",
+        # thread mode loads a native library, once in each process
+        "classloader.parent-first-patterns.additional": "pemja",
+        "execution.checkpointing.dir": f"file://{state}/checkpoints",
+        "execution.checkpointing.savepoint-dir": f"file://{state}/savepoints",
+        "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
+        "rest.port": str(REST_PORT),
+        "web.submit.enable": "false",
+        "metrics.reporters": "prom",
+        "metrics.reporter.prom.factory.class": (
+            "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
+        ),
+        "metrics.reporter.prom.port": str(METRICS_PORT),
+    }
+
+
+def _overhead(process: str) -> Json:
+    """Memory of a process that is not Java's: for Python."""
+    return {f"{process}.memory.jvm-overhead.{bound}": f"{PYTHON_MB}m" for bound in ("min", "max")}
+
+
+def _pod_template(deployment: Deployment, component: str) -> Json:
+    main = {
+        # the operator merges what it needs into the container of this name
+        "name": "flink-main-container",
+        "env": deployment.base_variables(),
+        "envFrom": deployment.lake_variables(),
+        "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
+        "securityContext": container_security(),
+        "volumeMounts": deployment.mounts(lake=True),
+    }
+    return {
+        "metadata": {
+            "labels": deployment.labels(component),
+            "annotations": scraped(METRICS_PORT),
+        },
+        "spec": {
+            "securityContext": pod_security(),
+            "containers": [main],
+            "volumes": deployment.volumes(lake=True),
+        },
+    }

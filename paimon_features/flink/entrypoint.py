@@ -1,0 +1,60 @@
+"""The entry point of a container that Kubernetes starts: a command in Flink's environment.
+
+::
+
+    python -m paimon_features.flink.entrypoint \\
+        bash -c "kubernetes-jobmanager.sh kubernetes-application"
+
+Flink's Kubernetes client and the Flink Kubernetes Operator start job and task managers by such
+commands, through the program that ``kubernetes.entry.path`` names. They expect Flink's scripts on
+PATH and its configuration in ``/opt/flink/conf`` (or FLINK_CONF_DIR). Here they find the Flink of
+this installation, with its Java, jars and Python.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from paimon_features.flink.gateway import flink_environment, flink_home
+from paimon_features.flink.workers import write_python
+
+CONF_DIR = "/opt/flink/conf"
+"""Where Kubernetes mounts Flink's configuration (``kubernetes.flink.conf.dir``)."""
+
+
+def container_environment() -> dict[str, str]:
+    """The environment of Flink's scripts; logs and helper programs are in the temporary folder."""
+    home = flink_home()
+    conf = os.environ.get("FLINK_CONF_DIR", CONF_DIR)
+    logs = os.environ.get("FLINK_LOG_DIR", str(Path(tempfile.gettempdir()) / "flink-log"))
+    environment = flink_environment()
+    programs = write_python(Path(tempfile.gettempdir()) / "flink-bin")
+    python = sorted(str(path) for path in (home / "opt").glob("flink-python-*.jar"))
+    classes = [environment.get("HADOOP_CLASSPATH", ""), *python]
+    java = [environment.get("JDK_JAVA_OPTIONS", ""), opened_modules(home)]
+    path = [str(programs), str(home / "bin"), environment["PATH"]]
+    return environment | {
+        "PATH": os.pathsep.join(path),
+        "FLINK_CONF_DIR": conf,
+        "FLINK_LOG_DIR": logs,
+        "HADOOP_CLASSPATH": os.pathsep.join(filter(None, classes)),
+        # the configuration of Kubernetes replaces the file in which Flink has these
+        "JDK_JAVA_OPTIONS": " ".join(filter(None, java)),
+    }
+
+
+def opened_modules(home: Path) -> str:
+    """The options that open Java's modules for Flink, from its standard configuration."""
+    lines = (home / "conf" / "config.yaml").read_text("utf-8").splitlines()
+    found = (line.strip().removeprefix("all: ") for line in lines if "all: --add-" in line)
+    return next(found, "")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    command = sys.argv[1:]
+    os.execvpe(command[0], command, container_environment())

@@ -1,0 +1,423 @@
+"""Manifests fit the product, Kubernetes' schemas, and what was committed; none has a secret."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+import runpy
+import shlex
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import click
+import jsonschema
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families as parsed
+
+from paimon_features.cli import load_command
+from paimon_features.materialize.monitor import Monitor, MonitorServer
+from paimon_features.serving.http.admin_pages import AdminPages
+from paimon_features.serving.http.metrics import Counts, page
+from paimon_features.serving.http.supervisor import GRACE_S
+from tests.deploy.projects import (
+    BASE,
+    BASE_OPTIONS,
+    FULL_OPTIONS,
+    ROOT,
+    base_project,
+    full_project,
+    render,
+)
+
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+SCHEMAS: dict[str, Any] = json.loads(
+    (Path(__file__).parent / "kubernetes_schemas.json").read_text()
+)
+Json = dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def base_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return render(base_project(tmp_path_factory.mktemp("base")), *BASE_OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def full_text(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return render(full_project(tmp_path_factory.mktemp("full")), *FULL_OPTIONS)
+
+
+@pytest.fixture(scope="module")
+def documents(base_text: str, full_text: str) -> list[Json]:
+    """All objects of both projects."""
+    return [*yaml.safe_load_all(base_text), *yaml.safe_load_all(full_text)]
+
+
+def of_kind(documents: list[Json], kind: str) -> list[Json]:
+    found = [each for each in documents if each["kind"] == kind]
+    assert found, kind
+    return found
+
+
+def pod_templates(documents: list[Json]) -> Iterator[Json]:
+    """The pod of every object that has one."""
+    for each in documents:
+        spec = each.get("spec", {})
+        spec = spec.get("jobTemplate", {}).get("spec", spec)
+        template = spec.get("template") or spec.get("podTemplate")
+        if template is not None:
+            yield template
+
+
+def containers(documents: list[Json]) -> Iterator[tuple[Json, Json]]:
+    for template in pod_templates(documents):
+        for container in template["spec"]["containers"]:
+            yield template, container
+
+
+# -- schemas --------------------------------------------------------------------------------------
+
+
+def wrong_fields(document: Json) -> list[str]:
+    """What the strict schema of an object of Kubernetes says."""
+    schema = SCHEMAS[f"{document['apiVersion']}/{document['kind']}"]
+    errors = jsonschema.Draft202012Validator(schema).iter_errors(document)
+    return [f"{error.json_path}: {error.message}" for error in errors]
+
+
+def test_every_document_has_only_fields_of_kubernetes(documents: list[Json]) -> None:
+    core = [each for each in documents if each["kind"] != "FlinkDeployment"]
+    assert len(core) > 25
+    for document in core:
+        assert wrong_fields(document) == [], document["metadata"]["name"]
+
+
+def test_an_unknown_or_mistyped_field_would_be_found(documents: list[Json]) -> None:
+    server = copy.deepcopy(of_kind(documents, "Deployment")[0])
+    server["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    server["spec"]["selector"]["matchLabels"] = ["server"]
+    found = "\n".join(wrong_fields(server))
+    assert "readynessProbe" in found
+    assert "is not of type 'object'" in found
+
+
+JOB_FIELDS = {"jarURI", "entryClass", "args", "parallelism", "upgradeMode", "state"}
+FLINK_FIELDS = {
+    *("image", "imagePullPolicy", "flinkVersion", "serviceAccount", "flinkConfiguration"),
+    *("podTemplate", "jobManager", "taskManager", "job"),
+}
+
+
+def test_flink_deployments_have_the_fields_of_the_operator(documents: list[Json]) -> None:
+    pods = jsonschema.Draft202012Validator(SCHEMAS["v1/PodTemplateSpec"])
+    for document in of_kind(documents, "FlinkDeployment"):
+        assert document["apiVersion"] == "flink.apache.org/v1beta1"
+        spec = document["spec"]
+        assert spec.keys() == FLINK_FIELDS
+        assert spec["job"].keys() == JOB_FIELDS
+        assert all(isinstance(value, str) for value in spec["flinkConfiguration"].values())
+        token = {"spec": {"automountServiceAccountToken": False}}
+        assert spec["taskManager"]["podTemplate"] == token
+        assert spec["jobManager"].keys() == {"resource"}
+        for manager in (spec["jobManager"], spec["taskManager"]):
+            assert re.fullmatch(r"\d+m", manager["resource"]["memory"])
+            assert isinstance(manager["resource"]["cpu"], int | float)
+        assert list(pods.iter_errors(spec["podTemplate"])) == []
+        # the limit of the operator; longer names fail when its services are made
+        assert re.fullmatch(r"[a-z]([-a-z0-9]{0,43}[a-z0-9])?", document["metadata"]["name"])
+
+
+# -- the same as what is committed ----------------------------------------------------------------
+
+
+def test_the_committed_base_is_what_is_rendered_now(tmp_path: Path) -> None:
+    render(base_project(tmp_path), *BASE_OPTIONS, "--into", str(tmp_path / "out"))
+    names = sorted(path.name for path in BASE.iterdir())
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+    for name in names:
+        assert (tmp_path / "out" / name).read_text() == (BASE / name).read_text(), (
+            f"{name} has changed: python -m tests.deploy.projects FOLDER renders it again"
+        )
+
+
+def test_the_same_project_results_in_the_same_bytes(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+    first.mkdir(), second.mkdir()
+    texts = {render(full_project(folder), *FULL_OPTIONS) for folder in (first, second)}
+    assert len(texts) == 1
+
+
+def test_json_has_the_same_objects(tmp_path: Path) -> None:
+    project = base_project(tmp_path)
+    as_json = json.loads(render(project, *BASE_OPTIONS, "--json"))
+    assert as_json["kind"] == "List"
+    assert as_json["items"] == list(yaml.safe_load_all(render(project, *BASE_OPTIONS)))
+
+
+def test_kustomize_lists_every_file_and_the_overlay_patches_what_there_is() -> None:
+    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    others = {path.name for path in BASE.iterdir()} - {"kustomization.yaml"}
+    assert set(kustomization["resources"]) == others
+    there = {
+        (each["kind"], each["metadata"]["name"])
+        for name in others
+        for each in yaml.safe_load_all((BASE / name).read_text())
+    }
+    overlay = yaml.safe_load((BASE.parent / "overlays/example/kustomization.yaml").read_text())
+    targets = [(patch["target"]["kind"], patch["target"]["name"]) for patch in overlay["patches"]]
+    assert targets
+    assert set(targets) <= there
+
+
+# -- commands, ports, paths, metrics --------------------------------------------------------------
+
+
+def parse(arguments: list[str]) -> dict[str, Any]:
+    """Parse a command line as the product does; returns the values of the last command."""
+    command: click.Command = load_command(arguments[0])
+    with command.make_context(command.name, arguments[1:]) as context:
+        return context.params
+
+
+def test_every_command_parses(documents: list[Json]) -> None:
+    seen = set()
+    for template, container in containers(documents):
+        if container["name"] == "flink-main-container":
+            continue
+        variables = {one["name"] for one in container["env"]}
+        arguments = list(container["args"])
+        for name in variables:
+            arguments = [argument.replace(f"$({name})", "0") for argument in arguments]
+        assert not any("$(" in argument for argument in arguments)
+        values = parse(arguments)
+        assert values["path"] == "/project"
+        seen.add(arguments[0])
+        if arguments[0] == "serve":
+            assert (values["host"], values["port"]) == ("0.0.0.0", 8080)
+            assert container["ports"] == [{"name": "http", "containerPort": values["port"]}]
+        if arguments[0] == "materialize":
+            assert (values["follow"], values["listen"]) == (True, "0.0.0.0:9464")
+            assert container["ports"] == [{"name": "http", "containerPort": 9464}]
+        assert template["spec"]["securityContext"]["runAsNonRoot"] is True
+    assert seen == {"serve", "materialize", "apply", "maintain", "check"}
+    with pytest.raises(click.NoSuchOption):
+        parse(["serve", "--open-to-all"])
+
+
+def test_every_shard_has_a_pod(documents: list[Json]) -> None:
+    for workload, count in zip(of_kind(documents, "StatefulSet"), (2, 4), strict=True):
+        assert workload["spec"]["replicas"] == count
+        (container,) = workload["spec"]["template"]["spec"]["containers"]
+        arguments = container["args"]
+        assert arguments[arguments.index("--shard") + 1] == f"$(SHARD)/{count}"
+        (index,) = (one for one in container["env"] if one["name"] == "SHARD")
+        path = index["valueFrom"]["fieldRef"]["fieldPath"]
+        assert path == "metadata.labels['apps.kubernetes.io/pod-index']"
+
+
+def status_of(address: str, path: str) -> int:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as reply:
+            return int(reply.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def test_probes_request_paths_that_there_are(documents: list[Json]) -> None:
+    pages = AdminPages(None, list, None)  # type: ignore[arg-type]
+    pages.close()
+    with MonitorServer(Monitor(["spend"]), "127.0.0.1:0") as monitor:
+        for _, container in containers(documents):
+            probes = {name: value for name, value in container.items() if name.endswith("Probe")}
+            if container["name"] not in ("server", "materializer"):
+                assert not probes
+                continue
+            assert probes.keys() == {"startupProbe", "livenessProbe", "readinessProbe"}
+            for name, probe in probes.items():
+                path = probe["httpGet"]["path"]
+                kind = "ready" if name == "readinessProbe" else "live"
+                assert path.partition("?")[0] == f"/health/{kind}"
+                assert probe["httpGet"]["port"] == "http"
+                if container["name"] == "server":
+                    assert pages.routes[path.partition("?")[0]][0] == "GET"
+                else:
+                    # nothing is caught up yet, and nothing hangs
+                    expected = {"ready": 503, "live": 200}
+                    assert status_of(monitor.address, path) == expected[kind]
+
+
+def test_a_server_may_end_its_requests_before_it_is_killed(documents: list[Json]) -> None:
+    for workload in of_kind(documents, "Deployment"):
+        spec = workload["spec"]["template"]["spec"]
+        (server,) = spec["containers"]
+        pause_s = int(server["lifecycle"]["preStop"]["exec"]["command"][1])
+        assert spec["terminationGracePeriodSeconds"] > pause_s + GRACE_S
+
+
+def test_servers_scale_by_a_metric_that_there_is(documents: list[Json]) -> None:
+    counts = Counts()
+    counts.written_s = 1.0
+    reported = page([counts], 1.0, 0, True).decode()
+    known = {sample.name for family in parsed(reported) for sample in family.samples}
+    adapter = yaml.safe_load((BASE.parent / "prometheus-adapter.yaml").read_text())
+    (rule,) = adapter["rules"]["custom"]
+    for scaler, in_flight in zip(
+        of_kind(documents, "HorizontalPodAutoscaler"), ("16", "8"), strict=True
+    ):
+        (metric,) = scaler["spec"]["metrics"]
+        name = metric["pods"]["metric"]["name"]
+        assert name in known
+        assert rule["seriesQuery"].startswith(f"{name}{{")
+        assert rule["name"]["matches"] == name
+        assert metric["pods"]["target"]["averageValue"] == in_flight
+
+
+def test_scraped_ports_are_those_of_the_containers(documents: list[Json]) -> None:
+    count = 0
+    for template, container in containers(documents):
+        annotations = template["metadata"].get("annotations")
+        if annotations is None:
+            continue
+        ports = [port["containerPort"] for port in container["ports"]]
+        assert [int(annotations["prometheus.io/port"])] == ports
+        assert annotations["prometheus.io/path"] == "/metrics"
+        count += 1
+    assert count >= 8
+
+
+# -- images and their files -----------------------------------------------------------------------
+
+
+def stages() -> dict[str, str]:
+    parts = re.split(r"(?m)^FROM \S+ AS (\w+)$", DOCKERFILE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_images_are_those_of_the_dockerfile(documents: list[Json]) -> None:
+    targets = re.findall(r"(?m)^#   (\w+) {2,}\S", DOCKERFILE)
+    assert {"serving", "materializer", "jobs"} <= set(targets) & stages().keys()
+    images = [container["image"] for _, container in containers(documents) if "image" in container]
+    images += [each["spec"]["image"] for each in of_kind(documents, "FlinkDeployment")]
+    for image in images:
+        found = re.fullmatch(r"(registry\.example\.com/ml/)?paimon-features-(\w+):[\w.]+", image)
+        assert found is not None, image
+        assert found[2] in stages()
+
+
+def in_jobs_image(path: str) -> Path:
+    """The file of this repository that the image ``jobs`` has at ``path``."""
+    copied = re.findall(r"(?m)^COPY (?!--)(.+) (\S+)$", stages()["jobs"])
+    for sources, target in copied:
+        for source in sources.split():
+            name = PurePosixPath(source).name
+            place = PurePosixPath(target)
+            # a folder is copied to the target, a file into it if it ends with a slash
+            if (ROOT / source).is_dir() and PurePosixPath(path).is_relative_to(place):
+                return ROOT / source / PurePosixPath(path).relative_to(place)
+            if path == (f"{place}/{name}" if target.endswith("/") else target):
+                return ROOT / source
+    raise AssertionError(f"docker/Dockerfile copies nothing to {path}")
+
+
+def test_programs_and_entry_point_are_in_the_image(documents: list[Json]) -> None:
+    programs = set()
+    for document in of_kind(documents, "FlinkDeployment"):
+        spec = document["spec"]
+        entry = in_jobs_image(spec["flinkConfiguration"]["kubernetes.entry.path"])
+        assert entry.stat().st_mode & 0o111 == 0o111
+        flag, path, *arguments = spec["job"]["args"]
+        assert flag == "-py"
+        file = in_jobs_image(path)
+        # the program's own parser knows every option
+        parsed_arguments = runpy.run_path(str(file))["parser"]().parse_args(arguments)
+        assert parsed_arguments.project == "/project"
+        programs.add(file.stem)
+        jar = PurePosixPath(spec["job"]["jarURI"].removeprefix("local://"))
+        assert re.search(rf"ln -s [^&]*\s{re.escape(str(jar))}$", stages()["jobs"], re.M)
+        assert f"install -d {'/opt/flink/conf'} {jar.parent}" in stages()["jobs"]
+    assert programs == {"tiles", "ingest", "iterate"}
+
+
+def test_an_iteration_has_one_task_manager_whose_memory_carries_its_feedback(
+    documents: list[Json],
+) -> None:
+    (spec,) = (
+        each["spec"]
+        for each in of_kind(documents, "FlinkDeployment")
+        if each["metadata"]["name"] == "big-shop-iterate-train"
+    )
+    slots = int(spec["flinkConfiguration"]["taskmanager.numberOfTaskSlots"])
+    assert slots == spec["job"]["parallelism"] == 8
+    assert shlex.join(spec["job"]["args"][2:]) == (
+        "/project/train.py:build --mode thread --wire memory --project /project"
+    )
+
+
+# -- files, volumes, secrets ----------------------------------------------------------------------
+
+
+def test_every_mount_has_its_volume_and_every_file_its_entry(documents: list[Json]) -> None:
+    maps = {each["metadata"]["name"]: each["data"] for each in of_kind(documents, "ConfigMap")}
+    for template, container in containers(documents):
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        assert len(volumes) == len(template["spec"]["volumes"])
+        mounted = {mount["name"] for mount in container["volumeMounts"]}
+        assert mounted == volumes.keys()
+        paths = [mount["mountPath"] for mount in container["volumeMounts"]]
+        assert len(set(paths)) == len(paths)
+        for mount in container["volumeMounts"]:
+            if mount["name"] == "project":
+                data = maps[volumes["project"]["configMap"]["name"]]
+                assert mount["subPath"] in data
+        assert "/tmp" in paths, "the root file system is read-only"
+
+
+def test_containers_have_no_rights(documents: list[Json]) -> None:
+    user = re.search(r"useradd --uid (\d+)", DOCKERFILE)
+    assert user is not None
+    for template, container in containers(documents):
+        pod = template["spec"]["securityContext"]
+        assert (pod["runAsUser"], pod["runAsNonRoot"]) == (int(user[1]), True)
+        assert container["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }
+
+
+def test_secrets_are_referred_to_by_name(full_text: str, base_text: str) -> None:
+    full = list(yaml.safe_load_all(full_text))
+    names = set()
+    for template, container in containers(full):
+        for variable in container["env"]:
+            assert variable.keys() <= {"name", "value", "valueFrom"}
+            if re.search("PASSWORD|URL|SECRET|TOKEN|KEY", variable["name"]):
+                names.add(variable["valueFrom"]["secretKeyRef"]["name"])
+        names |= {one["secretRef"]["name"] for one in container.get("envFrom", [])}
+        names |= {
+            volume["secret"]["secretName"]
+            for volume in template["spec"]["volumes"]
+            if "secret" in volume
+        }
+    assert names == {"valkey", "valkey-tls", "server-tokens", "s3"}
+    for text in (full_text, base_text):
+        assert "kind: Secret" not in text
+
+
+def test_only_what_needs_it_may_be_reached(documents: list[Json]) -> None:
+    policies = of_kind(documents, "NetworkPolicy")
+    default = next(each for each in policies if each["metadata"]["name"] == "shop-default")
+    assert default["spec"]["ingress"] == []
+    flink = next(each for each in policies if each["metadata"]["name"] == "shop-flink")
+    first, *others = flink["spec"]["ingress"]
+    assert first == {"from": [{"podSelector": flink["spec"]["podSelector"]}]}
+    assert {port["port"] for rule in others for port in rule["ports"]} == {8081, 9249}
+    labels = [template["metadata"]["labels"] for template in pod_templates(documents)]
+    components = {each["app.kubernetes.io/component"] for each in labels}
+    values = flink["spec"]["podSelector"]["matchExpressions"][0]["values"]
+    assert set(values) <= components
