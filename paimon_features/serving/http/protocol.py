@@ -199,8 +199,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = 0
         self._in_head = True
-        self._deadline_s = self.loop.time() + self._connections.head_timeout_s
-        self._connections.busy(self)
+        now_s = self.loop.time()
+        self._deadline_s = now_s + self._connections.head_timeout_s
+        if not self.is_busy:
+            self._connections.in_head(self, now_s)
 
     def on_url(self, url: bytes) -> None:
         self._bound(len(url))
@@ -215,6 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # a browser behind a proxy, or a client that takes this server for one
             raise ValueError("the target of the request is not a path")
         self._in_head, self._in_body = False, True
+        self._connections.busy(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -229,7 +232,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._socket.is_closing() or self.is_busy:
             return
         if self._in_head:  # of the next request, which has waited for this one
-            self._deadline_s = self.loop.time() + self._connections.head_timeout_s
+            now_s = self.loop.time()
+            self._deadline_s = now_s + self._connections.head_timeout_s
+            self._connections.in_head(self, now_s)
         else:
             self._deadline_s = self.loop.time() + self._connections.idle_timeout_s
             self._connections.idle(self)

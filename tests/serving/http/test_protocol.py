@@ -1,4 +1,4 @@
-"""Requests that arrive before the replies to the earlier ones: how much of them is in memory."""
+"""What one connection has in memory while its requests wait, and which connections make way."""
 
 from __future__ import annotations
 
@@ -128,3 +128,38 @@ def test_a_connection_that_ends_frees_the_requests_in_its_queue(by: str) -> None
             assert server.app.answered <= answered + 1
 
     asyncio.run(run())
+
+
+class Idler:
+    """A connection as ``Connections`` sees it."""
+
+    held = 0
+
+    def __init__(self) -> None:
+        self.aborted = False
+
+    def overdue(self, now_s: float) -> str | None:
+        return None
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_slow_heads_make_way_before_idle_connections_and_those_before_new_heads() -> None:
+    serve = ServeConfig(max_connections=4)
+    connections = Connections(serve, BufferedBytes(serve.max_buffered_bytes), Counts())
+    slow, idle, new, busy = made = [Idler() for _ in range(4)]
+    for each in made:
+        assert connections.admit(each, 0.0)
+    connections.in_head(slow, 0.0)
+    connections.in_head(new, 4.5)
+    connections.in_head(busy, 4.5)
+    connections.busy(busy)
+    for expected in (slow, idle, new):
+        extra = Idler()
+        assert connections.admit(extra, 5.0)
+        connections.busy(extra)
+        assert expected.aborted
+        connections.forget(expected)
+    assert not connections.admit(Idler(), 5.0), "all others are busy"
+    assert not busy.aborted
