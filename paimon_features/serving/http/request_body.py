@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from paimon_features.duplicates import duplicates
+from paimon_features.errors import shortened
 from paimon_features.serving.http.arrow_body import MAX_COLUMNS, read_columns
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import RequestRejected
@@ -68,8 +69,12 @@ _TARGETS = ("entities", "features", "feature_service", "full_feature_names", "re
 """What a misspelt field may mean."""
 _SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(
-        ("as_of", "as_of_ms", "asof", "at", "now", "time", "timestamp", "event_timestamp"), "now_ms"
-    ),
+        (
+            "as_of", "as_of_ms", "as_of_time", "asof", "at", "now", "time", "time_stamp",
+            "timestamp", "event_time", "event_timestamp",
+        ),
+        "now_ms",
+    ),  # fmt: skip
     "entity_rows": "entities",
     "inputs": "request",
     "request_data": "request",
@@ -245,7 +250,7 @@ def _checked(parsed: ParsedRequest) -> ParsedRequest:
         raise RequestRejected(
             422,
             "invalid_request",
-            f"the request has both 'features' and 'feature_service' ({parsed.service!r}); "
+            f"the request has both 'features' and 'feature_service' ({shortened(parsed.service)!r}); "
             "expected one of them",
         )
     if len(parsed.columns) + len(parsed.inputs) > MAX_COLUMNS:
@@ -273,7 +278,7 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     full = fields.get("full_feature_names", "false").lower()
     if full not in ("true", "false"):
         raise RequestRejected(
-            422, "invalid_request", f"full_feature_names={full!r}; expected 'true' or 'false'"
+            422, "invalid_request", f"full_feature_names={shortened(full)!r}; expected 'true' or 'false'"
         )
     if now_ms is not None and not re.fullmatch(r"-?[0-9]{1,18}", now_ms):
         raise RequestRejected(422, "invalid_request", f"now_ms={now_ms[:40]!r}; expected UTC ms")
