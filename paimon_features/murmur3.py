@@ -1,8 +1,8 @@
 """Murmur3 (32 bit, x86; Appleby's MurmurHash3_x86_32) over many rows of four-byte words at once.
 
-A step takes the next word of all rows that have one, in NumPy. That costs as much for one row as for
-hundreds, so the last few rows, which may be much longer than the others, are finished one by one:
-the cost is proportional to the bytes, whatever their distribution over rows.
+A step takes the next word of all rows that have one, in NumPy. That costs as much for one row as
+for hundreds, so the last few rows, which may be much longer than the others, are finished one by
+one: the cost is proportional to the bytes, whatever their distribution over rows.
 """
 
 from __future__ import annotations

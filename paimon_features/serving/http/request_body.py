@@ -70,11 +70,20 @@ _TARGETS = ("entities", "features", "feature_service", "full_feature_names", "re
 _SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(
         (
-            "as_of", "as_of_ms", "as_of_time", "asof", "at", "now", "time", "time_stamp",
-            "timestamp", "event_time", "event_timestamp",
+            "as_of",
+            "as_of_ms",
+            "as_of_time",
+            "asof",
+            "at",
+            "now",
+            "time",
+            "time_stamp",
+            "timestamp",
+            "event_time",
+            "event_timestamp",
         ),
         "now_ms",
-    ),  # fmt: skip
+    ),
     "entity_rows": "entities",
     "inputs": "request",
     "request_data": "request",
@@ -250,8 +259,8 @@ def _checked(parsed: ParsedRequest) -> ParsedRequest:
         raise RequestRejected(
             422,
             "invalid_request",
-            f"the request has both 'features' and 'feature_service' ({shortened(parsed.service)!r}); "
-            "expected one of them",
+            f"the request has both 'features' and 'feature_service' ({shortened(parsed.service)!r})"
+            "; expected one of them",
         )
     if len(parsed.columns) + len(parsed.inputs) > MAX_COLUMNS:
         raise RequestRejected(
@@ -278,7 +287,9 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     full = fields.get("full_feature_names", "false").lower()
     if full not in ("true", "false"):
         raise RequestRejected(
-            422, "invalid_request", f"full_feature_names={shortened(full)!r}; expected 'true' or 'false'"
+            422,
+            "invalid_request",
+            f"full_feature_names={shortened(full)!r}; expected 'true' or 'false'",
         )
     if now_ms is not None and not re.fullmatch(r"-?[0-9]{1,18}", now_ms):
         raise RequestRejected(422, "invalid_request", f"now_ms={now_ms[:40]!r}; expected UTC ms")

@@ -24,7 +24,7 @@ from paimon_features.testing.sizes import seeds
 PACK, ARROW = "application/msgpack", "application/vnd.apache.arrow.stream"
 LONGEST_REPLY = 2_048
 LINES_OF_A_VALUE = 6_000
-"""What any one value may cost: one text of the largest size is hashed, four lines for four bytes."""
+"""What any one value may cost: a text of the largest size is hashed, four lines for four bytes."""
 GROWTH = 1.3
 """The lines of a request eight times as large, by eight times those of the small one, at most."""
 
@@ -113,9 +113,7 @@ VALUES: dict[str, Callable[[str], Sent]] = {
         {"shop": pa.array([t], pa.large_string()), "day": pa.array([15_000], pa.date32())},
         feature_service="visiting_v1",
     ),
-    "date": lambda t: read(
-        feature_service="visiting_v1", entities={"shop": ["north"], "day": [t]}
-    ),
+    "date": lambda t: read(feature_service="visiting_v1", entities={"shop": ["north"], "day": [t]}),
     "input": lambda t: paying(amount=t),
     "digits": lambda t: paying(amount="1" * len(t)),
     "integer": lambda t: Sent(
@@ -163,9 +161,7 @@ LISTS: dict[str, Callable[[int], Sent]] = {
     "one long text among short ones": lambda n: read(
         feature_service="visiting_v1", entities=visits(["x" * 4_000, *map(str, range(n))])
     ),
-    "features": lambda n: read(
-        feature_service=None, features=[f"clicks:f{i}" for i in range(n)]
-    ),
+    "features": lambda n: read(feature_service=None, features=[f"clicks:f{i}" for i in range(n)]),
     "one feature many times": lambda n: read(
         feature_service=None, features=["clicks:sum_n_1d"] * n
     ),

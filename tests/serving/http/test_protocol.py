@@ -50,9 +50,7 @@ class Opened:
     def __init__(self) -> None:
         self.app = Gate()
         serve = ServeConfig(idle_timeout_ms=3_600_000)
-        self.connections = Connections(
-            serve, BufferedBytes(serve.max_buffered_bytes), Counts()
-        )
+        self.connections = Connections(serve, BufferedBytes(serve.max_buffered_bytes), Counts())
         self._config = uvicorn.Config(self.app, lifespan="off", ws="none", access_log=False)
         self._config.load()
         self._state = ServerState()
