@@ -31,12 +31,12 @@ def read_json(path: Path) -> Any | None:
         For a file that is not JSON.
     """
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8", "replace")
     except FileNotFoundError:
         return None
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TableError(
             f"{path} is not valid JSON ({error}); restore it from a copy, or delete it if "
             "the record (see its folder's name) is no longer in use"

@@ -17,11 +17,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from paimon_features.errors import RecordLostError
 from paimon_features.tables.catalog import SIDE_FOLDER, Lake
 from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.metadata_damage import metadata_damage
+from paimon_features.typed_json import mapping
 
 _REMOVALS_OF = "removals-of."
 """The name of the marks of removals, which the catalog writes; they survive their table."""
@@ -165,6 +167,8 @@ def record_names(lake: Lake, kind: str, table: str) -> set[str]:
 def _marked(lake: Lake, table: str | None) -> Iterator[Record]:
     folder = _marks(lake, table)
     for entry in sorted(lake.storage.names(folder)):
+        if not entry.startswith(_REMOVALS_OF) and entry.partition(".")[0] not in LOSSES:
+            continue  # the CRCs of schemas
         content = _content(lake, f"{folder}/{entry}")
         if entry.startswith(_REMOVALS_OF):
             name = entry.removeprefix(_REMOVALS_OF).removesuffix(".json")
@@ -179,12 +183,21 @@ def _marks(lake: Lake, table: str | None) -> str:
     return lake.path(SIDE_FOLDER) if table is None else f"{lake.path(table)}/{SIDE_FOLDER}"
 
 
-def _content(lake: Lake, path: str) -> Any:
+def _content(lake: Lake, path: str) -> Mapping[str, Any] | None:
+    """What a mark says, None if there is none; DamagedFileError if it is not what was written."""
     try:
-        return json.loads(lake.storage.read_text(path))
+        with metadata_damage(path, "the mark of a record next to the tables"):
+            content = mapping(json.loads(lake.storage.read_text(path)), "record")
+            kinds: list[tuple[str, type[Any]]] = [("record", str)]
+            if not path.rpartition("/")[2].startswith(_REMOVALS_OF):  # earlier ones had no more
+                kinds += [("name", str), ("accepted", bool)]
+            for name, kind in kinds:
+                if type(content.get(name)) is not kind:
+                    raise ValueError(f"{name}={str(content.get(name))[:80]!r}")
+            return content
     except FileNotFoundError:
         return None
 
 
-def _is_mark(content: Any) -> bool:
+def _is_mark(content: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     return content is not None and not content.get("accepted", True)

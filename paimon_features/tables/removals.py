@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from paimon_features.errors import TableError
+from paimon_features.errors import DamagedFileError
 from paimon_features.tables.storage import Storage
+from paimon_features.typed_json import mapping, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,17 +46,15 @@ def load(storage: Storage, path: str) -> tuple[Removal, ...]:
 
     Raises
     ------
-    TableError
+    DamagedFileError
         If the file is damaged.
     """
     try:
-        text = storage.read_text(path)
+        return tuple(_parsed(json.loads(storage.read_text(path))))
     except FileNotFoundError:
         return ()
-    try:
-        return tuple(_parsed(json.loads(text)))
-    except (ValueError, TypeError, KeyError) as error:
-        raise TableError(
+    except (ValueError, TypeError, RecursionError) as error:
+        raise DamagedFileError(
             f"{path} is damaged ({error}); restore it from a copy. It records which snapshots of "
             "the table were removed; without it an old snapshot number can name other rows"
         ) from error
@@ -69,5 +68,5 @@ def append(storage: Storage, path: str, removal: Removal) -> None:
 
 
 def _parsed(document: Any) -> Iterator[Removal]:
-    for fields in document["removals"]:
-        yield Removal(**fields)
+    for fields in mapping(document, "removals")["removals"]:
+        yield typed(Removal, fields)

@@ -23,7 +23,7 @@ def fence(claims: Claims, claim: Claim) -> Fence:
     return Fence("tiles", claims, claim, lambda other: str(other.content["owner"]))
 
 
-@every_seed(150)
+@every_seed(200)
 def test_no_schedule_lets_two_owners_commit(seed: int) -> None:
     world = World(seed)
     world.run()
