@@ -57,7 +57,13 @@ class PaimonFeaturesError(Exception):
 
 
 class DefinitionError(PaimonFeaturesError, ValueError):
-    """An invalid definition."""
+    """An invalid definition.
+
+    ``concerns`` is the kind and name of the definition that is wrong, where that is found only when
+    all definitions are known.
+    """
+
+    concerns: tuple[str, str] | None = None
 
 
 class ExpressionError(DefinitionError):
