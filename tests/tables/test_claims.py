@@ -37,7 +37,8 @@ def test_the_schedules_contain_what_they_are_for() -> None:
         world.run()
         seen.update(world.events)
         seen["commits"] += len(world.commits)
-    for event in ("commits", "refused", "taken over", "lost", "cut off", "killed"):
+    events = ("commits", "refused", "taken over", "lost", "cut off", "killed")
+    for event in (*events, "transferred", "unowned", "released"):
         assert seen[event] > 5, seen
 
 
