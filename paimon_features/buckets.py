@@ -22,10 +22,10 @@ import pyarrow as pa
 
 from paimon_features.array_types import Bytes, Ints
 from paimon_features.errors import RequestError
+from paimon_features.murmur3 import Words32, absorb, finish
 from paimon_features.schema import DataType
 
-Words32 = npt.NDArray[np.uint32]
-
+_SEED = 42
 _HEADER_BITS = 8
 _INLINE_BYTES = 7
 """Strings up to this length are stored in the eight bytes of their column."""
@@ -139,30 +139,14 @@ def _put_bytes(data: Bytes, positions: Ints, flat: Bytes, ends: Ints) -> None:
 def _murmur3(data: Bytes, offsets: Ints) -> npt.NDArray[np.int32]:
     words: Words32 = data.view("<u4")
     starts, counts = offsets[:-1] // 4, np.diff(offsets) // 4
-    # axes: rows, longest first, so that the rows that have a further word are a prefix
     order = np.argsort(-counts, kind="stable")
     starts, counts = starts[order], counts[order]
-    state = np.full(len(counts), 42, np.uint32)
-    ascending = -counts
-    for step in range(int(counts[0]) if len(counts) else 0):
-        active = int(np.searchsorted(ascending, -step, side="left"))
-        part = state[:active]
-        part ^= _mix_word(words[starts[:active] + step])
-        part[:] = _rotate(part, 13) * np.uint32(5) + np.uint32(0xE6546B64)
-    state ^= (counts * 4).astype(np.uint32)
-    state ^= state >> np.uint32(16)
-    state *= np.uint32(0x85EBCA6B)
-    state ^= state >> np.uint32(13)
-    state *= np.uint32(0xC2B2AE35)
-    state ^= state >> np.uint32(16)
+    state = absorb(
+        counts,
+        _SEED,
+        lambda active, step: words[starts[:active] + step],
+        lambda row, step: words[starts[row] + step : starts[row] + counts[row]],
+    )
     result = np.empty(len(state), np.uint32)
-    result[order] = state
+    result[order] = finish(state, counts * 4)
     return result.view(np.int32)
-
-
-def _mix_word(word: Words32) -> Words32:
-    return _rotate(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-
-
-def _rotate(value: Words32, bits: int) -> Words32:
-    return value << np.uint32(bits) | value >> np.uint32(32 - bits)

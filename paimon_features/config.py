@@ -34,7 +34,8 @@ class ServeConfig:
 
     ``tokens`` is the absolute path of the token file, None where everybody may read. Limits of
     one request: ``max_body_bytes``, ``max_entities``, ``max_features`` and, for both together,
-    ``max_values``. A worker takes on ``max_concurrent`` requests at once, and none that would
+    ``max_values``; a text among its entity keys and request inputs has at most ``max_text_bytes``
+    in UTF-8. A worker takes on ``max_concurrent`` requests at once, and none that would
     wait for longer than ``max_wait_ms``. Requests for other names than ``hosts`` are rejected
     (see ``serving.http.hosts``). It has at most ``max_connections`` connections and keeps
     at most ``max_buffered_bytes`` of requests and unread replies in memory. A head and a body
@@ -56,6 +57,7 @@ class ServeConfig:
     max_entities: int = 20_000
     max_features: int = 2_000
     max_values: int = 2_000_000
+    max_text_bytes: int = 4_096
     max_concurrent: int = 256
     max_wait_ms: int = 200
     max_connections: int = 1_000
@@ -117,6 +119,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "max_entities": int,
         "max_features": int,
         "max_values": int,
+        "max_text_bytes": int,
         "max_concurrent": int,
         "max_wait": str,
         "max_connections": int,

@@ -39,13 +39,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+SHOWN = 80
+"""Characters of a client's text that a message repeats."""
+
+
+def shortened(text: str, most: int = SHOWN) -> str:
+    """The beginning of a text that may be of any length.
+
+    >>> shortened("a" * 90, 3), shortened("abc", 3)
+    ('aaa...', 'abc')
+    """
+    return text if len(text) <= most else f"{text[:most]}..."
+
 
 class PaimonFeaturesError(Exception):
     """Root of all errors of this project."""
 
 
 class DefinitionError(PaimonFeaturesError, ValueError):
-    """An invalid definition."""
+    """An invalid definition.
+
+    ``concerns`` is the kind and name of the definition that is wrong, where that is found only when
+    all definitions are known.
+    """
+
+    concerns: tuple[str, str] | None = None
 
 
 class ExpressionError(DefinitionError):
@@ -65,9 +83,11 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
 
         >>> str(UnknownNameError.of("feature view", "spent", ["spend"]))
         "there is no feature view 'spent'; there is: spend"
+
+        A name may come from a client: of a long one the message has the beginning.
         """
         choices = ", ".join(sorted(known)) or "none"
-        return cls(f"there is no {what} {name!r}; there is: {choices}")
+        return cls(f"there is no {what} {shortened(name)!r}; there is: {choices}")
 
 
 class RequestError(PaimonFeaturesError, ValueError):

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import pyarrow as pa
 
@@ -32,6 +33,10 @@ class DataType:
 
     def __repr__(self) -> str:
         return self.text.title()
+
+    def __call__(self, *arguments: object) -> NoReturn:
+        """Raise DefinitionError: a type is a value, not a class."""
+        raise DefinitionError(f"{self!r} is a type already, and is not called: write pf.{self!r}")
 
     @property
     def is_integer(self) -> bool:

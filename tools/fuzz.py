@@ -16,7 +16,11 @@ import subprocess
 import sys
 import time
 
-OF_REQUESTS = ("tests/serving/http/test_fuzz.py", "tests/serving/http/test_hostile_clients.py")
+OF_REQUESTS = (
+    "tests/serving/http/test_fuzz.py",
+    "tests/serving/http/test_hostile_clients.py",
+    "tests/serving/http/test_growth.py",
+)
 REQUESTS_IN_SUITE = 4_000
 """Which these tests send when a test has 100 cases, half in process and half over sockets."""
 

@@ -19,7 +19,8 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
 from paimon_features.materialize import MaterializeProgress, Materializer
 from paimon_features.materialize.leases import DEFAULT_TTL_MS
-from paimon_features.materialize.monitor import Monitor, MonitorServer
+from paimon_features.materialize.monitor import Monitor
+from paimon_features.materialize.monitor_server import MonitorServer
 from paimon_features.online import open_store
 from paimon_features.project import Project
 
@@ -98,7 +99,8 @@ def materialize(
     if follow:
         with ExitStack() as stack:
             if listen is not None:
-                server = stack.enter_context(MonitorServer(monitor, listen))
+                hosts = project.config.serve.hosts
+                server = stack.enter_context(MonitorServer(monitor, listen, hosts))
                 show.note(f"metrics and health at http://{server.address}")
             show.note(f"following {', '.join(names)}; Ctrl-C ends it")
             _follow(workers, rebuild, poll_ms, show, monitor)
@@ -159,7 +161,7 @@ def _follow(
     def work(worker: Materializer) -> None:
         def trouble(error: OnlineStoreError) -> None:
             show.trouble(error)
-            monitor.failed(worker.view.name, error)
+            monitor.failed(worker.view.name)
 
         try:
             if rebuild:

@@ -16,10 +16,13 @@ from paimon_features.schema import (
     Bytes,
     DataType,
     Date,
+    Decimal,
     Float32,
     Float64,
     Int32,
     Int64,
+    List,
+    Map,
     String,
     Timestamp,
 )
@@ -49,6 +52,9 @@ _MEANT: Mapping[Any, str] = {
     decimal.Decimal: "Decimal(precision, scale)",
     list: "List(item, length)",
     dict: "Map(String, item)",
+    Decimal: "Decimal(10, 2)",
+    List: "List(Float32, 3)",
+    Map: "Map(String, Int64)",
     pa.large_string(): "String",
     **{kind.arrow: repr(kind) for kind in (Bool, Bytes, Date, Float32, Float64, Int32, Int64)},
     String.arrow: "String",
@@ -71,7 +77,13 @@ def check_types(what: str, columns: Any) -> None:
         )
     for name, kind in columns.items():
         if not isinstance(kind, DataType):
-            raise DefinitionError(f"{what}: column {name!r} is {shown(kind)}; {_expected(kind)}")
+            raise DefinitionError(f"{what}: column {name!r} is {_named(kind)}; {_expected(kind)}")
+
+
+def _named(kind: Any) -> str:
+    if kind is Decimal or kind is List or kind is Map:
+        return f"{kind.__name__} without arguments"
+    return shown(kind)
 
 
 def _expected(kind: Any) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -104,34 +105,40 @@ class Definitions:
         }
         for interaction in out.interactions.values():
             _own_name("interaction", interaction.name, named)
-            out.interaction(interaction)
+            with _concerning(interaction):
+                out.interaction(interaction)
         for transformed in out.transformed.values():
             _own_name(
                 "transformed feature",
                 transformed.name,
                 {**named, "interaction": out.interactions},
             )
-            out.transformation(transformed)
+            with _concerning(transformed):
+                out.transformation(transformed)
         for service in out.services.values():
-            for ref in service.refs():
-                view = out.views.get(ref.view) or out.tables.get(ref.view)
-                if view is None or view.compiled.feature(ref.feature) is None:
-                    known = (
-                        [*out.views, *out.tables]
-                        if view is None
-                        else [f.name for f in view.compiled.features]
-                    )
-                    what = "feature view" if view is None else f"feature of view {ref.view!r}"
-                    raise DefinitionError(
-                        f"service {service.name!r} refers to {ref}, but there is no such {what}; "
-                        f"there is: {', '.join(known) or 'none'}"
-                        f"{did_you_mean(ref.feature if view else ref.view, known)}"
-                    )
-            try:
-                out.outputs(service.items())
-            except (DefinitionError, RequestError) as error:
-                raise DefinitionError(f"service {service.name!r}: {error}") from error
+            with _concerning(service):
+                out._check_service(service)
         return out
+
+    def _check_service(self, service: FeatureService) -> None:
+        for ref in service.refs():
+            view = self.views.get(ref.view) or self.tables.get(ref.view)
+            if view is None or view.compiled.feature(ref.feature) is None:
+                known = (
+                    [*self.views, *self.tables]
+                    if view is None
+                    else [f.name for f in view.compiled.features]
+                )
+                what = "feature view" if view is None else f"feature of view {ref.view!r}"
+                raise DefinitionError(
+                    f"service {service.name!r} refers to {ref}, but there is no such {what}; "
+                    f"there is: {', '.join(known) or 'none'}"
+                    f"{did_you_mean(ref.feature if view else ref.view, known)}"
+                )
+        try:
+            self.outputs(service.items())
+        except (DefinitionError, RequestError) as error:
+            raise DefinitionError(f"service {service.name!r}: {error}") from error
 
     def by_kind(
         self,
@@ -337,6 +344,16 @@ class Definitions:
         other = known.setdefault(item.name, item)
         if other is not item and other.to_document() != item.to_document():
             raise DefinitionError(f"two different definitions of {what} {item.name!r}")
+
+
+@contextmanager
+def _concerning(definition: Interaction | Transformed | FeatureService) -> Iterator[None]:
+    """Note in errors which definition is wrong: they are found when all are known."""
+    try:
+        yield
+    except DefinitionError as error:
+        error.concerns = (type(definition).__name__, definition.name)
+        raise
 
 
 def _own_name(what: str, name: str, named: Mapping[str, Mapping[str, object]]) -> None:

@@ -235,6 +235,7 @@ class _Compiler:
                 raise DefinitionError(
                     f"source {self.view.source.name!r} has no column {key!r}, a key of entity "
                     f"{self.view.entity.name!r}; its columns are: {', '.join(schema)}"
+                    f"{did_you_mean(key, schema)}"
                 )
             if schema[key] != kind:
                 raise DefinitionError(

@@ -18,6 +18,7 @@ from paimon_features.errors import DefinitionError, ExpressionError
 from paimon_features.expressions import Expression, overflow_guard, parse, substitute
 from paimon_features.expressions.nodes import Name, walk
 from paimon_features.schema import DataType, check_name
+from paimon_features.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,6 +209,7 @@ class _Scope(Mapping[str, DataType]):
                 f"there is no request input or interaction {name!r}; request inputs of "
                 f"{self._of.name!r}: {_listed(self._of.inputs)}; interactions: "
                 f"{_listed(self._project.named)}; a feature is written view:feature"
+                f"{did_you_mean(name, [*self._of.inputs, *self._project.named])}"
             )
         self.interactions.add(name)
         return self._project.compile(other, self._path).type
@@ -216,12 +218,16 @@ class _Scope(Mapping[str, DataType]):
         view = self._project.views.get(ref.view)
         if view is None:
             known = _listed(self._project.views)
-            raise ExpressionError(f"there is no feature view {ref.view!r}; there is: {known}")
+            raise ExpressionError(
+                f"there is no feature view {ref.view!r}; there is: {known}"
+                f"{did_you_mean(ref.view, self._project.views)}"
+            )
         feature = view.feature(ref.feature)
         if feature is None:
             known = _listed(f.name for f in view.features)
             raise ExpressionError(
                 f"feature view {ref.view!r} has no feature {ref.feature!r}; it has: {known}"
+                f"{did_you_mean(ref.feature, (f.name for f in view.features))}"
             )
         return feature.type
 

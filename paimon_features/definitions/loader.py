@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 import sys
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,17 +36,21 @@ def load_definitions(path: Path) -> Definitions:
         )
     # the file may import modules next to it
     sys.path.insert(0, str(path.parent))
+    names: dict[str, Any] = {}
     try:
         module = run_python_file(path, "paimon_features_definitions")
-        found: list[Any] = list(vars(module).values())
-        definitions = Definitions.of(found, fitted=path.parent / FOLDER)
+        names = dict(vars(module))
+        definitions = Definitions.of(names.values(), fitted=path.parent / FOLDER)
     except DefinitionError as error:
-        error.add_note(f"while reading {_place(error, path)}")
+        place = (
+            _place(error, path) if error.concerns is None else _defined(error.concerns, path, names)
+        )
+        error.add_note(f"while reading {place}")
         raise
     except Exception as error:
         raise DefinitionError(
             f"{_place(error, path)} does not run: {type(error).__name__}: {error}"
-            f"{_unknown_argument(error)}{_feature_of_a_view(error)}"
+            f"{_unknown_argument(error)}{_feature_of_a_view(error)}{_unknown_name(error)}"
         ) from error
     finally:
         sys.path.remove(str(path.parent))
@@ -64,6 +70,37 @@ def _place(error: BaseException, path: Path) -> str:
     ]
     # the innermost one: a module next to the file, or a function in it
     return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else str(path)
+
+
+def _defined(concerns: tuple[str, str], path: Path, names: Mapping[str, Any]) -> str:
+    """The file, and the line at which it assigns a definition to a variable."""
+    kind, name = concerns
+    variables = {
+        variable
+        for variable, value in names.items()
+        if type(value).__name__ == kind and getattr(value, "name", None) == name
+    }
+    lines = [
+        statement.lineno
+        for statement in ast.parse(path.read_bytes()).body
+        for node in ast.walk(statement)
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in variables
+    ]
+    return f"{path}, line {lines[-1]}" if lines else str(path)
+
+
+def _unknown_name(error: Exception) -> str:
+    """What a misspelt variable may mean: one of the file, or one of the package."""
+    if not isinstance(error, NameError) or error.name is None or error.__traceback__ is None:
+        return ""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    known = {name: name for name in frame.f_globals if not name.startswith("_")}
+    package = {name: f"pf.{name}" for name in dir(paimon_features) if not name.startswith("_")}
+    meant = did_you_mean(error.name, known) or did_you_mean(error.name, package)
+    close = re.fullmatch(r"; did you mean '(\w+)'\?", meant)
+    if close is None or close[1] in known:
+        return meant
+    return f"; did you mean '{package[close[1]]}' (import paimon_features as pf)?"
 
 
 def _unknown_argument(error: Exception) -> str:

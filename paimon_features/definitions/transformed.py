@@ -19,6 +19,7 @@ from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, List, check_name
+from paimon_features.suggestions import did_you_mean
 from paimon_features.transformers.fitted_version import FittedVersion, read_version
 
 TransformerInput = FeatureRef | CompiledInteraction
@@ -265,7 +266,7 @@ class Transformations:
                 names = ", ".join(self.interactions.named) or "none"
                 raise DefinitionError(
                     f"there is no interaction {part!r}; there is: {names}; a feature is written "
-                    "view:feature"
+                    f"view:feature{did_you_mean(part, self.interactions.named)}"
                 )
             return self.interactions.compile(known)
         return FeatureRef.parse(part)
@@ -276,12 +277,16 @@ class Transformations:
         view = self.interactions.views.get(part.view)
         if view is None:
             known = ", ".join(self.interactions.views) or "none"
-            raise DefinitionError(f"there is no feature view {part.view!r}; there is: {known}")
+            raise DefinitionError(
+                f"there is no feature view {part.view!r}; there is: {known}"
+                f"{did_you_mean(part.view, self.interactions.views)}"
+            )
         feature = view.feature(part.feature)
         if feature is None:
             known = ", ".join(f.name for f in view.features)
             raise DefinitionError(
                 f"feature view {part.view!r} has no feature {part.feature!r}; it has: {known}"
+                f"{did_you_mean(part.feature, (f.name for f in view.features))}"
             )
         return feature.type
 

@@ -43,6 +43,7 @@ from paimon_features.schema import (
     Timestamp,
     type_from_text,
 )
+from paimon_features.suggestions import did_you_mean
 
 _TOKEN = re.compile(
     r"""\s*(?:
@@ -307,7 +308,8 @@ class _Parser:
             raise self._error(
                 token,
                 f"there is no function {token.text!r}; functions are: "
-                + ", ".join(sorted([*FUNCTIONS, *COMBINATIONS])),
+                + ", ".join(sorted([*FUNCTIONS, *COMBINATIONS]))
+                + did_you_mean(token.text, [*FUNCTIONS, *COMBINATIONS]),
             )
         return self._build(function, self._arguments(), token)
 
@@ -353,7 +355,8 @@ class _Parser:
             raise self._error(token, str(error)) from None
         if kind is None:
             known = ", ".join(sorted(self._columns)) or "none"
-            raise self._error(token, f"there is no column {name!r}; columns are: {known}")
+            meant = did_you_mean(name, self._columns)
+            raise self._error(token, f"there is no column {name!r}; columns are: {known}{meant}")
         return Name(promoted(kind), name, kind)
 
     def _typed_literal(self, kind: str, token: _Token) -> Expression:

@@ -6,7 +6,8 @@ with the class path of the lock file, bounded memory, its log in the project's s
 handle that ends it.
 
 It ends with its client in every case. It calls back to its client continuously, and exits when
-that connection breaks (2 s after a ``kill -9`` of the client). At a regular exit, and after
+that connection breaks (2 s after a ``kill -9`` of the client). A client that is stopped (SIGSTOP)
+leaves it to ``JvmWatchdog``. At a regular exit, and after
 Ctrl-C, it is requested to exit, waited for, and killed by its process id if it does not.
 
 A program that Flink itself starts (``flink run -py``, application mode) uses the JVM of Flink's
@@ -36,6 +37,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import JobError, MissingExtraError
+from paimon_features.flink.jvm_watchdog import JvmWatchdog
 from paimon_features.setup import class_path, find_java_home
 from paimon_features.setup.cache import cache_root
 
@@ -139,6 +141,7 @@ class Gateway:
         self.process = process
         self.log_dir = log_dir
         self.last_lines: deque[str] = deque(maxlen=50)
+        self._watchdog = JvmWatchdog(process.pid)
         threading.Thread(target=self._drain, name="flink-stderr", daemon=True).start()
 
     @property
@@ -164,6 +167,7 @@ class Gateway:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+        self._watchdog.close()
         if self.process.stdin is not None:
             self.process.stdin.close()
 
@@ -172,6 +176,7 @@ class Gateway:
         with self.process.stderr as lines:
             for line in lines:
                 self.last_lines.append(line.decode("utf-8", "replace").rstrip())
+        self._watchdog.close()  # it has ended: its number may become another process's
 
 
 def started_by_flink() -> bool:

@@ -1,23 +1,22 @@
-"""Prometheus metrics and health of a materializer, over HTTP."""
+"""Prometheus metrics and health of a materializer; ``monitor_server`` serves them."""
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
 from typing import Any
 
 from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.errors import MissingExtraError
 from paimon_features.materialize.progress import MaterializeProgress
 
 SILENT_AFTER_S = 120.0
 """A view without any report for this long hangs: passes are at most 5 s apart, and long ones
 report each unit of work."""
+
+STORE_TROUBLE = "the online store does not respond; the materializer's log has the reason"
 
 _PREFIX = "paimon_features_materializer"
 
@@ -66,11 +65,12 @@ class Monitor:
             of.tiles += progress.tiles
             of.records += progress.records
 
-    def failed(self, view: str, error: Exception) -> None:
-        """Record a failure of the store, which is retried."""
+    def failed(self, view: str) -> None:
+        """Record a failure of the store, which is retried. The caller logs its details: they have
+        the store's address, and anybody who reaches the monitor can read what it reports."""
         with self._lock:
             of = self._watched[view]
-            of.reported_s, of.trouble = self.clock(), str(error)
+            of.reported_s, of.trouble = self.clock(), STORE_TROUBLE
             of.errors += 1
 
     def health(self) -> dict[str, Any]:
@@ -145,71 +145,3 @@ class Monitor:
 
 def _snapshots(of: _WatchedView) -> tuple[int, int]:
     return (0, 0) if of.last is None else (of.last.applied_snapshot, of.last.latest_snapshot)
-
-
-class MonitorServer:
-    """Serves ``/metrics``, ``/health/live`` and ``/health/ready`` in its own thread.
-
-    Health is 200 or 503, with a JSON document as explanation. ``address`` is ``host:port``, or a
-    port on the loopback interface; port 0 selects a free one.
-
-    Raises
-    ------
-    ConfigurationError
-        For an address that cannot be bound.
-    """
-
-    def __init__(self, monitor: Monitor, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        if not port.isdigit():
-            raise ConfigurationError(f"listen={address!r}; expected a port or host:port")
-        try:
-            self._server = ThreadingHTTPServer((host or "127.0.0.1", int(port)), _handler(monitor))
-        except (OSError, OverflowError) as error:
-            raise ConfigurationError(f"cannot listen on {address}: {error}") from error
-        self._server.daemon_threads = True
-        self.address = "{}:{}".format(*self._server.server_address[:2])
-        self._thread = threading.Thread(target=self._server.serve_forever, name="monitor")
-
-    def __enter__(self) -> MonitorServer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-def _handler(monitor: Monitor) -> type[BaseHTTPRequestHandler]:
-    class MonitorHandler(BaseHTTPRequestHandler):
-        timeout = 10
-
-        def do_GET(self) -> None:
-            if self.path == "/metrics":
-                self._answer(200, "text/plain; version=0.0.4; charset=utf-8", monitor.metrics())
-            elif self.path in ("/health/live", "/health/ready"):
-                health = monitor.health()
-                well = health[self.path.rpartition("/")[2]]
-                body = json.dumps(health).encode()
-                self._answer(200 if well else 503, "application/json", body)
-            else:
-                known = b"available: /metrics, /health/live, /health/ready\n"
-                self._answer(404, "text/plain; charset=utf-8", known)
-
-        def log_message(self, *args: object) -> None:
-            """Do not log requests: monitoring sends one every few seconds."""
-
-        def _answer(self, code: int, kind: str, body: bytes) -> None:
-            self.send_response(code)
-            self.send_header("Content-Type", kind)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-    return MonitorHandler

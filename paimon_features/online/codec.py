@@ -178,7 +178,13 @@ class RecordLayout:
         return {name: self.column(cells, name) for name in names}
 
     def column(self, cells: Cells, name: str) -> Column:
-        """One partial as a column, one row per cell."""
+        """One partial as a column, one row per cell.
+
+        Raises
+        ------
+        OnlineStoreError
+            For a text that is none.
+        """
         values = cells.rows[name]
         valid = None
         if name in self._bit:
@@ -191,7 +197,10 @@ class RecordLayout:
             text = cells.text
             found = [text[start : start + length] for start, length in values.tolist()]
             is_text = self.view.partial[name].type.text == "string"
-            texts[:] = [part.decode() for part in found] if is_text else found
+            try:
+                texts[:] = [part.decode() for part in found] if is_text else found
+            except UnicodeDecodeError as error:
+                raise self._corrupt(f"a text of {name!r} is not UTF-8 ({error})") from None
             return Column(texts, valid)
         return Column(values, valid)
 
@@ -309,8 +318,8 @@ class RecordLayout:
 
     def _corrupt(self, what: str) -> OnlineStoreError:
         return OnlineStoreError(
-            f"feature view {self.view.name!r}: {what}; the records were written by another version "
-            "or definition: run 'paimon-features materialize --rebuild'"
+            f"feature view {self.view.name!r}: {what}; the records are damaged or were written by "
+            "another version or definition: run 'paimon-features materialize --rebuild'"
         )
 
 

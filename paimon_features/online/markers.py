@@ -176,23 +176,42 @@ class ViewState:
                 raise ValueError("another format")
             content, building = document["content"], document["building"]
             return cls(
-                document["epoch"],
-                None if content is None else EpochContent(**content),
+                _is(str, document["epoch"], optional=True),
+                None if content is None else _content(content),
                 None
                 if building is None
                 else Building(
-                    building["epoch"],
-                    EpochContent(**building["content"]),
-                    building["since_ms"],
+                    _is(str, building["epoch"]),
+                    _content(building["content"]),
+                    _is(int, building["since_ms"]),
                     _evicted(building),
                 ),
                 _evicted(document),
             )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise OnlineStoreError(
-                f"the online store contains an unreadable view state ({error}): {data[:80]!r}; "
-                "it was written by another version, run 'paimon-features materialize --rebuild'"
+                f"the online store contains an unreadable view state ({str(error)[:200]}): "
+                f"{data[:80]!r}; it is damaged or was written by another version, "
+                "run 'paimon-features materialize --rebuild'"
             ) from error
+
+
+def _is(kind: type[Any], value: Any, optional: bool = False) -> Any:
+    if type(value) is not kind and not (optional and value is None):
+        raise ValueError(f"{str(value)[:80]!r}, expected {kind.__name__}")
+    return value
+
+
+def _content(document: Mapping[str, Any]) -> EpochContent:
+    content = EpochContent(**document)
+    for name, kind in (
+        ("table", str), ("generation", int), ("incarnation", int), ("online_fingerprint", str),
+        ("buckets", int),
+    ):  # fmt: skip
+        _is(kind, getattr(content, name))
+    if content.buckets < 1:
+        raise ValueError(f"buckets={content.buckets}")
+    return content
 
 
 def _evicted(document: Mapping[str, Any]) -> dict[str, int]:

@@ -12,7 +12,7 @@ from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
-from paimon_features.errors import RequestError
+from paimon_features.errors import OnlineStoreError, RequestError
 from paimon_features.online.expiry import may_miss_records
 from paimon_features.schema import DataType
 from paimon_features.serving.response import ResultBatch, ViewProvenance
@@ -56,9 +56,24 @@ class ViewResult:
 
 
 def check_time(view: CompiledView, part: RowRange, as_of_ms: int, clock_ms: int) -> None:
-    """Raise RequestError for a time whose cells may have been pruned."""
+    """Check that no cell has been pruned that a read at this time needs.
+
+    Raises
+    ------
+    RequestError
+        For a time for which some may have been.
+    OnlineStoreError
+        If a read at the present time was one, too.
+    """
     high_ms = part.high_ms
     if as_of_ms < high_ms - view.margin_ms:
+        if clock_ms < high_ms - view.margin_ms:
+            raise OnlineStoreError(
+                f"feature view {view.name!r}: the newest applied event ({high_ms}) lies "
+                f"{high_ms - clock_ms} ms after the clock of this host ({clock_ms}): the clock is "
+                "slow, or a record or marker of the online store is damaged; check the clock, then "
+                f"run 'paimon-features materialize {view.name} --rebuild'"
+            )
         raise RequestError(
             f"feature view {view.name!r}: as_of_ms={as_of_ms} lies {high_ms - as_of_ms} ms before "
             "the "

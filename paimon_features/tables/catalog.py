@@ -36,6 +36,7 @@ from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
 from paimon_features.tables.storage import LocalStorage, RemoteStorage, Storage
 from paimon_features.tables.storage.opening import open_remote, remote_catalog
 from paimon_features.tables.write_errors import write_errors
+from paimon_features.typed_json import mapping
 
 SIDE_FOLDER = "_paimon_features"
 PROPERTY_PREFIX = "paimon-features."
@@ -384,7 +385,7 @@ class Lake:
         found = (SCHEMA_FILE.fullmatch(entry) for entry in self.storage.names(folder))
         newest = max(int(match[1]) for match in found if match)
         path = self._schemas_path(name)
-        known = json.loads(self.storage.read_text(path)) if self.storage.is_file(path) else {}
+        known = self._schema_sums(name) if self.storage.is_file(path) else {}
         text = self.storage.read_text(f"{folder}/schema-{newest}")
         self.storage.write_json(path, {**known, str(newest): zlib.crc32(text.encode())})
 
@@ -395,13 +396,22 @@ class Lake:
         """
         _check_options(table)
         try:
-            known = json.loads(self.storage.read_text(self._schemas_path(name)))
+            known = self._schema_sums(name)
         except FileNotFoundError:
             return
         number = table.table_schema.id
         text = self.storage.read_text(f"{self.path(name)}/schema/schema-{number}")
         if zlib.crc32(text.encode()) != known.get(str(number), zlib.crc32(text.encode())):
             raise ValueError(f"schema-{number} does not match its CRC32")
+
+    def _schema_sums(self, name: str) -> dict[str, int]:
+        """The CRC32 of each schema that was written here, by number."""
+        path = self._schemas_path(name)
+        with metadata_damage(path, f"table {name!r}"):
+            sums = dict(mapping(json.loads(self.storage.read_text(path))))
+            if not all(number.isdigit() and type(crc) is int for number, crc in sums.items()):
+                raise ValueError("expected a CRC32 by number of the schema")
+            return sums
 
     def _schemas_path(self, name: str) -> str:
         return f"{self.path(name)}/{SIDE_FOLDER}/schemas.json"
@@ -417,9 +427,14 @@ class Lake:
         """How much was removed at least; 0 if the loss of its record was accepted since."""
         path = self._removals_mark(name)
         found = stored_document(self.storage, path)
-        if found is None or found.value.get("accepted", False):
+        if found is None:
             return 0
-        return int(found.value.get("serial", 1))
+        with metadata_damage(path, f"table {name!r}"):
+            content = mapping(found.value, "record")
+            accepted = content.get("accepted", False)
+            if type(accepted) is not bool or content["record"] != "removals":
+                raise ValueError("it is no mark of removals")
+            return 0 if accepted else int(content.get("serial", 1))
 
     def _time_of(self, file: str) -> int:
         """The time in a schema or snapshot file, UTC ms."""

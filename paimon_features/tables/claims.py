@@ -14,6 +14,9 @@ the counter by its own clock, and no two clocks are compared. A commit checks th
 its own (``Fence``). That check decides, not the heartbeat: a heartbeat that stops too early costs
 its owner the lease, never a table its rows.
 
+A claim is an owner's, or says that it was released. One whose content is neither is damaged: it may
+be a living owner's, so nothing follows it until somebody who knows better releases the lease.
+
 A number that was used stays used: claims are deleted in ascending order, after ``oldest`` says so,
 and a claim below ``oldest`` is none.
 """
@@ -26,13 +29,15 @@ import os
 import secrets
 import threading
 import time
+import zlib
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from paimon_features.errors import LeaseLostError, TableError
+from paimon_features.errors import DamagedFileError, LeaseLostError, TableError
 from paimon_features.tables.storage.exclusive import ExclusiveFiles
+from paimon_features.typed_json import mapping
 
 BEAT_S = 5.0
 """Seconds between two heartbeats."""
@@ -44,24 +49,67 @@ _KEPT = 4
 _LOOKS_PER_BEAT = 5
 _ATTEMPTS = 10
 
+RELEASED: Mapping[str, Any] = {"released": True}
+"""The content of a claim that releases a lease."""
+_CRC = "crc32"
+_OLD_RELEASE = frozenset(("table", "token", "nonce"))
+
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """One entry of a lease. Its ``nonce`` is random: a number may be used again after a loss."""
+    """One entry of a lease. Its ``nonce`` is random: a number may be used again after a loss.
+
+    ``damage`` says what is wrong with its file, None if nothing is.
+    """
 
     number: int
     content: Mapping[str, Any]
+    damage: str | None = None
 
     @property
     def nonce(self) -> str:
+        self.check()
         return str(self.content["nonce"])
+
+    @property
+    def is_release(self) -> bool:
+        """Whether it says that nobody owns the table.
+
+        Raises
+        ------
+        DamagedFileError
+            If it cannot be told.
+        """
+        self.check()
+        if "holder" in self.content:
+            return False
+        # before releases were marked, they had these fields only
+        if self.content.get("released") is True or self.content.keys() <= _OLD_RELEASE:
+            return True
+        raise self.damaged("it has neither an owner nor a mark that it was released")
+
+    def check(self) -> None:
+        """Raise DamagedFileError if its file is damaged."""
+        if self.damage is not None:
+            raise self.damaged(self.damage)
+
+    def damaged(self, why: str) -> DamagedFileError:
+        """The error for content that is not what was written."""
+        return DamagedFileError(
+            f"claim {self.number} of a lease is damaged ({why}), and may be that of a living "
+            "owner. Restore it from a copy; or, if no process or job writes the table, run "
+            "'paimon-features jobs --release TABLE'"
+        )
 
     @property
     def beat_s(self) -> float | None:
         """Seconds between the heartbeats of its owner; None if it has none."""
-        return self.content.get("beat_s")
+        beat_s = self.content.get("beat_s")
+        if beat_s is not None and not (type(beat_s) in (int, float) and 0 < beat_s < 3_600):
+            raise self.damaged(f"beat_s={str(beat_s)[:40]!r}")
+        return beat_s
 
 
 class Claims:
@@ -97,15 +145,29 @@ class Claims:
         )
 
     def read(self, number: int) -> Claim | None:
-        """The claim of a number, None if it does not exist."""
+        """The claim of a number, with what is wrong with it; None if it does not exist."""
         text = self.files.read(claim_file(number))
-        return None if text is None else Claim(number, json.loads(text))
+        if text is None:
+            return None
+        where = self.files.where(claim_file(number))
+        try:
+            content = mapping(json.loads(text), "nonce")
+        except (ValueError, RecursionError) as error:
+            return Claim(number, {}, f"{where}: {str(error)[:200]}")
+        if type(content["nonce"]) is not str:
+            return Claim(number, {}, f"{where}: the nonce is {str(content['nonce'])[:40]!r}")
+        stated = {key: value for key, value in content.items() if key != _CRC}
+        # claims of earlier versions have none
+        if content.get(_CRC, crc := _crc(stated)) != crc:
+            return Claim(number, {}, f"{where}: it does not match its CRC32")
+        return Claim(number, stated)
 
     def follow(self, previous: Claim | None, content: Mapping[str, Any]) -> Claim | None:
         """Create the claim after ``previous``; None if another one was faster."""
         number = self._first() if previous is None else previous.number + 1
         made = Claim(number, {**content, "nonce": secrets.token_hex(8)})
-        text = json.dumps(made.content, sort_keys=True, indent=1)
+        # a flipped bit in a process id would make its owner a dead one
+        text = _text({**made.content, _CRC: _crc(made.content)})
         if not self.files.create(claim_file(number), text):
             return None
         if number < (self._oldest() or 0):  # it was used and deleted, before this process looked
@@ -193,12 +255,28 @@ class Claims:
 
     def _oldest(self) -> int | None:
         text = self.files.read("oldest")
-        return None if text is None else int(text)
+        if text is None:
+            return None
+        if not (text.isascii() and text.strip().isdigit() and len(text) <= 20):
+            raise DamagedFileError(
+                f"{self.files.where('oldest')} is damaged ({text[:40]!r}, expected a number); "
+                "restore it from a copy, or write the smallest number of the files claim-* next to "
+                "it into it"
+            )
+        return int(text)
 
     def _first(self) -> int:
         """The number from which on claims exist, or will."""
         inherited = 0 if self._inherited is None else self._inherited.number
         return self._oldest() or inherited + 1
+
+
+def _text(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, indent=1)
+
+
+def _crc(content: Mapping[str, Any]) -> int:
+    return zlib.crc32(_text(content).encode())
 
 
 def claim_file(number: int) -> str:

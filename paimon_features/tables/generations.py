@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from paimon_features.clock import now_ms
-from paimon_features.errors import GenerationError, SnapshotExpiredError
+from paimon_features.errors import DamagedFileError, GenerationError, SnapshotExpiredError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.files import locked, read_json, write_json
 from paimon_features.tables.records import Record, record_names
+from paimon_features.typed_json import mapping, typed
 
 _KIND = "generations"
 _TILE_TABLE = re.compile(r".+_g\d+")
@@ -69,7 +71,8 @@ class GenerationRecord:
 
 def load(lake: Lake, view: str) -> list[GenerationRecord]:
     """All generations of a view, oldest first."""
-    return [GenerationRecord(**fields) for fields in _read(lake, view)["generations"]]
+    with _checking(lake, view):
+        return [typed(GenerationRecord, fields) for fields in _read(lake, view)["generations"]]
 
 
 def get(lake: Lake, view: str, generation: int) -> GenerationRecord:
@@ -207,9 +210,15 @@ def views(lake: Lake) -> list[str]:
     names = {
         path.name.removeprefix(prefix).removesuffix(".json")
         for path in files
-        if (read_json(path) or {}).get("generations")
+        if _has_generations(path)
     }
     return sorted(names.union(*(record_names(lake, _KIND, t) for t in _tile_tables(lake))))
+
+
+def _has_generations(path: Path) -> bool:
+    content = read_json(path)
+    # a damaged record is a view's, too: reading it says what is wrong
+    return not isinstance(content, dict) or bool(content.get("generations", True))
 
 
 def _one(records: list[GenerationRecord], view: str, generation: int) -> GenerationRecord:
@@ -234,11 +243,35 @@ def _read(lake: Lake, view: str) -> dict[str, Any]:
         for record in _marked(lake, view):
             raise record.error()
         raw = {"generations": []}
-    for table in {r["table"] for r in raw["generations"]}:
+    with _checking(lake, view):
+        mapping(raw, "generations")
+        records = [typed(GenerationRecord, fields) for fields in _list(raw["generations"])]
+        for change in _list(raw.get("activations", [])):
+            if len(pair := _list(change)) != 2 or {*map(type, pair)} != {int}:
+                raise ValueError(f"activation {str(change)[:80]}, expected [time, generation]")
+    for table in {record.table for record in records}:
         _record(lake, view, table).require()
     # of a file of an earlier release nothing else is known than what is active
-    known = [[0, r["generation"]] for r in raw["generations"] if r["state"] == "active"]
+    known = [[0, r.generation] for r in records if r.state == "active"]
     return {"activations": known, **raw}
+
+
+@contextmanager
+def _checking(lake: Lake, view: str) -> Iterator[None]:
+    try:
+        yield
+    except ValueError as error:
+        raise DamagedFileError(
+            f"{_path(lake, view)} is damaged, or was written by a newer version ({error}). It "
+            "records which generation is active, its job and its rollbacks: restore it from the "
+            "same backup as the tables"
+        ) from None
+
+
+def _list(document: Any) -> list[Any]:
+    if not isinstance(document, list):
+        raise ValueError(f"{str(document)[:80]!r}, expected a list")
+    return document
 
 
 def _marked(lake: Lake, view: str) -> Iterator[Record]:

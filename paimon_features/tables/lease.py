@@ -26,7 +26,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from paimon_features.clock import now_ms
-from paimon_features.errors import JobError, LeaseLostError, OwnershipError
+from paimon_features.errors import DamagedFileError, JobError, LeaseLostError, OwnershipError
 from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.tables import claims
 from paimon_features.tables.catalog import Lake
@@ -35,6 +35,7 @@ from paimon_features.tables.files import locked, read_json
 from paimon_features.tables.records import Record
 from paimon_features.tables.storage.exclusive import FolderFiles
 from paimon_features.tables.write_errors import write_errors
+from paimon_features.typed_json import mapping, typed
 
 REST_TIMEOUT_S = 5.0
 
@@ -195,7 +196,7 @@ class Lease:
             self._fence.check()
         except LeaseLostError:
             return
-        self._fence.claims.follow(self._fence.claim, {"table": self.record.table})
+        self._fence.claims.follow(self._fence.claim, _release(self.record.table))
 
     def transfer(self, holder: Holder) -> Lease:
         """Hand it over to another holder, such as the job that this process submitted.
@@ -301,8 +302,15 @@ def release(lake: Lake, table: str) -> LeaseRecord | None:
     """
     own = _claims(lake, table)
     while (newest := own.newest()) is not None:
-        current = _load(table, newest)
-        if current is None or own.follow(newest, {"table": table}) is not None:
+        try:
+            current = _load(table, newest)
+        except DamagedFileError as error:
+            _log.warning("table %r is released: %s", table, error)
+            current = None
+        else:
+            if current is None:
+                return None
+        if own.follow(newest, _release(table)) is not None:
             return current
     if not _record(lake, table).exists():
         _record(lake, table).accept_loss()
@@ -364,7 +372,7 @@ def _unowned(lake: Lake, table: str) -> int | None:
         if newest is None or _load(table, newest) is None:
             return _number(newest)
         if _may_follow(own, newest, table, ProcessHolder.current()):
-            own.follow(newest, {"table": table})
+            own.follow(newest, _release(table))
     return None
 
 
@@ -422,7 +430,10 @@ def _refusal(table: str, current: LeaseRecord, why: str) -> str:
 
 def _fence(own: Claims, table: str, claim: Claim) -> Fence:
     def describe(other: Claim) -> str:
-        record = _load(table, other)
+        try:
+            record = _load(table, other)
+        except DamagedFileError:
+            return "an unknown owner (its file is damaged)"
         return "no one (it was released)" if record is None else str(record.holder)
 
     return Fence(table, own, claim, describe)
@@ -430,8 +441,18 @@ def _fence(own: Claims, table: str, claim: Claim) -> Fence:
 
 def _claims(lake: Lake, table: str) -> Claims:
     old = read_json(_old_path(lake, table))
-    inherited = None if old is None else Claim(int(old["token"]), {**old, "nonce": ""})
+    inherited = None if old is None else _inherited(old)
     return Claims(FolderFiles(Path(lake.lease_key(table))), inherited)
+
+
+def _inherited(old: Any) -> Claim:
+    try:
+        token = mapping(old, "token")["token"]
+        if type(token) is not int or token < 1:
+            raise ValueError(f"token={str(token)[:40]!r}")
+    except ValueError as error:
+        raise Claim(0, {}).damaged(str(error)) from None
+    return Claim(token, {**old, "nonce": ""})
 
 
 def _old_path(lake: Lake, table: str) -> Path:
@@ -451,26 +472,40 @@ def _content(record: LeaseRecord, beat_s: float | None) -> dict[str, Any]:
     return {**fields, "kind": kind, "writer": asdict(ProcessHolder.current()), "beat_s": beat_s}
 
 
+def _release(table: str) -> Mapping[str, Any]:
+    return {**claims.RELEASED, "table": table}
+
+
 def _load(table: str, claim: Claim) -> LeaseRecord | None:
-    raw = claim.content
-    if "holder" not in raw:
+    """The owner by a claim, None if it is a release; DamagedFileError if it is neither."""
+    if claim.is_release:
         return None
-    described = dict(raw["holder"])
-    holder: Holder
-    if raw["kind"] == "process":
-        holder = ProcessHolder(**described)
-    else:
-        for process in ("cluster", "client"):
-            if described.get(process) is not None:
-                described[process] = ProcessHolder(**described[process])
-        holder = FlinkJobHolder(**described)
-    return LeaseRecord(table, holder, raw["purpose"], raw["since_ms"], claim.number)
+    raw = claim.content
+    try:
+        holder: Holder
+        if raw["kind"] == "process":
+            holder = typed(ProcessHolder, raw["holder"])
+        elif raw["kind"] == "flink_job":
+            holder = typed(FlinkJobHolder, raw["holder"])
+        else:
+            raise ValueError(f"kind={str(raw['kind'])[:40]!r}")
+        purpose, since_ms = raw["purpose"], raw["since_ms"]
+        if type(purpose) is not str or type(since_ms) is not int:
+            raise ValueError("purpose and since_ms are not a text and a time")
+    except KeyError as error:
+        raise claim.damaged(f"it has no field {error}") from None
+    except ValueError as error:
+        raise claim.damaged(str(error)) from None
+    return LeaseRecord(table, holder, purpose, since_ms, claim.number)
 
 
 def _writer(claim: Claim) -> ProcessHolder | None:
     """The process that created a claim and beats for it."""
     raw: Mapping[str, Any] | None = claim.content.get("writer")
-    return None if raw is None else ProcessHolder(**raw)
+    try:
+        return None if raw is None else typed(ProcessHolder, raw)
+    except ValueError as error:
+        raise claim.damaged(f"writer: {error}") from None
 
 
 def _is_loopback(url: str) -> bool:

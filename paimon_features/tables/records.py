@@ -19,12 +19,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeGuard
 
 from paimon_features.errors import DamagedFileError, RecordLostError
 from paimon_features.tables.catalog import SIDE_FOLDER, Lake
 from paimon_features.tables.files import write_json
+from paimon_features.tables.metadata_damage import metadata_damage
 from paimon_features.tables.sealed_json import Document, read_document, seal, stored_document
+from paimon_features.typed_json import mapping
 
 _REMOVALS_OF = "removals-of."
 """The name of the marks of removals, which the catalog writes; they survive their table."""
@@ -209,6 +211,8 @@ def record_names(lake: Lake, kind: str, table: str) -> set[str]:
 def _marked(lake: Lake, table: str | None) -> Iterator[Record]:
     folder = _marks(lake, table)
     for entry in sorted(lake.storage.names(folder)):
+        if not entry.startswith(_REMOVALS_OF) and entry.partition(".")[0] not in LOSSES:
+            continue  # the CRCs of schemas
         try:
             content = _content(lake, f"{folder}/{entry}")
         except DamagedFileError:
@@ -226,9 +230,20 @@ def _marks(lake: Lake, table: str | None) -> str:
     return lake.path(SIDE_FOLDER) if table is None else f"{lake.path(table)}/{SIDE_FOLDER}"
 
 
-def _content(lake: Lake, path: str) -> Any:
+def _content(lake: Lake, path: str) -> Mapping[str, Any] | None:
+    """What a mark says, None if there is none; DamagedFileError if it is not what was written."""
     found = stored_document(lake.storage, path)
-    return None if found is None else found.value
+    if found is None:
+        return None
+    with metadata_damage(path, "the mark of a record next to the tables"):
+        content = mapping(found.value, "record")
+        kinds: list[tuple[str, type[Any]]] = [("record", str)]
+        if not path.rpartition("/")[2].startswith(_REMOVALS_OF):  # earlier ones had no more
+            kinds += [("name", str), ("accepted", bool)]
+        for name, kind in kinds:
+            if type(content.get(name)) is not kind:
+                raise ValueError(f"{name}={str(content.get(name))[:80]!r}")
+        return content
 
 
 def _write(lake: Lake, path: str, content: Mapping[str, Any]) -> None:
@@ -239,5 +254,5 @@ def _serial(found: Document | None) -> int:
     return -1 if found is None else found.serial
 
 
-def _is_mark(content: Any) -> bool:
+def _is_mark(content: Mapping[str, Any] | None) -> TypeGuard[Mapping[str, Any]]:
     return content is not None and not content.get("accepted", True)

@@ -14,6 +14,7 @@ from typing import Any
 from paimon_features.errors import DamagedFileError
 from paimon_features.tables.sealed_json import seal, stored_document
 from paimon_features.tables.storage import Storage
+from paimon_features.typed_json import mapping, typed
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def load(storage: Storage, path: str) -> tuple[Removal, ...]:
     document = stored_document(storage, path)
     try:
         return () if document is None else tuple(_parsed(document.value))
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise DamagedFileError(
             f"{path} is damaged ({error}); restore it from a copy. It records which snapshots of "
             "the table were removed; without it an old snapshot number can name other rows"
@@ -68,5 +69,5 @@ def append(storage: Storage, path: str, removal: Removal) -> None:
 
 
 def _parsed(document: Any) -> Iterator[Removal]:
-    for fields in document["removals"]:
-        yield Removal(**fields)
+    for fields in mapping(document, "removals")["removals"]:
+        yield typed(Removal, fields)

@@ -154,9 +154,12 @@ class StoredTransformer(Estimator, FeatureTransformer):
         """Fit on ``X`` alone, discarding an earlier fit; ``y`` is ignored."""
 
     @with_output_form
-    def fit_transform(self, X: Any, y: Any = None) -> Any:
-        """Call ``fit``, then ``transform`` the same data."""
-        return self.fit(X, y).transform(X)
+    def fit_transform(self, X: Any, y: Any = None, **fit_params: Any) -> Any:
+        """Call ``fit``, then ``transform`` the same data.
+
+        ``fit_params`` are further arguments of ``fit``, such as ``sample_weight``.
+        """
+        return self.fit(X, y, **fit_params).transform(X)
 
     @available_if(lambda self: MissingMethodError(f"{type(self).__name__} has no inverse"))
     def inverse_transform(self, X: Any) -> Any:

@@ -23,6 +23,7 @@ from paimon_features.transformers.pipeline_steps import (
     Passthrough,
     apply_step,
     as_step,
+    by_step,
     check_names,
     event_time_of,
     fit_step,
@@ -273,14 +274,25 @@ class ColumnTransformer(CompositeTransformer):
     def _parts(self) -> Sequence[tuple[str, StoredTransformer]]:
         return _named(*(self._bound or self._checked_branches()))
 
-    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
+    def _fit(
+        self,
+        given: Frame,
+        y: Any,
+        event_time_ms: Any,
+        fit_params: Mapping[str, Any],
+        *,
+        output: bool,
+    ) -> Sequence[Column]:
         self._bind()
         frame, times = self._split_event_time(given, event_time_ms)
         frame = self._read_fit_data(unwritable(frame))
         fitted = self._resolved(frame)
         out: list[Column] = []
+        params = by_step("ColumnTransformer", [name for name, _, _ in fitted], fit_params)
         for name, step, columns in fitted:
-            made = fit_step(name, step, frame.part(columns), y, times, output=output)
+            made = fit_step(
+                name, step, frame.part(columns), y, times, output=output, params=params[name]
+            )
             out += made.columns if output else ()
         self._fitted, self._width, self._rows = fitted, frame.width, frame.rows
         return out

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.murmur3 import FEW, absorb, absorb_words, finish, mixed_tail
+
 Hashes = npt.NDArray[np.int32]
 
-_FEW = 16
-"""Up to so many strings a loop costs less than what NumPy and Arrow have to set up."""
 _MASK = 0xFFFFFFFF
 
 
@@ -24,15 +24,11 @@ def hash_text(text: str, seed: int = 0) -> int:
     (0, 613153351)
     """
     data = text.encode()
-    state = seed
     whole = len(data) // 4 * 4
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little")
-        state ^= _mixed(word)
-        state = (state << 13 | state >> 19) & _MASK
-        state = (state * 5 + 0xE6546B64) & _MASK
+    state = absorb_words(seed, np.frombuffer(data, "<u4", whole // 4).tolist())
     if len(data) > whole:
-        state ^= _mixed(int.from_bytes(data[whole:], "little"))
+        word = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & _MASK
+        state ^= (word << 15 | word >> 17) * 0x1B873593 & _MASK
     state ^= len(data)
     state ^= state >> 16
     state = state * 0x85EBCA6B & _MASK
@@ -44,7 +40,7 @@ def hash_text(text: str, seed: int = 0) -> int:
 
 def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
     """The hashes of many strings, shape ``(strings,)``; each distinct one is hashed once."""
-    if len(texts) <= _FEW:
+    if len(texts) <= FEW:
         return np.fromiter((hash_text(text, seed) for text in texts), np.int32, len(texts))
     coded = pa.array(texts, pa.large_string()).dictionary_encode()
     _, ends, flat = coded.dictionary.buffers()
@@ -56,29 +52,24 @@ def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
 
 def _hashed(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], seed: int) -> Hashes:
     sizes = np.diff(offsets)
-    # axes: strings, longest first, so that those that have a further word are a prefix
     order = np.argsort(-sizes, kind="stable")
     starts, sizes = offsets[:-1][order], sizes[order]
+    counts = sizes // 4
     padded = np.concatenate([data, np.zeros(4, np.uint8)])
-    state = np.full(len(sizes), seed, np.uint32)
-    wholes = -(sizes // 4)
-    for step in range(int(sizes[0] // 4) if len(sizes) else 0):
-        active = int(np.searchsorted(wholes, -step, side="left"))
-        part = state[:active]
-        part ^= _mixed_words(_words(padded, starts[:active] + 4 * step))
-        part[:] = _rotated(part, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+    state = absorb(
+        counts,
+        seed,
+        lambda active, step: _words(padded, starts[:active] + 4 * step),
+        lambda row, step: padded[starts[row] + 4 * step : starts[row] + 4 * counts[row]].view(
+            "<u4"
+        ),
+    )
     left = (sizes % 4).astype(np.uint32)
-    tail = _words(padded, starts + sizes // 4 * 4)
+    tail = _words(padded, starts + counts * 4)
     tail &= (np.uint32(1) << (left * np.uint32(8))) - np.uint32(1)
-    state ^= _mixed_words(tail)  # no byte left: zero, which changes nothing
-    state ^= sizes.astype(np.uint32)
-    state ^= state >> np.uint32(16)
-    state *= np.uint32(0x85EBCA6B)
-    state ^= state >> np.uint32(13)
-    state *= np.uint32(0xC2B2AE35)
-    state ^= state >> np.uint32(16)
+    state ^= mixed_tail(tail)  # no byte left: zero, which changes nothing
     out = np.empty(len(state), np.uint32)
-    out[order] = state
+    out[order] = finish(state, sizes)
     return out.view(np.int32)
 
 
@@ -88,16 +79,3 @@ def _words(data: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArra
     for byte in range(4):
         out |= data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
     return out
-
-
-def _mixed(word: int) -> int:
-    word = word * 0xCC9E2D51 & _MASK
-    return (word << 15 | word >> 17) * 0x1B873593 & _MASK
-
-
-def _mixed_words(word: npt.NDArray[np.uint32]) -> npt.NDArray[np.uint32]:
-    return _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-
-
-def _rotated(value: npt.NDArray[np.uint32], bits: int) -> npt.NDArray[np.uint32]:
-    return value << np.uint32(bits) | value >> np.uint32(32 - bits)

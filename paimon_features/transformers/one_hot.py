@@ -243,6 +243,20 @@ class OneHotEncoder(CategoryCountEncoder):
         ]
 
     @property
+    def drop_idx_(self) -> Any:
+        """For each column the index of the dropped category in ``categories_``, None for no one;
+        None where none is dropped. The index of an infrequent category stands for all of them."""
+        self._check_fitted()
+        if not any(self._dropped):
+            return None
+        found = np.full(self.width, None, np.object_)
+        for index, (rare, dropped) in enumerate(zip(self._rare, self._dropped, strict=True)):
+            if dropped:
+                frequent = np.flatnonzero(~np.asarray(rare, np.bool_))
+                found[index] = int(frequent[0]) if len(frequent) else 0
+        return found
+
+    @property
     def slots_(self) -> list[tuple[npt.NDArray[np.int64], int]]:
         """For each column the output position of each category (-1: none), and their number.
 

@@ -20,6 +20,7 @@ from paimon_features.transformers.pipeline_steps import (
     CompositeTransformer,
     apply_step,
     as_step,
+    by_step,
     check_names,
     event_time_of,
     fit_step,
@@ -224,14 +225,25 @@ class Pipeline(CompositeTransformer):
         program: Sequence[Callable[[Floats], Floats]] = memo["program"]
         return program
 
-    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
+    def _fit(
+        self,
+        given: Frame,
+        y: Any,
+        event_time_ms: Any,
+        fit_params: Mapping[str, Any],
+        *,
+        output: bool,
+    ) -> Sequence[Column]:
         self._bind()
         frame, times = self._split_event_time(given, event_time_ms)
         frame = self._read_fit_data(unwritable(frame))
         rows = frame.rows
+        params = by_step("Pipeline", [name for name, _ in self._parts], fit_params)
         for index, (name, step) in enumerate(self._parts):
             is_last = index + 1 == len(self._parts)
-            frame = fit_step(name, step, frame, y, times, output=output or not is_last)
+            frame = fit_step(
+                name, step, frame, y, times, output=output or not is_last, params=params[name]
+            )
         self._rows, self._is_fitted, self._memo = rows, True, {}
         return frame.columns if output else ()
 

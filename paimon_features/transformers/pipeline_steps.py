@@ -321,19 +321,46 @@ def unwritable(frame: Frame) -> Frame:
     return inner_frame(frame.columns, rows=frame.rows, names=frame.names)
 
 
+def by_step(what: str, names: Sequence[str], fit_params: Mapping[str, Any]) -> StepParams:
+    """Return the arguments ``<step>__<argument>`` of a fit, for each step.
+
+    Raises
+    ------
+    TransformError
+        For one that names no step.
+    """
+    found: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in fit_params.items():
+        name, separator, argument = key.partition("__")
+        if not separator or name not in found:
+            raise TransformError(
+                f"{what}.fit has no argument {key!r}; expected <step>__<argument>, such as "
+                f"{names[0]}__sample_weight; the steps are: {', '.join(names)}"
+            )
+        found[name][argument] = value
+    return found
+
+
 def fit_step(
-    name: str, step: StoredTransformer, frame: Frame, y: Any, times: Ints | None, *, output: bool
+    name: str,
+    step: StoredTransformer,
+    frame: Frame,
+    y: Any,
+    times: Ints | None,
+    *,
+    output: bool,
+    params: Mapping[str, Any],
 ) -> Frame:
     """Fit a step; with ``output`` return the training data for the next step."""
     with in_step(name):
         if step.needs_target:
             assert isinstance(step, Supervised)
             if output:
-                out: Frame = step.fit_transform(frame, y, event_time_ms=times)
+                out: Frame = step.fit_transform(frame, y, event_time_ms=times, **params)
                 return out
-            step.fit(frame, y, event_time_ms=times)
+            step.fit(frame, y, event_time_ms=times, **params)
             return frame
-        step.fit(frame)
+        step.fit(frame, **params)
         return transform_frame(step, frame) if output else frame
 
 
@@ -391,6 +418,10 @@ def stored_transformer(params: Mapping[str, Any]) -> StoredTransformer:
     out = FeatureTransformer.from_params(params)
     assert isinstance(out, StoredTransformer)
     return out
+
+
+StepParams = Mapping[str, Mapping[str, Any]]
+"""Further arguments of ``fit`` by step."""
 
 
 class CompositeTransformer(Supervised):
@@ -467,15 +498,20 @@ class CompositeTransformer(Supervised):
     def rows_seen(self) -> int:
         return self._rows
 
-    def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Self:
-        """Fit all steps; ``y`` is for target encoders."""
-        self._fit(self._fit_data(X), y, event_time_ms, output=False)
+    def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None, **fit_params: Any) -> Self:
+        """Fit all steps; ``y`` is for target encoders.
+
+        ``fit_params`` are arguments of steps, such as ``scale__sample_weight`` of a step ``scale``.
+        """
+        self._fit(self._fit_data(X), y, event_time_ms, fit_params, output=False)
         return self
 
-    def fit_transform(self, X: Any, y: Any = None, *, event_time_ms: Any = None) -> Any:
+    def fit_transform(
+        self, X: Any, y: Any = None, *, event_time_ms: Any = None, **fit_params: Any
+    ) -> Any:
         """Fit, and return the training data: target encoders exclude a row's own target."""
         given = self._fit_data(X)
-        columns = self._fit(given, y, event_time_ms, output=True)
+        columns = self._fit(given, y, event_time_ms, fit_params, output=True)
         return self._like(given, columns, given)
 
     def transform(self, X: Any) -> Any:
@@ -499,7 +535,15 @@ class CompositeTransformer(Supervised):
         return self._like(given, self._apply_steps(frame), frame)
 
     @abstractmethod
-    def _fit(self, given: Frame, y: Any, event_time_ms: Any, *, output: bool) -> Sequence[Column]:
+    def _fit(
+        self,
+        given: Frame,
+        y: Any,
+        event_time_ms: Any,
+        fit_params: Mapping[str, Any],
+        *,
+        output: bool,
+    ) -> Sequence[Column]:
         """Fit all steps; with ``output`` return the columns of the training data."""
 
     @abstractmethod

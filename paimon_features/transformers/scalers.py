@@ -191,6 +191,12 @@ class MinMaxScaler(ColumnwiseTransformer):
     def width(self) -> int:
         return len(vars(self).get("data_min_", ()))
 
+    @property
+    def n_samples_seen_(self) -> int:
+        """Number of rows that it was fitted on."""
+        self._check_fitted()
+        return self._rows
+
     def _absorb(self, other: Self) -> None:
         self._include(other.data_min_, other.data_max_)
         self._rows += other._rows
@@ -279,6 +285,12 @@ class MaxAbsScaler(ColumnwiseTransformer):
     @property
     def width(self) -> int:
         return len(vars(self).get("max_abs_", ()))
+
+    @property
+    def n_samples_seen_(self) -> int:
+        """Number of rows that it was fitted on."""
+        self._check_fitted()
+        return self._rows
 
     def _absorb(self, other: Self) -> None:
         self._include(other.max_abs_)

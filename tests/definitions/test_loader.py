@@ -145,3 +145,68 @@ def test_feedback_is_a_source_with_its_own_table() -> None:
     loop = FeedbackSource("churn", {"sample_id": Int64})
     assert loop.table == "feedback_churn"
     assert list(loop.schema)[:4] == ["sample_id", "run_id", "rank", "seq"]
+
+
+HEAD = """import paimon_features as pf
+from paimon_features import Count, Int64
+
+shop = pf.EventSource("shop", schema={"user_id": Int64, "t": Int64, "n": Int64}, event_time="t")
+user = pf.Entity("user", keys={"user_id": Int64})
+spend = pf.FeatureView("spend", source=shop, entity=user, features=[Count(windows=["1d"])])
+"""
+"""Six lines."""
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ('\nx = pf.FeatureService("x", ["spend:count_1h"])\n', 8, "did you mean 'count_1d'?"),
+        ('x = pf.FeatureService(\n    "x",\n    ["spnd:count_1d"],\n)\n', 7, "you mean 'spend'?"),
+        ('x = pf.Interaction("x", "spend:count_1x + 1")\n', 7, "did you mean 'count_1d'?"),
+        ('x = pf.Interaction("x", "spent:count_1d + 1")\n', 7, "did you mean 'spend'?"),
+        ('x = pf.Interaction("x", "coalesc(spend:count_1d, 0)")\n', 7, "mean 'coalesce'?"),
+        (
+            'a = pf.Interaction("a", "spend:count_1d + 1")\nb = pf.Interaction("b", "A2 + 1")\n',
+            8,
+            "did you mean 'a'?",
+        ),
+        ('x, y = 1, pf.FeatureService("x", ["spend:count_1h"])\n', 7, "did you mean 'count_1d'?"),
+        ("if True:\n    x = pf.FeatureService('x', ['spend:count_1h'])\n", 7, "mean 'count_1d'?"),
+        (
+            'x = pf.FeatureView("v", source=shop, entity=user, features=[Count(where="nn > 1")])\n',
+            7,
+            "columns are: n, t, user_id; did you mean 'n'?",
+        ),
+        ("x = Cuont()\n", 7, "name 'Cuont' is not defined; did you mean 'Count'?"),
+        ("x = spned\n", 7, "did you mean 'spend'?"),
+        ("x = Featureview()\n", 7, "did you mean 'pf.FeatureView' (import paimon_features as pf)?"),
+        ("x = pf.Int64()\n", 7, "Int64 is a type already, and is not called: write pf.Int64"),
+        (
+            'x = pf.Entity("e", keys={"a": pf.Decimal})\n',
+            7,
+            "column 'a' is Decimal without arguments; write pf.Decimal(10, 2)",
+        ),
+        (
+            'x = pf.Entity("e", keys={"a": pf.List})\n',
+            7,
+            "column 'a' is List without arguments; write pf.List(Float32, 3)",
+        ),
+        (
+            'e = pf.Entity("e", keys={"user": Int64})\n'
+            'x = pf.FeatureView("v", source=shop, entity=e, features=[Count()])\n',
+            8,
+            "did you mean 'user_id'?",
+        ),
+    ],
+)
+def test_an_error_has_the_line_and_the_name_that_may_be_meant(
+    tmp_path: Path, text: str, line: int, message: str
+) -> None:
+    path = tmp_path / "features.py"
+    path.write_text(HEAD + text)
+    with pytest.raises(DefinitionError) as caught:
+        load_definitions(path)
+    shown = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+    assert message in shown
+    assert f"{path}, line {line}" in shown
+    assert "0x" not in shown

@@ -192,6 +192,31 @@ def test_what_others_write_into_the_server_is_not_unpickled(redis_url: str, tmp_
     assert "seal=Seal(...)" in repr(spec)
 
 
+@pytest.mark.redis
+def test_keys_that_another_program_has_written_are_named(redis_url: str) -> None:
+    redis = pytest.importorskip("redis")
+    spec = WireSpec("test", redis_url)
+    head = spec.open(0)
+    head.begin()
+    with redis.Redis.from_url(redis_url) as connection:
+        [generation] = connection.keys("*generation")
+        for wrong in ("abc", "-1", "9" * 5_000, ""):
+            connection.set(generation, wrong)
+            for use in (lambda: head.poll(0), head.discard):
+                with pytest.raises(JobError, match="another program writes its keys"):
+                    use()
+        with pytest.raises(JobError, match="Redis wire"):
+            head.begin()
+        connection.delete(generation)
+        head.begin()
+        head.report({"epoch": 1})
+        for wrong in ("no JSON", "[" * 200_000, b"\xff"):
+            connection.hset(generation.replace(b"generation", b"status"), "epoch", wrong)
+            with pytest.raises(JobError, match="another program writes its keys"):
+                head.status()
+    spec.discard(0)
+
+
 def test_a_wire_of_another_kind_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="memory.*redis://"):
         WireSpec("run", "kafka://broker:9092")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paimon_features.errors import ConfigurationError, OnlineStoreError
-from paimon_features.materialize.monitor import SILENT_AFTER_S, Monitor, MonitorServer
+from paimon_features.errors import ConfigurationError
+from paimon_features.materialize.monitor import SILENT_AFTER_S, STORE_TROUBLE, Monitor
+from paimon_features.materialize.monitor_server import MAX_CONNECTIONS, MonitorServer
 from paimon_features.online import MemoryStore
 from paimon_features.testing.clicks import ClickStream
+from paimon_features.testing.online_servers import wait_for
 from paimon_features.testing.tile_lake import TileLake
 
 VIEW = "clicks"
@@ -40,9 +44,14 @@ def monitor(time: Time) -> Monitor:
 
 
 @pytest.fixture
-def address(monitor: Monitor) -> Iterator[str]:
+def server(monitor: Monitor) -> Iterator[MonitorServer]:
     with MonitorServer(monitor, "0") as server:
-        yield server.address
+        yield server
+
+
+@pytest.fixture
+def address(server: MonitorServer) -> str:
+    return server.address
 
 
 def get(address: str, path: str) -> tuple[int, bytes]:
@@ -105,9 +114,9 @@ def test_with_an_unavailable_store_it_is_live_but_not_ready(
 ) -> None:
     monitor.passed(lake.materializer(MemoryStore()).run_once())
     assert health(address, "ready")[0] == 200
-    monitor.failed(VIEW, OnlineStoreError("nobody answers"))
+    monitor.failed(VIEW)
     code, reported = health(address, "ready")
-    assert (code, reported["views"][VIEW]["trouble"]) == (503, "nobody answers")
+    assert (code, reported["views"][VIEW]["trouble"]) == (503, STORE_TROUBLE)
     assert health(address, "live")[0] == 200
     assert metrics(address)["store_errors_total"] == 1
 
@@ -131,3 +140,64 @@ def test_unknown_paths_list_the_available_ones(address: str) -> None:
 def test_an_unusable_listen_address_is_rejected(monitor: Monitor, wrong: str) -> None:
     with pytest.raises(ConfigurationError, match="listen"):
         MonitorServer(monitor, wrong)
+
+
+def status(address: str, sent: bytes) -> int:
+    """The status of the reply, 0 if the connection ends without one."""
+    host, _, port = address.rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(sent)
+        got = connection.makefile("rb").read()
+    return int(got.split()[1]) if got else 0
+
+
+@pytest.mark.parametrize(
+    ("head", "expected"),
+    [
+        (b"GET /health/live HTTP/1.1\r\nhost: localhost:9464\r\n\r\n", 200),
+        (b"GET /health/live HTTP/1.1\r\nHost: 127.0.0.1\r\nx: y\r\n\r\n", 200),
+        (b"GET /health/live HTTP/1.0\r\n\r\n", 200),
+        (b"GET /health/live HTTP/1.1\r\nhost: evil.example\r\n\r\n", 421),
+        (b"GET /health/live HTTP/1.0\r\nhost: evil.example\r\n\r\n", 421),
+        (b"GET /health/live HTTP/1.1\r\nhost: a b\r\n\r\n", 421),
+        (b"GET /health/live HTTP/1.1\r\n\r\n", 400),
+        (b"GET /health/live HTTP/0.9\r\n\r\n", 400),
+        (b"GET /health/live HTTP/1.1\r\nhost: localhost\r\nhost: localhost\r\n\r\n", 400),
+        (b"POST /health/live HTTP/1.1\r\nhost: localhost\r\n\r\n", 405),
+        (b"GET /health/live\r\n\r\n", 400),
+        (b"\x16\x03\x01\r\n\r\n", 400),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 500 + b"\r\n", 400),
+    ],
+)
+def test_it_answers_requests_under_its_names_only(address: str, head: bytes, expected: int) -> None:
+    assert status(address, head) == expected
+
+
+def test_it_answers_to_the_names_it_is_given(monitor: Monitor) -> None:
+    with MonitorServer(monitor, "0", [".example.com"]) as server:
+        for name, expected in ((b"m.example.com", 200), (b"localhost", 421)):
+            head = b"GET /metrics HTTP/1.1\r\nhost: %b\r\n\r\n" % name
+            assert status(server.address, head) == expected
+
+
+def test_slow_clients_are_few_have_no_threads_and_keep_nobody_waiting(
+    server: MonitorServer,
+) -> None:
+    host, _, port = server.address.rpartition(":")
+    threads = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(3 * MAX_CONNECTIONS):
+            slow = socket.create_connection((host, int(port)))
+            stack.enter_context(slow).sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert health(server.address, "live")[0] == 200
+        assert len(server) <= MAX_CONNECTIONS
+        assert threading.active_count() == threads
+
+
+def test_a_request_has_a_deadline(monitor: Monitor, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = "paimon_features.materialize.monitor_server.REQUEST_TIMEOUT_S"
+    monkeypatch.setattr(module, 0.2)
+    with MonitorServer(monitor, "0") as server:
+        assert status(server.address, b"GET /metrics HTTP/1.1\r\n") == 0
+        wait_for(lambda: len(server) == 0, "the connection is closed")

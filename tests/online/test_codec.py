@@ -119,7 +119,20 @@ def test_markers_of_another_format_are_rejected(data: bytes) -> None:
         Marker.from_bytes(data)
 
 
-@pytest.mark.parametrize("data", [b"", b"{}", b'{"format":2}', b"null", b"\xff", b'{"format":1}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"{}", b'{"format":2}', b"null", b"\xff", b'{"format":1}', b"[" * 200_000),
+        b'{"format":1,"epoch":5,"content":null,"building":null}',
+        b'{"format":1,"epoch":"a","content":{},"building":null}',
+        b'{"format":1,"epoch":"a","content":null,"building":[]}',
+        b'{"format":1,"epoch":"a","content":{"table":"t","generation":1,"incarnation":0,'
+        b'"online_fingerprint":"ab","buckets":"4"},"building":null}',
+        b'{"format":1,"epoch":"a","content":{"table":"t","generation":1,"incarnation":0,'
+        b'"online_fingerprint":"ab","buckets":0},"building":null}',
+    ],
+    ids=range(12),
+)
 def test_states_of_another_format_are_rejected(data: bytes) -> None:
     with pytest.raises(OnlineStoreError, match="--rebuild"):
         ViewState.from_bytes(data)

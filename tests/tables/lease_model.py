@@ -15,10 +15,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from paimon_features.errors import LeaseLostError, OwnershipError
-from paimon_features.tables.claims import Claim, Claims, Fence
+from paimon_features.tables.claims import RELEASED, Claim, Claims, Fence
 from paimon_features.tables.storage.exclusive import ExclusiveFiles
 
 BEAT_S = 5.0
+NOBODY = "nobody"
+"""The owner of commits while nobody owns the table."""
 
 
 class KilledError(BaseException):
@@ -132,7 +134,13 @@ class Process:
     def _work(self) -> None:
         while True:
             try:
-                self._own()
+                draw = self.world.random.random()
+                if draw < 0.15:
+                    self._commit_unowned()
+                elif draw < 0.18:
+                    self._release_by_force()
+                else:
+                    self._own()
             except LeaseLostError:
                 self.world.events["lost"] += 1
             except OwnershipError:
@@ -147,6 +155,8 @@ class Process:
         claim = self.claims.take(content, self._may_follow, self.lock)
         fence = self.held = Fence("t", self.claims, claim, lambda c: str(c.content.get("owner")))
         for _ in range(self.world.random.randrange(12)):
+            if self.world.random.random() < 0.1:
+                claim, fence = self._transfer(claim, fence)
             with self.lock():
                 fence.check()
                 self.yield_()  # pypaimon writes manifests
@@ -156,8 +166,40 @@ class Process:
         self.held = None
         if end < 0.6:
             fence.check()
-            self.claims.follow(claim, {})
+            self.claims.follow(claim, RELEASED)
         # otherwise it forgets the lease, as a process that is killed
+
+    def _transfer(self, claim: Claim, fence: Fence) -> tuple[Claim, Fence]:
+        """As ``Lease.transfer`` to a holder that this process beats for."""
+        fence.check()
+        made = self.claims.follow(claim, {"owner": self.name, "beat_s": BEAT_S})
+        if made is None:
+            fence.check()
+        assert made is not None
+        self.held = Fence("t", self.claims, made, lambda c: str(c.content.get("owner")))
+        self.world.events["transferred"] += 1
+        return made, self.held
+
+    def _commit_unowned(self) -> None:
+        """As ``lease.committing`` of a process without a lease."""
+        newest = self.claims.newest()
+        if newest is not None and "owner" in newest.content:
+            if self._may_follow(newest):
+                self.claims.follow(newest, RELEASED)
+            return
+        with self.lock():
+            now = self.claims.newest()
+            if now is not None and newest is not None and now.number == newest.number:
+                self.yield_()
+                self.world.commits.append((NOBODY, now))
+                self.world.events["unowned"] += 1
+
+    def _release_by_force(self) -> None:
+        """As ``lease.release`` by an operator, who may be wrong about the owner."""
+        newest = self.claims.newest()
+        if newest is not None and "owner" in newest.content:
+            self.claims.follow(newest, RELEASED)
+            self.world.events["released"] += 1
 
     def _may_follow(self, newest: Claim) -> bool:
         if "owner" not in newest.content:

@@ -23,7 +23,7 @@ def fence(claims: Claims, claim: Claim) -> Fence:
     return Fence("tiles", claims, claim, lambda other: str(other.content["owner"]))
 
 
-@every_seed(150)
+@every_seed(200)
 def test_no_schedule_lets_two_owners_commit(seed: int) -> None:
     world = World(seed)
     world.run()
@@ -37,7 +37,8 @@ def test_the_schedules_contain_what_they_are_for() -> None:
         world.run()
         seen.update(world.events)
         seen["commits"] += len(world.commits)
-    for event in ("commits", "refused", "taken over", "lost", "cut off", "killed"):
+    events = ("commits", "refused", "taken over", "lost", "cut off", "killed")
+    for event in (*events, "transferred", "unowned", "released"):
         assert seen[event] > 5, seen
 
 

@@ -29,7 +29,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.errors import JobError, TableError
+from paimon_features.errors import DamagedFileError, JobError, TableError
 from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
 from paimon_features.sealed import Seal
@@ -39,6 +39,7 @@ from paimon_features.tables.parts import replace_partitions, write_part
 from paimon_features.tables.reader import Range, iter_batches
 from paimon_features.tables.snapshots import latest_snapshot, ref_of
 from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
+from paimon_features.typed_json import mapping, typed
 
 PREFIX = "iteration_"
 """Prefix of the name of an iteration's table."""
@@ -123,7 +124,15 @@ class VariableTable:
                 f"table {self.table!r}: snapshot {newest.id} has {len(payloads)} rows with the "
                 "epoch, expected 1; it was not written by an iteration"
             )
-        return CommittedEpoch(**{**json.loads(payloads[0]), "snapshot_id": newest.id})
+        try:
+            state = {**mapping(json.loads(payloads[0])), "snapshot_id": newest.id}
+            return typed(CommittedEpoch, state)
+        except (ValueError, RecursionError) as error:
+            raise DamagedFileError(
+                f"table {self.table!r}: the epoch in snapshot {newest.id} is damaged "
+                f"({str(error)[:200]}); roll the table back to the snapshot before, or drop the "
+                "table to start again"
+            ) from None
 
     def variables(self, state: CommittedEpoch, subtask: int) -> Iterator[tuple[int, list[Any]]]:
         """Yield (variable, values) for one subtask in batches, in the order of writing."""

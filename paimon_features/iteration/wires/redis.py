@@ -112,7 +112,7 @@ class RedisWire:
                 owner = pipe.execute()[0]
         if owner is None:
             raise self._lost("has lost its data")
-        if int(owner) != self._generation:
+        if self._number(owner) != self._generation:
             raise self._lost("belongs to a newer attempt")
         context, what = stream.encode(), f"iteration: a message of the Redis wire {self._where}"
         return [
@@ -145,7 +145,14 @@ class RedisWire:
         """Return the last reported status."""
         with self._errors("reads the status"):
             found = self._client.hgetall(self._prefix + "status")
-        return {name.decode(): json.loads(value) for name, value in found.items()}
+        try:
+            return {name.decode(): json.loads(value) for name, value in found.items()}
+        except (ValueError, RecursionError) as error:
+            raise JobError(
+                f"iteration: the Redis wire {self._where} has a status that no job has written "
+                f"({str(error)[:200]}); another program writes its keys, {self._prefix}*: give "
+                "the wire a server or a database of its own"
+            ) from None
 
     def discard(self) -> None:
         """Delete all data of an iteration that has ended."""
@@ -153,7 +160,7 @@ class RedisWire:
             owner = self._client.get(self._prefix + "generation")
             keys = [self._prefix + "generation", self._prefix + "status"]
             if owner is not None:
-                keys += self._keys(int(owner))
+                keys += self._keys(self._number(owner))
             self._client.delete(*keys)
 
     def close(self) -> None:
@@ -172,6 +179,15 @@ class RedisWire:
             raise self._lost(f"has lost {number - expected} messages")
         self._expected[publisher] = number + 1
         return [Notice._make(notice) for notice in notices]
+
+    def _number(self, owner: bytes) -> int:
+        if not owner.isdigit() or len(owner) > 20:
+            raise JobError(
+                f"iteration: the Redis wire {self._where} has the generation {owner[:40]!r}, "
+                f"expected a number; another program writes its keys, {self._prefix}*: give the "
+                "wire a server or a database of its own"
+            )
+        return int(owner)
 
     def _lost(self, what: str) -> JobError:
         return JobError(_LOST.format(self._where, what))

@@ -23,6 +23,9 @@ SLOWEST_BYTES_PER_S = 65_536
 LINGER_S = 2.0
 """A client that is still sending when it is refused may finish within this time, so that it reads
 why; what it sends is dropped."""
+_HEAD_S = 1.0
+"""A head usually comes in one piece. One that is not complete after this time makes way for a new
+connection before those that are idle do, which may be a client's pool."""
 _HELD_S = 1.0
 """What is held for less than this is not given up when memory is short."""
 _OTHER_FILES = 64
@@ -49,7 +52,7 @@ class Connections:
     head       the head of a request was not complete within ``head_timeout``
     idle       there was no request for ``idle_timeout``
     reply      the client did not read a reply within ``reply_timeout``
-    replaced   it was idle, and a new connection needed its place
+    replaced   it was idle or had sent half a head, and a new connection needed its place
     full       it was new, and ``max_connections`` others were busy
     memory     it held memory for longest when more than ``max_buffered_bytes`` was used
     ========== ===============================================================================
@@ -66,6 +69,7 @@ class Connections:
         self._counts = counts
         self._open: set[Connection] = set()
         self._idle: dict[Connection, None] = {}
+        self._in_head: dict[Connection, float] = {}
         self._holding: dict[Connection, float] = {}
         self._logged_s: dict[str, float] = {}
 
@@ -73,9 +77,9 @@ class Connections:
         return len(self._open)
 
     def admit(self, connection: Connection, now_s: float) -> bool:
-        """Accept a new connection, in place of the one that is idle for longest if necessary."""
+        """Accept a new connection, if necessary in place of one of which no request has come."""
         if len(self._open) >= self._most:
-            oldest = next(iter(self._idle), None)
+            oldest = self._replaceable(now_s)
             if oldest is None:
                 self.count("full", now_s)
                 return False
@@ -85,14 +89,28 @@ class Connections:
         self._idle[connection] = None
         return True
 
+    def _replaceable(self, now_s: float) -> Connection | None:
+        """The oldest of the connections that wait for a head, the slow heads before the others."""
+        oldest, since_s = next(iter(self._in_head.items()), (None, now_s))
+        if now_s - since_s >= _HEAD_S:
+            return oldest
+        return next(iter(self._idle), oldest)
+
     def idle(self, connection: Connection) -> None:
         """The connection waits for its next request."""
         if connection in self._open:
             self._idle[connection] = None
 
-    def busy(self, connection: Connection) -> None:
-        """The connection has begun to send a request."""
+    def in_head(self, connection: Connection, now_s: float) -> None:
+        """The connection has begun to send a request, and none before it is being answered."""
         self._idle.pop(connection, None)
+        if connection in self._open:
+            self._in_head[connection] = now_s
+
+    def busy(self, connection: Connection) -> None:
+        """The connection has sent the head of a request."""
+        self._idle.pop(connection, None)
+        self._in_head.pop(connection, None)
 
     def hold(self, connection: Connection, size: int, now_s: float) -> None:
         """The connection has ``size`` bytes in memory that nobody has read yet, 0 for none."""
@@ -107,6 +125,7 @@ class Connections:
         """The connection is closed, or is about to be."""
         self._open.discard(connection)
         self._idle.pop(connection, None)
+        self._in_head.pop(connection, None)
 
     def sweep(self, now_s: float) -> None:
         """Close the connections whose time is over. Called about twice a second."""

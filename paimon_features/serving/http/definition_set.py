@@ -198,6 +198,8 @@ class DefinitionSet:
                 422, "invalid_request", f"lists of different lengths: {lists}; expected one length"
             )
         limits.check(rows, len(plan.selection.outputs))
+        limits.check_texts("entity key", columns)
+        limits.check_texts("request input", given or {})
         if inputs.keys() - (given or {}).keys():
             missing = next(name for name in inputs if name not in (given or {}))
             raise RequestRejected(

@@ -47,7 +47,7 @@ def format_of_body(content_type: bytes) -> Format:
         raise RequestRejected(
             415,
             "unsupported_media_type",
-            f"content-type {content_type[:200].decode('latin-1')!r}; expected {_names()} (UTF-8)",
+            f"content-type {content_type[:80].decode('latin-1')!r}; expected {_names()} (UTF-8)",
         )
     return found
 
@@ -85,7 +85,7 @@ def format_of_reply(accept: bytes, body: Format) -> Format:
     raise RequestRejected(
         406,
         "not_acceptable",
-        f"accept {accept[:200].decode('latin-1')!r}; this server writes {_names()}",
+        f"accept {accept[:80].decode('latin-1')!r}; this server writes {_names()}",
     )
 
 

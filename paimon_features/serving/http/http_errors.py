@@ -16,6 +16,7 @@ from paimon_features.errors import (
     PaimonFeaturesError,
     StoreNotReadyError,
     UnknownNameError,
+    shortened,
 )
 from paimon_features.redaction import redact
 
@@ -25,6 +26,11 @@ MEDIA_TYPE = b"application/problem+json"
 _RETRY: Headers = ((b"retry-after", b"1"),)
 CLOSE: Headers = ((b"connection", b"close"),)
 """Ends the connection after a reply to a request that was not read completely."""
+
+
+_LONGEST_DETAIL = 1_000
+"""Characters of a ``detail``: what is wrong with a request says little more if it is longer, and
+each is searched for secrets and sent."""
 
 
 class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a fault)
@@ -41,6 +47,7 @@ class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a
         headers: Headers = (),
         reason: str | None = None,
     ) -> None:
+        detail = shortened(detail, _LONGEST_DETAIL)
         super().__init__(detail)
         self.status = status
         self.code = code

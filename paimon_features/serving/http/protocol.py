@@ -20,7 +20,12 @@ from paimon_features.serving.http.messages import BODY_COMPLETE, new_request_id
 
 MAX_HEAD_BYTES = 32_768
 _PART_BYTES = 16_384
-"""So much is parsed at a time: a short request costs a hundred times its bytes once parsed."""
+"""So much of a body is parsed at a time."""
+_HEAD_PART_BYTES = 1_024
+"""So much is parsed at a time outside a body, where it may be dozens of requests: a short one costs
+a hundred times its bytes once parsed, and those behind the first wait for it."""
+QUEUED_BYTES = 2_048
+"""What a parsed request without a body takes while it waits for the reply before its own."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -55,8 +60,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._connections.forget(self)
-        self._connections.hold(self, 0, 0.0)
-        self._unread = b""
+        self._drop_waiting()
         super().connection_lost(exc)
 
     def overdue(self, now_s: float) -> str | None:
@@ -99,9 +103,14 @@ class BoundedProtocol(HttpToolsProtocol):
     def abort(self) -> None:
         """End the connection at once; what the client has not read is lost."""
         self._connections.forget(self)
-        self._connections.hold(self, 0, 0.0)
-        self._unread = b""
+        self._drop_waiting()
         self._socket.abort()
+
+    def _drop_waiting(self) -> None:
+        """Free what nobody will answer: bytes that are not parsed, and requests in the queue."""
+        self._unread, self._unread_at = b"", 0
+        self.pipeline.clear()
+        self._connections.hold(self, 0, 0.0)
 
     def _reject(self, rejection: RequestRejected) -> None:
         """Write a reply to what is not a request yet."""
@@ -123,8 +132,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._socket.is_closing():
             return  # a client that is refused finishes sending
-        if len(data) <= _PART_BYTES and not self._unread:
+        if len(data) <= _HEAD_PART_BYTES and not self._must_wait and not self._unread:
             super().data_received(data)
+            if self.pipeline:
+                self._update_held()
             return
         self._unread = self._unread[self._unread_at :] + data
         self._unread_at = 0
@@ -132,9 +143,18 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._unread and self._connections.buffers.is_full:
             self._give_up_unread()
 
+    @property
+    def _must_wait(self) -> bool:
+        """Whether what arrives stays unparsed: a request in the queue has yet to be answered."""
+        return self.flow.read_paused or bool(self.pipeline)
+
     def resume_parsing(self) -> None:
         """Parse what was left, now that there is room for it."""
         if self._socket.is_closing():
+            return
+        if self.pipeline:
+            # uvicorn resumes after every reply, though requests that it has parsed still wait
+            self.flow.read_paused = True
             return
         self._parse_unread()
         if not self._unread and not self.flow.read_paused:
@@ -142,8 +162,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _parse_unread(self) -> None:
         data, at = self._unread, self._unread_at
-        while at < len(data) and not self.flow.read_paused and not self._socket.is_closing():
-            part = data[at : at + _PART_BYTES]
+        while at < len(data) and not self._must_wait and not self._socket.is_closing():
+            part = data[at : at + (_PART_BYTES if self._in_body else _HEAD_PART_BYTES)]
             at += len(part)
             self._unread_at = at
             super().data_received(part)
@@ -169,7 +189,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _update_held(self) -> None:
         unsent = self._socket.get_write_buffer_size() if self._read_by_s is not None else 0
-        size = len(self._unread) + unsent
+        size = len(self._unread) + unsent + len(self.pipeline) * QUEUED_BYTES
         if size or self.held:
             self._connections.hold(self, size, self.loop.time())
 
@@ -179,8 +199,10 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self._head_bytes = 0
         self._in_head = True
-        self._deadline_s = self.loop.time() + self._connections.head_timeout_s
-        self._connections.busy(self)
+        now_s = self.loop.time()
+        self._deadline_s = now_s + self._connections.head_timeout_s
+        if not self.is_busy:
+            self._connections.in_head(self, now_s)
 
     def on_url(self, url: bytes) -> None:
         self._bound(len(url))
@@ -195,6 +217,7 @@ class BoundedProtocol(HttpToolsProtocol):
             # a browser behind a proxy, or a client that takes this server for one
             raise ValueError("the target of the request is not a path")
         self._in_head, self._in_body = False, True
+        self._connections.busy(self)
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -204,10 +227,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self.held:
+            self._update_held()
         if self._socket.is_closing() or self.is_busy:
             return
         if self._in_head:  # of the next request, which has waited for this one
-            self._deadline_s = self.loop.time() + self._connections.head_timeout_s
+            now_s = self.loop.time()
+            self._deadline_s = now_s + self._connections.head_timeout_s
+            self._connections.in_head(self, now_s)
         else:
             self._deadline_s = self.loop.time() + self._connections.idle_timeout_s
             self._connections.idle(self)

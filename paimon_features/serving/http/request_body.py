@@ -17,6 +17,7 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from paimon_features.duplicates import duplicates
+from paimon_features.errors import shortened
 from paimon_features.serving.http.arrow_body import MAX_COLUMNS, read_columns
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import RequestRejected
@@ -67,8 +68,23 @@ _MESSAGE_PACK = msgspec.msgpack.Decoder(FeatureRequest)
 _TARGETS = ("entities", "features", "feature_service", "full_feature_names", "request", "as_of")
 """What a misspelt field may mean."""
 _SYNONYMS: Mapping[str, str] = {
-    **dict.fromkeys(("as_of_ms", "now_ms", "nowms", "now", "at"), "as_of"),
-    **dict.fromkeys(("time", "timestamp", "event_timestamp"), "as_of"),
+    **dict.fromkeys(
+        (
+            "as_of_ms",
+            "as_of_time",
+            "asof",
+            "at",
+            "event_time",
+            "event_timestamp",
+            "now",
+            "now_ms",
+            "nowms",
+            "time",
+            "time_stamp",
+            "timestamp",
+        ),
+        "as_of",
+    ),
     "entity_rows": "entities",
     "inputs": "request",
     "request_data": "request",
@@ -244,8 +260,8 @@ def _checked(parsed: ParsedRequest) -> ParsedRequest:
         raise RequestRejected(
             422,
             "invalid_request",
-            f"the request has both 'features' and 'feature_service' ({parsed.service!r}); "
-            "expected one of them",
+            f"the request has both 'features' and 'feature_service' ({shortened(parsed.service)!r})"
+            "; expected one of them",
         )
     if len(parsed.columns) + len(parsed.inputs) > MAX_COLUMNS:
         raise RequestRejected(
@@ -272,7 +288,9 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     full = fields.get("full_feature_names", "false").lower()
     if full not in ("true", "false"):
         raise RequestRejected(
-            422, "invalid_request", f"full_feature_names={full!r}; expected 'true' or 'false'"
+            422,
+            "invalid_request",
+            f"full_feature_names={shortened(full)!r}; expected 'true' or 'false'",
         )
     if as_of is not None and not re.fullmatch(r"-?[0-9]{1,18}", as_of):
         raise RequestRejected(422, "invalid_request", f"as_of={as_of[:40]!r}; expected UTC ms")

@@ -23,11 +23,12 @@ import uvicorn
 
 from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import PaimonFeaturesError
+from paimon_features.host_names import LOCAL
 from paimon_features.online import OnlineSettings, open_store
 from paimon_features.redaction import print_redacted
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.connections import Connections, raise_file_limit
-from paimon_features.serving.http.hosts import LOCAL, Hosts
+from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.no_pandas import forbid_pandas

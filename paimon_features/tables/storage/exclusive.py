@@ -22,6 +22,10 @@ class ExclusiveFiles(ABC):
     def read(self, name: str) -> str | None:
         """The content of a file, None if it does not exist."""
 
+    def where(self, name: str) -> str:
+        """The address of a file, for messages."""
+        return name
+
     @abstractmethod
     def create(self, name: str, text: str) -> bool:
         """Create a file with its content; False, without any change, if it exists.
@@ -53,9 +57,12 @@ class FolderFiles(ExclusiveFiles):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
+    def where(self, name: str) -> str:
+        return str(self.folder / name)
+
     def read(self, name: str) -> str | None:
         try:
-            return (self.folder / name).read_text("utf-8")
+            return (self.folder / name).read_text("utf-8", "replace")
         except FileNotFoundError:
             return None
 

@@ -106,6 +106,7 @@ async def send_request(
     given = {"content-length": str(len(body)), **(headers or {})}
     scope = {
         "type": "http",
+        "http_version": "1.0",  # which needs no Host
         "method": method,
         "path": path,
         "query_string": query.encode(),

@@ -201,6 +201,19 @@ def test_a_new_connection_takes_the_place_of_one_that_is_idle(
     assert closed(server, "replaced") - before >= 1
 
 
+def test_a_new_connection_takes_the_place_of_one_that_sends_no_complete_head(
+    server: Server, connect: Connect
+) -> None:
+    before = closed(server, "full")
+    half = b"GET /health/live HTTP/1.1\r\nhost: [::1]\r\nx"
+    for number in range(3 * MOST):
+        connect(half)
+        if number % 20 == 0:
+            assert read(server) == 200
+    assert read(server) == 200
+    assert closed(server, "full") == before, "nobody was refused"
+
+
 def test_connections_beyond_the_bound_are_refused_while_the_others_are_busy(
     server: Server,
     connect: Connect,

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.serving.http.hosts import LOCAL, Hosts
+from paimon_features.host_names import LOCAL
+from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.http_errors import RequestRejected
 from tests.serving.chaos.processes import Server
 from tests.serving.http.test_hostile_clients import served
@@ -76,6 +77,9 @@ def status(server: Server, head: bytes) -> int:
         (b"GET /features HTTP/1.1\r\nhost: localhost\r\n\r\n", 200),
         (b"GET /features HTTP/1.1\r\nhost: 127.0.0.1:80\r\n\r\n", 200),
         (b"GET /health/live HTTP/1.0\r\n\r\n", 200),
+        (b"GET /health/live HTTP/0.9\r\n\r\n", 400),
+        (b"GET /health/live HTTP/2.0\r\n\r\n", 400),
+        (b"GET /features HTTP/0.9\r\nhost: evil.example\r\n\r\n", 421),
         (b"GET /features HTTP/1.1\r\nhost: evil.example\r\n\r\n", 421),
         (b"GET /features HTTP/1.0\r\nhost: evil.example\r\n\r\n", 421),
         (b"GET /features HTTP/1.1\r\n\r\n", 400),

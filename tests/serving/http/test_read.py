@@ -175,6 +175,9 @@ WRONG: list[tuple[str, Any, int, str, str]] = [
      "unknown field `nowms`; did you mean 'as_of'?"),
     ("as-of time", {**READ, "As_Of_Ms": 5}, 422, "invalid_request", "did you mean 'as_of'?"),
     ("old name", {**READ, "now_ms": 5}, 422, "invalid_request", "did you mean 'as_of'?"),
+    ("Feast's time", {**READ, "time_stamp": 5}, 422, "invalid_request", "did you mean 'as_of'?"),
+    ("time to read at", {**READ, "as_of_time": 5}, 422, "invalid_request",
+     "did you mean 'as_of'?"),
     ("many fields", {**READ, **{f"x{i}": 1 for i in range(100_000)}}, 422, "invalid_request",
      "100,000 unknown fields"),
     ("unknown and deep", b'{"x":' + b"[" * 900 + b"]" * 900 + b',"feature_service":"reading_v1",'
