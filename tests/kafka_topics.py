@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
-
 from paimon_features.setup.kafka_server import KafkaServer, SecureListener
 
 TIMEOUT_S = 60.0
-USER, PASSWORD = "ingest", 'half "quoted", \\ back$slashed ${env:HOME}'
+USER, PASSWORD = "ingest", 'half "quoted" \\ back$slashed ${env:HOME} #=: é'
 OTHER_USER, OTHER_PASSWORD = "plain", "a-second-password-of-the-tests"
 _names = itertools.count()
 
@@ -36,6 +34,9 @@ class Topic:
     def __init__(
         self, broker: KafkaServer, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
+        from confluent_kafka import Producer
+        from confluent_kafka.admin import AdminClient, NewTopic
+
         self.broker = broker
         self.name = f"topic-{next(_names)}-{secrets.token_hex(3)}"
         self.partitions = partitions
@@ -48,15 +49,24 @@ class Topic:
                 "message.max.bytes": 20_000_000,
             }
         )
-        topic = NewTopic(self.name, partitions, 1, config=dict(config or {}))
+        # messages with old timestamps are not to expire
+        settings = {"retention.ms": "-1", **(config or {})}
+        topic = NewTopic(self.name, partitions, 1, config=settings)
         self._admin.create_topics([topic])[self.name].result(TIMEOUT_S)
 
     def add_partitions(self, total: int) -> None:
         """Extend the topic to ``total`` partitions."""
+        from confluent_kafka.admin import NewPartitions
+
         self._admin.create_partitions([NewPartitions(self.name, total)])[self.name].result(
             TIMEOUT_S
         )
         self.partitions = total
+        deadline = time.monotonic() + TIMEOUT_S
+        while len(self._producer.list_topics(self.name, TIMEOUT_S).topics[self.name].partitions) < (
+            total
+        ):
+            assert time.monotonic() < deadline, "the producer does not see the new partitions"
 
     def send(self, messages: Iterable[Message | bytes], flush: bool = True) -> None:
         """Send messages; with ``flush`` they are in the topic at return."""
@@ -79,8 +89,26 @@ class Topic:
         """Wait until every message has been written."""
         assert self._producer.flush(TIMEOUT_S) == 0
 
+    def send_transaction(self, messages: Iterable[bytes], commit: bool) -> None:
+        """Send messages in one transaction, which is committed or aborted."""
+        from confluent_kafka import Producer
+
+        settings = {"bootstrap.servers": self.broker.address, "transactional.id": self.name}
+        producer = Producer(settings)
+        producer.init_transactions(TIMEOUT_S)
+        producer.begin_transaction()
+        for value in messages:
+            producer.produce(self.name, value=value)
+        assert producer.flush(TIMEOUT_S) == 0
+        if commit:
+            producer.commit_transaction(TIMEOUT_S)
+        else:
+            producer.abort_transaction(TIMEOUT_S)
+
     def read(self) -> list[tuple[bytes | None, bytes | None]]:
         """Key and value of every message in the topic now, by partition and offset."""
+        from confluent_kafka import Consumer, TopicPartition
+
         settings = {
             "bootstrap.servers": self.broker.address,
             "group.id": f"reader-{self.name}",

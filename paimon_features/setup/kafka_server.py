@@ -46,7 +46,8 @@ class SecureListener:
     """A second listener, with TLS and logins by SCRAM-SHA-512 or PLAIN.
 
     ``certificate`` is a PEM file with the broker's private key and its certificate, ``users`` are
-    passwords by name. With ``client_ca``, a PEM file, clients need a certificate of it.
+    passwords by name, without commas; another program of this host may see them. With
+    ``client_ca``, a PEM file, clients need a certificate of it.
     """
 
     certificate: Path
@@ -69,7 +70,7 @@ class KafkaServer:
     def __init__(
         self, secure: SecureListener | None = None, options: Mapping[str, str] | None = None
     ) -> None:
-        self._secure = secure
+        self.secure = secure
         self._options = dict(options or {})
         self._folder: Path | None = None
         self._process: subprocess.Popen[bytes] | None = None
@@ -171,7 +172,7 @@ class KafkaServer:
         entries = self._entries(folder)
         path.write_text("".join(f"{name}={_escaped(text)}\n" for name, text in entries.items()))
         command = ["format", "-t", _CLUSTER_ID, "-c", str(path)]
-        for user, password in (self._secure.users if self._secure else {}).items():
+        for user, password in (self.secure.users if self.secure else {}).items():
             command += ["--add-scram", f"{_SCRAM}=[name={user},password={password}]"]
         done = subprocess.run(
             _java("kafka.tools.StorageTool", *command),
@@ -181,9 +182,8 @@ class KafkaServer:
         )
         if done.returncode != 0:
             self.stop()
-            causes = [line for line in done.stderr.splitlines() if not line.startswith("\tat ")]
             raise SetupError(
-                f"the folder of a Kafka broker could not be made: {' | '.join(causes)[-1000:]}"
+                f"the folder of a Kafka broker could not be made: {_messages(done.stderr)}"
             )
 
     def _entries(self, folder: Path) -> dict[str, str]:
@@ -211,8 +211,8 @@ class KafkaServer:
             "log.cleaner.dedupe.buffer.size": str(4 << 20),
             "log.cleaner.backoff.ms": "200",
         }
-        if self._secure is not None:
-            users = " ".join(f'user_{u}="{p}"' for u, p in self._secure.users.items())
+        if self.secure is not None:
+            users = " ".join(f"user_{u}={_quoted(p)}" for u, p in self.secure.users.items())
             modules = "org.apache.kafka.common.security"
             name = "listener.name.secure"
             entries["listeners"] += f",SECURE://127.0.0.1:{secure}"
@@ -225,12 +225,12 @@ class KafkaServer:
                 f"{modules}.plain.PlainLoginModule required {users};"
             )
             entries["ssl.keystore.type"] = "PEM"
-            entries["ssl.keystore.location"] = str(self._secure.certificate)
-            if self._secure.client_ca is not None:
+            entries["ssl.keystore.location"] = str(self.secure.certificate)
+            if self.secure.client_ca is not None:
                 # only with TLS alone would this be the default; for SASL_SSL it must be named here
                 entries[f"{name}.ssl.client.auth"] = "required"
                 entries["ssl.truststore.type"] = "PEM"
-                entries["ssl.truststore.location"] = str(self._secure.client_ca)
+                entries["ssl.truststore.location"] = str(self.secure.client_ca)
         return {**entries, **self._options}
 
     def _answers(self) -> bool:
@@ -245,7 +245,13 @@ class KafkaServer:
         if self._folder is None:
             return ""
         text = (self._folder / "server.log").read_text(errors="replace")
-        return " | ".join(text.strip().splitlines()[-5:])
+        return _messages(text)
+
+
+def _messages(log: str) -> str:
+    """The last messages of a log of Java, without the places in the code."""
+    lines = [line for line in log.strip().splitlines() if not line.startswith("\t")]
+    return " | ".join(lines[-8:])[-2_000:]
 
 
 def _java(*arguments: str) -> list[str]:
@@ -257,6 +263,12 @@ def _environment() -> dict[str, str]:
     # settings for another Java program would take its memory, or its debugging port
     hidden = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH")
     return {name: value for name, value in os.environ.items() if name not in hidden}
+
+
+def _quoted(text: str) -> str:
+    """A value of a login module's options."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
 
 
 def _escaped(text: str) -> str:

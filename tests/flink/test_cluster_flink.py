@@ -22,15 +22,16 @@ from paimon_features.flink import cluster as module
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.history import engine as history
 from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.topic import ingest_kafka, stop_cluster_job
-from paimon_features.flink.sql import ingest as statements
-from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns
+from paimon_features.flink.ingest.topic import cluster_job_status, ingest_kafka, stop_cluster_job
+from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.flink_rest import FlinkRest
+from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.testing.matrix import Cell, wrong
 from paimon_features.testing.matrix_paths import MatrixLake
-from tests.flink.ingest.watched_folder import CLICKS, clicks, new_lake, watched_folder
+from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
+from tests.kafka_topics import Topic
 
 pytestmark = pytest.mark.flink
 
@@ -139,12 +140,12 @@ def test_files_are_ingested_by_a_job_that_owns_its_tables(
     assert [job.state for job in cluster.status().jobs] == ["FINISHED"]
 
 
+@pytest.mark.kafka
 def test_a_detached_stream_resumes_from_its_savepoint(
-    cluster: LocalCluster, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, lake: Lake, kafka_broker: KafkaServer
 ) -> None:
-    inbox = tmp_path / "inbox"
-    monkeypatch.setattr(statements, "kafka_scan", watched_folder(inbox))
-    topic = KafkaTopic("127.0.0.1:9092", "clicks", "g", json_columns(CLICKS, {}))
+    sent = Topic(kafka_broker)
+    topic = KafkaTopic(kafka_broker.address, sent.name, "g", topic_columns(CLICKS, {}))
 
     def follow() -> str:
         return ingest_kafka(
@@ -160,18 +161,22 @@ def test_a_detached_stream_resumes_from_its_savepoint(
     def rows() -> int:
         return read_arrow(lake, CLICKS.table, columns=["id"]).num_rows
 
-    (inbox / "0.jsonl").write_text(clicks(0, 500))
+    sent.send(clicks(0, 500).encode().splitlines())
     first = follow()
     with pytest.raises(OwnershipError, match=f"owned by Flink job {first}"):
         follow()
     await_true(lambda: rows() == 500)
+    await_true(lambda: cluster_job_status(lake, CLICKS).lag == 0)
+    status = cluster_job_status(lake, CLICKS)
+    assert (status.job_id, status.state, status.rows_read) == (first, "RUNNING", 550)
+    assert str(status).endswith("/s, 0 messages behind")
     job_id, savepoint = stop_cluster_job(lake, CLICKS)
     assert job_id == first
     assert savepoint is not None
     with pytest.raises(UnknownNameError, match="no job on a cluster ingests into 'clicks'"):
         stop_cluster_job(lake, CLICKS)
 
-    (inbox / "1.jsonl").write_text(clicks(500, 500))
+    sent.send(clicks(500, 500).encode().splitlines())
     second = follow()
     await_true(lambda: rows() >= 1_000)
     FlinkRest(cluster.status().address or "").cancel(second)
