@@ -86,7 +86,7 @@ def _flink() -> None:
 
 
 def _kafka() -> None:
-    _package("confluent_kafka", "dev")
+    _package("confluent_kafka", "kafka")
     find_java_home()
     if jars := missing_jars([JAR_GROUP]):
         raise SetupError(f"{len(jars)} jars of a broker (paimon-features jars --group {JAR_GROUP})")
