@@ -68,6 +68,23 @@ class Topic:
         ):
             assert time.monotonic() < deadline, "the producer does not see the new partitions"
 
+    def end(self, partition: int) -> int:
+        """The offset behind the last message."""
+        from confluent_kafka import TopicPartition
+        from confluent_kafka.admin import OffsetSpec
+
+        place = TopicPartition(self.name, partition)
+        (found,) = self._admin.list_offsets({place: OffsetSpec.latest()}).values()
+        return int(found.result(TIMEOUT_S).offset)
+
+    def delete_before(self, partition: int, offset: int) -> None:
+        """Delete messages, as retention does."""
+        from confluent_kafka import TopicPartition
+
+        place = TopicPartition(self.name, partition, offset)
+        for done in self._admin.delete_records([place]).values():
+            done.result(TIMEOUT_S)
+
     def send(self, messages: Iterable[Message | bytes], flush: bool = True) -> None:
         """Send messages; with ``flush`` they are in the topic at return."""
         for one in messages:

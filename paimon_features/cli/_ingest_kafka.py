@@ -30,12 +30,13 @@ class TopicOptions:
     message_format: str | None
     start: str | None
     restart: bool
+    accept_loss: bool
 
     @property
     def given(self) -> bool:
         """Whether any of them was given."""
         words = (self.kafka, self.topic, self.group, self.message_format, self.start)
-        return self.restart or any(words)
+        return self.restart or self.accept_loss or any(words)
 
 
 def brokers_of(option: str | None, settings: KafkaSettings) -> str:
@@ -125,6 +126,7 @@ def ingest_topic(
                 defined,
                 topic,
                 restart=options.restart,
+                accept_loss=options.accept_loss,
                 settings=settings,
                 **stream_options(project, cluster, report),
             )

@@ -75,6 +75,11 @@ if TYPE_CHECKING:
     help="With --topic: without a checkpoint, begin at --start; rows may repeat or be left out.",
 )
 @click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="With --topic: continue though messages were deleted before they were read.",
+)
+@click.option(
     "--from-table",
     "table",
     metavar="DATABASE.TABLE",
@@ -103,6 +108,7 @@ def ingest(
     message_format: str | None,
     start: str | None,
     restart: bool,
+    accept_loss: bool,
     table: str | None,
     bounded: bool,
     stop: bool,
@@ -144,7 +150,7 @@ def ingest(
     under [kafka] in paimon-features.toml; a password comes from PAIMON_FEATURES_KAFKA_PASSWORD or
     password_file.
     """
-    given = TopicOptions(kafka, topic, group, message_format, start, restart)
+    given = TopicOptions(kafka, topic, group, message_format, start, restart, accept_loss)
     others = bool(again or given.given or table or bounded)
     if mark_ingested:
         if others or stop or status:
@@ -228,7 +234,9 @@ def _check_options(
         if paths or again or not topic.topic:
             raise ConfigurationError("--kafka takes --topic, and neither PATHS nor --again")
     elif topic.given:
-        raise ConfigurationError("--group, --format, --start and --restart require --topic")
+        raise ConfigurationError(
+            "--group, --format, --start, --restart and --accept-loss require --topic"
+        )
     elif not paths:
         raise ConfigurationError(
             "name the files or folders to ingest, or --kafka and --topic, or --from-table"

@@ -69,7 +69,7 @@ def test_the_help_shows_every_input_and_what_is_guaranteed() -> None:
         (("clicks", "a.csv", "--cluster"), "'paimon-features cluster start' starts one"),
         (("clicks", "--kafka", "b:1"), "--kafka takes --topic, and neither PATHS nor --again"),
         (("clicks", "a.csv", "--topic", "t"), "--kafka takes --topic, and neither PATHS nor"),
-        (("clicks", "--start", "latest"), "--group, --format, --start and --restart require --to"),
+        (("clicks", "--start", "latest"), "--group, --format, --start, --restart and --accept"),
         (
             ("clicks", "--topic", "t"),
             "--topic requires --kafka HOST:PORT, or brokers under",

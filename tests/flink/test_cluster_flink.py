@@ -22,16 +22,18 @@ from paimon_features.flink import cluster as module
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.history import engine as history
 from paimon_features.flink.ingest.files import ingest_files
+from paimon_features.flink.ingest.kafka_security import secret_folder
 from paimon_features.flink.ingest.topic import cluster_job_status, ingest_kafka, stop_cluster_job
 from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.flink_rest import FlinkRest
+from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.testing.matrix import Cell, wrong
 from paimon_features.testing.matrix_paths import MatrixLake
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
-from tests.kafka_topics import Topic
+from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
 
 pytestmark = pytest.mark.flink
 
@@ -145,7 +147,19 @@ def test_a_detached_stream_resumes_from_its_savepoint(
     cluster: LocalCluster, lake: Lake, kafka_broker: KafkaServer
 ) -> None:
     sent = Topic(kafka_broker)
-    topic = KafkaTopic(kafka_broker.address, sent.name, "g", topic_columns(CLICKS, {}))
+    topic = KafkaTopic(kafka_broker.secure_address, sent.name, "g", topic_columns(CLICKS, {}))
+    assert kafka_broker.secure is not None
+    pem = kafka_broker.secure.certificate.parent
+    settings = KafkaSettings(
+        tls=True,
+        tls_ca=pem / "ca.pem",
+        tls_cert=pem / "ca.pem",
+        tls_key=pem / "client.key",
+        user=OTHER_USER,
+        mechanism="PLAIN",
+        password=OTHER_PASSWORD,
+    )
+    secrets = secret_folder(cluster.state_dir, CLICKS.name)
 
     def follow() -> str:
         return ingest_kafka(
@@ -156,6 +170,7 @@ def test_a_detached_stream_resumes_from_its_savepoint(
             checkpoint_interval_ms=200,
             parallelism=1,
             cluster=cluster.status().address,
+            settings=settings,
         )
 
     def rows() -> int:
@@ -166,11 +181,19 @@ def test_a_detached_stream_resumes_from_its_savepoint(
     with pytest.raises(OwnershipError, match=f"owned by Flink job {first}"):
         follow()
     await_true(lambda: rows() == 500)
-    await_true(lambda: cluster_job_status(lake, CLICKS).lag == 0)
-    status = cluster_job_status(lake, CLICKS)
-    assert (status.job_id, status.state, status.rows_read) == (first, "RUNNING", 550)
-    assert str(status).endswith("/s, 0 messages behind")
-    job_id, savepoint = stop_cluster_job(lake, CLICKS)
+
+    def shown() -> str:
+        status = str(cluster_job_status(lake, CLICKS))
+        assert status.startswith(f"job {first} on http://{cluster.status().address} is RUNNING: ")
+        return status
+
+    await_true(lambda: ": 550 rows read" in shown() and shown().endswith("/s, 0 messages behind"))
+    # the task manager reads the login when it connects; the job and Flink's logs do not have it
+    assert OTHER_PASSWORD in (secrets / "login.properties").read_text()
+    for path in (path for path in cluster.state_dir.rglob("*") if path.is_file()):
+        assert path.parent == secrets or OTHER_PASSWORD.encode() not in path.read_bytes(), path
+    job_id, savepoint = stop_cluster_job(lake, CLICKS, cluster.state_dir)
+    assert not secrets.exists()
     assert job_id == first
     assert savepoint is not None
     with pytest.raises(UnknownNameError, match="no job on a cluster ingests into 'clicks'"):

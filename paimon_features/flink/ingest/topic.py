@@ -52,6 +52,7 @@ def ingest_kafka(
     restart: bool = False,
     report: Report | None = None,
     settings: KafkaSettings | None = None,
+    accept_loss: bool = False,
 ) -> str:
     """Load a Kafka topic into the source's events table, until it is stopped.
 
@@ -65,7 +66,8 @@ def ingest_kafka(
     ------
     JobError
         If the job fails, or there is no checkpoint to resume from though earlier runs have
-        committed; ``restart`` then continues from ``topic.start`` (rows may be duplicated).
+        committed; ``restart`` then continues from ``topic.start`` (rows may be duplicated). Or if
+        messages were deleted before they were read, which ``accept_loss`` accepts.
     ConfigurationError
         If the settings cannot be passed to the client of Kafka.
     UnknownNameError, OwnershipError
@@ -83,7 +85,7 @@ def ingest_kafka(
         found = {} if settings is None else client_properties(settings, secrets)
         reached = replace(topic, properties={**found, **topic.properties})
         if cluster is None:  # a cluster may see brokers that this host does not
-            check_topic(reached)
+            check_topic(reached, accept_loss or restart)
         return kafka_statements(source, reached, run)
 
     try:

@@ -62,21 +62,31 @@ class Ingestion:
         found: list[dict[str, Any]] = read_arrow(self.lake, self.source.rejected_table).to_pylist()
         return found
 
-    def run_until(self, total: int, restart: bool = False) -> None:
+    def run_until(self, total: int) -> None:
         """Run the job until so many rows are in both tables, then Ctrl-C."""
+        self.run_while(lambda: len(self.rows()) + len(self.rejects()) < total)
+
+    def run_while(self, incomplete: Callable[[], bool], **options: bool) -> None:
+        """Run the job until it is complete, then Ctrl-C."""
         deadline = time.monotonic() + DEADLINE_S
 
         def report(progress: IngestProgress) -> None:
             self.reports.append(progress)
             assert time.monotonic() < deadline, (progress, len(self.rows()), len(self.rejects()))
-            if len(self.rows()) + len(self.rejects()) >= total:
+            if not incomplete():
                 signal.raise_signal(signal.SIGINT)
 
         with pytest.raises(KeyboardInterrupt):
-            self.run(report, restart)
+            self.run(report, **options)
+
+    def ids(self) -> set[int]:
+        return {row["id"] for row in self.rows()}
 
     def run(
-        self, report: Callable[[IngestProgress], None] | None = None, restart: bool = False
+        self,
+        report: Callable[[IngestProgress], None] | None = None,
+        restart: bool = False,
+        accept_loss: bool = False,
     ) -> None:
         form = str(self.options.get("format", "json"))
         columns = topic_columns(self.source, self.mapping, form)
@@ -91,6 +101,7 @@ class Ingestion:
             report=report,
             restart=restart,
             settings=self.settings,
+            accept_loss=accept_loss,
         )
 
 
@@ -163,8 +174,16 @@ def test_a_stream_resumes_exactly_once_and_finds_partitions_that_are_added(
     # of transactions, only those that were committed are events
     topic.send_transaction([click(999)], commit=False)
     topic.send_transaction([click(300)], commit=True)
-    run.run_until(301, restart=True)
-    assert {row["id"] for row in run.rows()} == set(range(301))
+    run.run_while(lambda: 300 not in run.ids(), restart=True)
+    assert run.ids() == set(range(301))
+
+    # a long outage: of the next messages, retention deletes the first
+    topic.send(Message(click(n), partition=1) for n in range(301, 311))
+    topic.delete_before(1, topic.end(1) - 5)
+    with pytest.raises(JobError, match="were deleted .*partition 1, offsets .*--accept-loss"):
+        run.run()
+    run.run_while(lambda: 310 not in run.ids(), accept_loss=True)
+    assert run.ids() == {*range(301), *range(306, 311)}
 
 
 @pytest.mark.parametrize("start", ["latest", 2_000_000])
