@@ -42,6 +42,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--topic", help="With --kafka: the topic.")
     p.add_argument("--group", help="With --kafka: the consumer group.")
     p.add_argument("--restart", action="store_true", help="With --kafka: from --start.")
+    p.add_argument("--accept-loss", action="store_true", help="With --kafka: though some are gone.")
     p.add_argument("--from-table", help="DATABASE.TABLE, whose change log is read, not files.")
     p.add_argument("--bounded", action="store_true", help="With --from-table: stop at its end.")
     p.add_argument("--cluster", help="HOST:PORT, where Flink does not run this program itself.")
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             topic,
             restart=args.restart,
             settings=settings,
+            accept_loss=args.accept_loss,
             checkpoint_interval_ms=interval,
             **where,
         )

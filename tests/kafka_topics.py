@@ -77,6 +77,14 @@ class Topic:
         (found,) = self._admin.list_offsets({place: OffsetSpec.latest()}).values()
         return int(found.result(TIMEOUT_S).offset)
 
+    def committed(self, group: str, partition: int) -> int:
+        """The offset that a group has committed, negative if there is none."""
+        from confluent_kafka import ConsumerGroupTopicPartitions, TopicPartition
+
+        asked = ConsumerGroupTopicPartitions(group, [TopicPartition(self.name, partition)])
+        (found,) = self._admin.list_consumer_group_offsets([asked]).values()
+        return int(found.result(TIMEOUT_S).topic_partitions[0].offset)
+
     def delete_before(self, partition: int, offset: int) -> None:
         """Delete messages, as retention does."""
         from confluent_kafka import TopicPartition

@@ -128,7 +128,14 @@ def test_each_message_is_an_event_or_a_rejected_row_with_a_reason(
     # keys of their own: compaction may otherwise remove them before they are read
     topic.send(Message(value, f"k{i}".encode()) for i, value in enumerate([*bad, *good]))
     run = Ingestion(tmp_path, CLICKS, topic, options={"max_bytes": 200_000})
-    run.run_until(len(bad) + len(good))
+    total = len(bad) + len(good)
+
+    def unseen() -> bool:
+        # Flink's metrics are behind what is committed
+        shown = (run.reports[-1].rows_read, run.reports[-1].lag)
+        return len(run.rows()) + len(run.rejects()) < total or shown != (total, 0)
+
+    run.run_while(unseen)
     assert sorted(row["id"] for row in run.rows()) == list(range(60))
     rejects = run.rejects()
     assert Counter(row["reason"] for row in rejects) == Counter(bad.values())
@@ -137,7 +144,7 @@ def test_each_message_is_an_event_or_a_rejected_row_with_a_reason(
     assert f"has {len(long)} bytes" in details["line_too_long"]["detail"]
     assert len(details["line_too_long"]["raw"]) < 1_100
     assert "the message has no value" in [row["detail"] for row in rejects]
-    assert run.reports[-1].rows_read >= len(bad) + len(good)
+    assert "  0 behind" in str(run.reports[-1])
 
 
 def test_a_stream_resumes_exactly_once_and_finds_partitions_that_are_added(
@@ -174,7 +181,13 @@ def test_a_stream_resumes_exactly_once_and_finds_partitions_that_are_added(
     # of transactions, only those that were committed are events
     topic.send_transaction([click(999)], commit=False)
     topic.send_transaction([click(300)], commit=True)
-    run.run_while(lambda: 300 not in run.ids(), restart=True)
+
+    def uncommitted() -> bool:
+        # the client writes the group's offsets, for others to see, when messages arrive
+        topic.send([Message(b"no json", partition=1)])
+        return 300 not in run.ids() or topic.committed(topic.name, 1) < 100
+
+    run.run_while(uncommitted, restart=True)
     assert run.ids() == set(range(301))
 
     # a long outage: of the next messages, retention deletes the first
