@@ -8,9 +8,9 @@
 #   make lint     style, types, import layers
 #   make docs     the documentation site, in site/; links and anchors are checked
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
-#   make chaos    a hundred kills of the tile job, the failure matrix of iterations and a hundred
-#                 random failures in them, many random views through real jobs, random faults
-#                 around the feature server (two hours);  ARGS="-k random_faults": these alone
+#   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
+#                 of iterations and a hundred random failures in them, random views through real jobs,
+#                 faults around the feature server (two hours);  ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
@@ -27,7 +27,7 @@ SHELL := bash
 .PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
-REQUIRED := PAIMON_FEATURES_REQUIRE=flink,redis,tensorflow,torch
+REQUIRED := PAIMON_FEATURES_REQUIRE=flink,kafka,redis,tensorflow,torch
 
 # a module stays in one process, because its tests share what is dear to start
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
@@ -76,6 +76,7 @@ chaos:
 	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
+		tests/flink/ingest/test_kafka_killed_flink.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py tests/iteration/test_supersteps.py \

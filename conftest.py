@@ -27,6 +27,7 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from paimon_features.errors import PaimonFeaturesError, SetupError
 from paimon_features.setup.jars import missing_jars
 from paimon_features.setup.java import find_java_home
+from paimon_features.setup.kafka_server import JAR_GROUP
 from paimon_features.setup.redis_server import find_redis_server
 
 REQUIRED = {name for name in os.environ.get("PAIMON_FEATURES_REQUIRE", "").split(",") if name}
@@ -84,6 +85,13 @@ def _flink() -> None:
         raise SetupError(f"the jars {names} (paimon-features jars)")
 
 
+def _kafka() -> None:
+    _package("confluent_kafka", "kafka")
+    find_java_home()
+    if jars := missing_jars([JAR_GROUP]):
+        raise SetupError(f"{len(jars)} jars of a broker (paimon-features jars --group {JAR_GROUP})")
+
+
 def _redis() -> None:
     _package("redis", "serve")
     find_redis_server()
@@ -99,6 +107,7 @@ def _tensorflow() -> None:
 
 NEEDS: dict[str, Callable[[], None]] = {
     "flink": _flink,
+    "kafka": _kafka,
     "redis": _redis,
     "tensorflow": _tensorflow,
     "torch": _torch,
@@ -117,6 +126,7 @@ def missing(engine: str) -> str | None:
 
 FAST_WITHOUT = {
     "chromium",
+    "kafka_broker",
     "object_store",
     "redis_server",
     "redis_url",

@@ -19,7 +19,9 @@ from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.ingest.files import ingest_files
 from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES
 from paimon_features.flink.ingest.topic import ingest_change_log, ingest_kafka
-from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns, parse_mapping
+from paimon_features.flink.sql.input_columns import parse_mapping
+from paimon_features.flink.sql.kafka import FORMATS, JSON, KafkaTopic, topic_columns
+from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.project import Project
 
 
@@ -35,9 +37,12 @@ def parser() -> argparse.ArgumentParser:
         "--max-line-bytes", type=int, default=MAX_LINE_BYTES, help="Longer lines are rejected."
     )
     p.add_argument("--kafka", help="HOST:PORT,... of the brokers; read --topic, not files.")
+    p.add_argument("--format", choices=FORMATS, default=JSON, help="With --kafka: the messages.")
+    p.add_argument("--start", default="committed", help="earliest, latest, committed, or UTC ms.")
     p.add_argument("--topic", help="With --kafka: the topic.")
     p.add_argument("--group", help="With --kafka: the consumer group.")
-    p.add_argument("--restart", action="store_true", help="With --kafka: from the group's offsets.")
+    p.add_argument("--restart", action="store_true", help="With --kafka: from --start.")
+    p.add_argument("--accept-loss", action="store_true", help="With --kafka: though some are gone.")
     p.add_argument("--from-table", help="DATABASE.TABLE, whose change log is read, not files.")
     p.add_argument("--bounded", action="store_true", help="With --from-table: stop at its end.")
     p.add_argument("--cluster", help="HOST:PORT, where Flink does not run this program itself.")
@@ -61,17 +66,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.kafka is not None:
         if args.topic is None:
             parser().error("--kafka needs --topic")
+        settings = KafkaSettings.of(config.kafka, config.root)
         topic = KafkaTopic(
             args.kafka,
             args.topic,
             args.group or f"paimon-features-{source.name}",
-            json_columns(source, columns),
+            topic_columns(source, columns, args.format),
+            args.format,
+            int(args.start) if args.start.isdecimal() else args.start,
+            max_bytes=args.max_line_bytes,
+            discovery_ms=settings.discovery_ms,
         )
         job_id = ingest_kafka(
             project.lake,
             source,
             topic,
             restart=args.restart,
+            settings=settings,
+            accept_loss=args.accept_loss,
             checkpoint_interval_ms=interval,
             **where,
         )

@@ -80,7 +80,8 @@ class ServeConfig:
 class ProjectConfig:
     """Settings of a project; paths are absolute.
 
-    ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it.
+    ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it;
+    ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads.
     ``lake_options`` and ``side_folder`` are about a remote warehouse; ``Lake.open`` takes them.
     """
 
@@ -95,6 +96,7 @@ class ProjectConfig:
     serve: ServeConfig = field(default_factory=ServeConfig)
     lake_options: Mapping[str, str] = field(default_factory=dict)
     side_folder: Path | None = None
+    kafka: Mapping[str, Any] = field(default_factory=dict)
 
 
 _TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
@@ -107,6 +109,11 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("connect_timeout", "timeout", "write_timeout"), str),
         **dict.fromkeys(("retries", "connections"), int),
         "tls_verify": bool,
+    },
+    "kafka": {
+        **dict.fromkeys(("brokers", "tls_ca", "tls_cert", "tls_key", "mechanism", "user"), str),
+        **dict.fromkeys(("password_file", "partition_discovery"), str),
+        "tls": bool,
     },
     "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str},
     "serve": {
@@ -201,6 +208,7 @@ def read_config(root: Path) -> ProjectConfig:
         serve=_serve(path, document.get("serve", {})),
         lake_options={name: str(text) for name, text in value("lake", "options", {}).items()},
         side_folder=None if side is None else (root / side).resolve(),
+        kafka=document.get("kafka", {}),
     )
 
 

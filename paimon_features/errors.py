@@ -26,6 +26,7 @@
     ├── JobError (RuntimeError)               a Flink job failed or cannot be reached
     ├── OnlineStoreError (RuntimeError)       Redis is unreachable, full, or misconfigured
     │   └── StoreNotReadyError                it responds, but contains no complete view yet
+    ├── PublishError (RuntimeError)           messages of features could not be written
     ├── OverloadedError (RuntimeError)        more requests than can be answered in time
     └── VerificationError (AssertionError)    two paths returned different numbers
 
@@ -175,6 +176,10 @@ class OnlineStoreError(PaimonFeaturesError, RuntimeError):
 
 class StoreNotReadyError(OnlineStoreError):
     """The online store responds but does not contain a complete view yet."""
+
+
+class PublishError(PaimonFeaturesError, RuntimeError):
+    """Fresh features could not be published; the message says where, and what to do."""
 
 
 class OverloadedError(PaimonFeaturesError, RuntimeError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping
 from contextlib import suppress
@@ -123,6 +124,26 @@ class FlinkRest:
                 for metric in self._get_list(f"{path}?get=numRecordsIn&agg=sum"):
                     total += int(float(metric["sum"]))
         return total
+
+    def source_lag(self, job_id: str) -> int | None:
+        """Messages that the job's sources have not read yet; None if no source reports it.
+
+        A source of Kafka reports it, some seconds after it has begun to read.
+        """
+        lags: list[int] = []
+        for vertex in self._request(f"/jobs/{job_id}")["vertices"]:
+            if vertex["name"].startswith("Source:"):
+                path = f"/jobs/{job_id}/vertices/{vertex['id']}/subtasks/metrics"
+                known = [metric["id"] for metric in self._get_list(path)]
+                for name in (name for name in known if name.endswith(".pendingRecords")):
+                    query = urllib.parse.quote(name)
+                    for metric in self._get_list(f"{path}?get={query}&agg=sum"):
+                        lags.append(int(float(metric["sum"])))
+        return sum(lags) if lags else None
+
+    def running_s(self, job_id: str) -> float:
+        """For how long a job has run, or ran until its end."""
+        return float(self._request(f"/jobs/{job_id}")["duration"]) / 1_000
 
     def cancel(self, job_id: str, wait_s: float = 60.0) -> None:
         """Cancel a job and wait for its end; no effect on one that has ended."""

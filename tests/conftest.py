@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 
@@ -28,6 +29,16 @@ def redis_url(redis_server: RedisServer) -> str:
     with connect(redis_server.url) as connection:
         connection.request("FLUSHALL")
     return redis_server.url
+
+
+@pytest.fixture(scope="session")
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaServer]:
+    """One broker for the whole session, also with TLS and logins. A test makes its own topics; one
+    that kills the broker starts it again."""
+    from tests.kafka_topics import secure_listener
+
+    with KafkaServer(secure_listener(tmp_path_factory.mktemp("kafka"))) as broker:
+        yield broker
 
 
 @pytest.fixture

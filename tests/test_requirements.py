@@ -51,4 +51,4 @@ def test_a_run_that_requires_a_missing_engine_fails_at_once(tmp_path: Path) -> N
 def test_a_required_engine_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     done = run_that_test(tmp_path, required="flunk")
     assert done.returncode != 0
-    assert "it takes: flink, redis, tensorflow, torch" in done.stderr
+    assert "it takes: flink, kafka, redis, tensorflow, torch" in done.stderr

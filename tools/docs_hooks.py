@@ -186,6 +186,9 @@ _DEFAULTS: Mapping[tuple[str, str], str] = {
     ("lake", "warehouse"): "lake",
     ("lake", "database"): "features",
     ("online", "url"): "redis://127.0.0.1:6379/0",
+    ("kafka", "mechanism"): "SCRAM-SHA-512",
+    ("kafka", "partition_discovery"): "1min",
+    ("kafka", "tls"): "false",
 }
 _MEANING: Mapping[str, str] = {
     "project": "The name becomes part of every key in the online store. `state` contains "
@@ -195,6 +198,8 @@ _MEANING: Mapping[str, str] = {
     "online": "The environment variables `PAIMON_FEATURES_ONLINE_URL` and "
     "`PAIMON_FEATURES_ONLINE_PASSWORD` take precedence. Timeouts are durations (`500ms`). "
     "See [the online store](../how-to/serving/online-store.md).",
+    "kafka": "The environment variable `PAIMON_FEATURES_KAFKA_PASSWORD` takes precedence over "
+    "`password_file`. See [Kafka topics](../how-to/data/kafka.md#security).",
     "flink": "`checkpoint_interval` is a duration. It is also the interval at which tiles are "
     "committed, and so a lower bound of freshness.",
     "serve": "See [the feature server](../how-to/serving/feature-server.md). `max_wait` and "

@@ -63,3 +63,6 @@ fi
 if [ "$profile" != docs ]; then
     .venv/bin/paimon-features jars --quiet
 fi
+if [ "$profile" = test ]; then
+    .venv/bin/paimon-features jars --quiet --group kafka-broker
+fi

@@ -98,6 +98,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Serve and train": {
         "materialize": "Load tiles into the online store.",
+        "publish": "Publish fresh features to a Kafka topic.",
         "lookup": "Read online features of entities.",
         "serve": "Run the feature server; manage its tokens.",
         "explain": "Show which cells make up a feature value.",

@@ -5,11 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
+from paimon_features.cli._ingest_kafka import (
+    STOPPED,
+    TopicOptions,
+    ingest_topic,
+    print_status,
+    stream_options,
+)
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.errors import ConfigurationError
@@ -40,15 +47,37 @@ if TYPE_CHECKING:
     type=click.IntRange(1_000, 256 << 20),
     default=8 << 20,
     show_default=True,
-    help="Longer lines of text files are rejected.",
+    help="Longer lines of text files, and longer messages, are rejected.",
 )
-@click.option("--kafka", metavar="HOST:PORT,...", help="Read a topic from these brokers.")
-@click.option("--topic", help="With --kafka: the topic, one JSON object per message.")
-@click.option("--group", help="With --kafka: the consumer group; default: paimon-features-SOURCE.")
+@click.option(
+    "--kafka",
+    metavar="HOST:PORT,...",
+    help="The brokers of --topic; default: brokers under [kafka].",
+)
+@click.option("--topic", help="Read this topic: one JSON object per message.")
+@click.option("--group", help="With --topic: the consumer group; default: paimon-features-SOURCE.")
+@click.option(
+    "--format",
+    "message_format",
+    type=click.Choice(["json", "debezium-json"]),
+    help="With --topic: what a message is; default: json, an event. debezium-json: a change of a "
+    "row, or two.",
+)
+@click.option(
+    "--start",
+    metavar="earliest|latest|committed|TIME",
+    help="With --topic: where a run without a checkpoint begins; default: committed, the group's "
+    "offsets, or the beginning if there are none.",
+)
 @click.option(
     "--restart",
     is_flag=True,
-    help="With --kafka: without a checkpoint, resume at the group's offsets; rows may repeat.",
+    help="With --topic: without a checkpoint, begin at --start; rows may repeat or be left out.",
+)
+@click.option(
+    "--accept-loss",
+    is_flag=True,
+    help="With --topic: continue though messages were deleted before they were read.",
 )
 @click.option(
     "--from-table",
@@ -60,6 +89,9 @@ if TYPE_CHECKING:
     "--bounded", is_flag=True, help="With --from-table: stop after ingesting all current changes."
 )
 @click.option("--stop", is_flag=True, help="Stop the job of this source that runs on a cluster.")
+@click.option(
+    "--status", is_flag=True, help="Show the job of this source on a cluster: rows read, rate, lag."
+)
 @CLUSTER
 @PROJECT
 @JSON
@@ -73,10 +105,14 @@ def ingest(
     kafka: str | None,
     topic: str | None,
     group: str | None,
+    message_format: str | None,
+    start: str | None,
     restart: bool,
+    accept_loss: bool,
     table: str | None,
     bounded: bool,
     stop: bool,
+    status: bool,
     cluster: str | None,
     path: str,
     as_json: bool,
@@ -95,6 +131,8 @@ def ingest(
     paimon-features ingest retail fixed.csv --again
     paimon-features ingest retail exports/ --mark-ingested   # after the loss of the ledger
     paimon-features ingest clicks --kafka broker:9092 --topic clicks
+    paimon-features ingest clicks --topic clicks --column user_id=kafka:key --start latest
+    paimon-features ingest orders --topic shop.public.orders --format debezium-json
     paimon-features ingest orders --from-table shop.orders             # until Ctrl-C
     paimon-features ingest orders --from-table shop.orders --bounded   # all current changes
 
@@ -104,25 +142,34 @@ def ingest(
     Events ahead of the clock by more than max_skew are held in rejected_SOURCE; each run first
     releases those that are due ('paimon-features release' does only that).
 
-    An interrupted run has committed nothing, or is completed by the next one. With --kafka the
+    An interrupted run has committed nothing, or is completed by the next one. With --topic the
     job runs until Ctrl-C, or detached with --cluster until --stop, and resumes from its last
-    checkpoint when started again. Automated tests cover it up to Flink's plan, without a broker;
-    it was tested manually with Kafka 3.9.
+    checkpoint when started again: each message counts once, whatever was killed in between. A
+    column is filled from the message itself by --column COLUMN=kafka:key, kafka:timestamp,
+    kafka:header:NAME, kafka:partition, kafka:offset or kafka:topic. TLS and logins are settings
+    under [kafka] in paimon-features.toml; a password comes from PAIMON_FEATURES_KAFKA_PASSWORD or
+    password_file.
     """
+    given = TopicOptions(kafka, topic, group, message_format, start, restart, accept_loss)
+    others = bool(again or given.given or table or bounded)
     if mark_ingested:
-        if again or kafka or topic or group or restart or table or bounded or stop:
+        if others or stop or status:
             raise ConfigurationError("--mark-ingested takes nothing but the source and PATHS")
         _mark(Project.open(path), source, paths, as_json)
         return
-    _check_options(paths, topic, group, again, kafka, restart, table, bounded, stop)
-    project = Project.open(path)
-    if stop:
-        _stop(project, source, as_json)
+    if stop or status:
+        if paths or others or (stop and status):
+            name = "--stop" if stop else "--status"
+            raise ConfigurationError(f"{name} takes nothing but the source")
+        (_stop if stop else print_status)(Project.open(path), source, as_json)
         return
+    _check_options(paths, again, given, table, bounded)
+    project = Project.open(path)
     address = cluster_address(project.config.state_dir, cluster)
-    if kafka is not None:
-        assert topic is not None
-        _ingest_topic(project, source, (kafka, topic, group), columns, restart, address, as_json)
+    if topic is not None:
+        job_id = ingest_topic(project, source, given, columns, max_line_bytes, address, as_json)
+        if job_id is not None:
+            _print_running(source, job_id, address, as_json)
         return
     if table is not None:
         _ingest_table(project, source, table, columns, bounded, address, as_json)
@@ -171,65 +218,29 @@ def _mark(project: Project, source: str, paths: tuple[Path, ...], as_json: bool)
 
 
 def _check_options(
-    paths: tuple[Path, ...],
-    topic: str | None,
-    group: str | None,
-    again: bool,
-    kafka: str | None,
-    restart: bool,
-    table: str | None,
-    bounded: bool,
-    stop: bool,
+    paths: tuple[Path, ...], again: bool, topic: TopicOptions, table: str | None, bounded: bool
 ) -> None:
-    if stop:
-        if paths or again or kafka or topic or group or restart or table or bounded:
-            raise ConfigurationError("--stop takes nothing but the source")
-    elif bounded and table is None:
+    if bounded and table is None:
         raise ConfigurationError("--bounded requires --from-table; files are bounded anyway")
-    elif table is not None:
-        if paths or again or kafka or topic or group:
-            raise ConfigurationError("--from-table takes neither PATHS nor --again nor --kafka")
-        if restart:
+    if table is not None:
+        if topic.restart:
             raise ConfigurationError(
                 "--restart with --from-table would ingest the complete table a second time; "
                 "define a source under another name"
             )
-    elif kafka is not None:
-        if paths or again or not topic:
+        if paths or again or topic.given:
+            raise ConfigurationError("--from-table takes neither PATHS nor --again nor --kafka")
+    elif topic.topic is not None or topic.kafka is not None:
+        if paths or again or not topic.topic:
             raise ConfigurationError("--kafka takes --topic, and neither PATHS nor --again")
-    elif topic or group or restart:
-        raise ConfigurationError("--topic, --group and --restart require --kafka HOST:PORT")
+    elif topic.given:
+        raise ConfigurationError(
+            "--group, --format, --start, --restart and --accept-loss require --topic"
+        )
     elif not paths:
         raise ConfigurationError(
             "name the files or folders to ingest, or --kafka and --topic, or --from-table"
         )
-
-
-def _ingest_topic(
-    project: Project,
-    source: str,
-    address: tuple[str, str, str | None],
-    columns: tuple[str, ...],
-    restart: bool,
-    cluster: str | None,
-    as_json: bool,
-) -> None:
-    from paimon_features.flink.ingest.topic import ingest_kafka
-    from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns, parse_mapping
-
-    defined = project.definitions.source(source)
-    servers, name, group = address
-    found = json_columns(defined, parse_mapping(columns))
-    topic = KafkaTopic(servers, name, group or f"paimon-features-{source}", found)
-    try:
-        with ProgressLine(as_json) as line:
-            job_id = ingest_kafka(
-                project.lake, defined, topic, restart=restart, **_stream(project, cluster, line)
-            )
-    except KeyboardInterrupt:
-        click.echo(_STOPPED, err=True)
-        return
-    _print_running(source, job_id, cluster, as_json)
 
 
 def _ingest_table(
@@ -254,10 +265,10 @@ def _ingest_table(
                 table,
                 parse_mapping(columns),
                 bounded=bounded,
-                **_stream(project, cluster, line),
+                **stream_options(project, cluster, line),
             )
     except KeyboardInterrupt:
-        click.echo(_STOPPED, err=True)
+        click.echo(STOPPED, err=True)
         return
     if not bounded:
         _print_running(source, job_id, cluster, as_json)
@@ -273,19 +284,6 @@ def _ingest_table(
         )
 
 
-_STOPPED = "stopped; the same command resumes from its last checkpoint"
-
-
-def _stream(project: Project, cluster: str | None, line: ProgressLine) -> dict[str, Any]:
-    return {
-        "state_dir": project.config.state_dir,
-        "checkpoint_interval_ms": project.config.flink.checkpoint_interval_ms,
-        "parallelism": project.config.flink.parallelism,
-        "cluster": cluster,
-        "report": line,
-    }
-
-
 def _print_running(source: str, job_id: str, cluster: str | None, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"job_id": job_id, "cluster": cluster}))
@@ -297,7 +295,9 @@ def _print_running(source: str, job_id: str, cluster: str | None, as_json: bool)
 def _stop(project: Project, source: str, as_json: bool) -> None:
     from paimon_features.flink.ingest.topic import stop_cluster_job
 
-    job_id, savepoint = stop_cluster_job(project.lake, project.definitions.source(source))
+    job_id, savepoint = stop_cluster_job(
+        project.lake, project.definitions.source(source), project.config.state_dir
+    )
     if as_json:
         click.echo(json.dumps({"job_id": job_id, "savepoint": savepoint}))
     elif savepoint is None:

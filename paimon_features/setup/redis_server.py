@@ -7,35 +7,24 @@ that started it. A persistent store is to be run as a separate service.
 from __future__ import annotations
 
 import atexit
-import os
 import re
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
 from paimon_features.errors import OnlineStoreError, SetupError
+from paimon_features.setup.child import bound_to_us
 from paimon_features.setup.resp import connect
 
 OLDEST_VERSION = (6, 2)
 _PORT_ATTEMPTS = 5
 _START_TIMEOUT_S = 15.0
 _STOP_TIMEOUT_S = 5.0
-
-# Linux only: PR_SET_PDEATHSIG (1) with SIGKILL (9) ends the server when we end for any reason.
-# A separate program that then executes the server, because `preexec_fn` is unsafe with threads.
-# The signal is tied to the thread that forked, hence only from the main thread.
-_DIE_WITH_PARENT = (
-    "import ctypes, os, sys\n"
-    "ctypes.CDLL(None).prctl(1, 9)\n"
-    "if os.getppid() == int(sys.argv[1]): os.execv(sys.argv[2], sys.argv[2:])\n"
-)
 
 
 def find_redis_server() -> Path:
@@ -213,7 +202,7 @@ class RedisServer:
         command = [str(binary), *(word for option in options.items() for word in option)]
         with (folder / "server.log").open("wb") as log:
             return subprocess.Popen(
-                _bound_to_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                bound_to_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def _answers(self) -> bool:
@@ -247,12 +236,6 @@ class RedisServer:
             self._process.kill()
             self._process.wait()
         self._process = None
-
-
-def _bound_to_us(command: list[str]) -> list[str]:
-    if sys.platform != "linux" or threading.current_thread() is not threading.main_thread():
-        return command
-    return [sys.executable, "-I", "-S", "-c", _DIE_WITH_PARENT, str(os.getpid()), *command]
 
 
 def _free_port() -> int:

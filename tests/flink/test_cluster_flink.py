@@ -22,15 +22,18 @@ from paimon_features.flink import cluster as module
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.history import engine as history
 from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.topic import ingest_kafka, stop_cluster_job
-from paimon_features.flink.sql import ingest as statements
-from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns
+from paimon_features.flink.ingest.kafka_security import secret_folder
+from paimon_features.flink.ingest.topic import cluster_job_status, ingest_kafka, stop_cluster_job
+from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.flink_rest import FlinkRest
+from paimon_features.kafka_settings import KafkaSettings
+from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.testing.matrix import Cell, wrong
 from paimon_features.testing.matrix_paths import MatrixLake
-from tests.flink.ingest.watched_folder import CLICKS, clicks, new_lake, watched_folder
+from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
+from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
 
 pytestmark = pytest.mark.flink
 
@@ -139,12 +142,24 @@ def test_files_are_ingested_by_a_job_that_owns_its_tables(
     assert [job.state for job in cluster.status().jobs] == ["FINISHED"]
 
 
+@pytest.mark.kafka
 def test_a_detached_stream_resumes_from_its_savepoint(
-    cluster: LocalCluster, lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    cluster: LocalCluster, lake: Lake, kafka_broker: KafkaServer
 ) -> None:
-    inbox = tmp_path / "inbox"
-    monkeypatch.setattr(statements, "kafka_scan", watched_folder(inbox))
-    topic = KafkaTopic("127.0.0.1:9092", "clicks", "g", json_columns(CLICKS, {}))
+    sent = Topic(kafka_broker)
+    topic = KafkaTopic(kafka_broker.secure_address, sent.name, "g", topic_columns(CLICKS, {}))
+    assert kafka_broker.secure is not None
+    pem = kafka_broker.secure.certificate.parent
+    settings = KafkaSettings(
+        tls=True,
+        tls_ca=pem / "ca.pem",
+        tls_cert=pem / "ca.pem",
+        tls_key=pem / "client.key",
+        user=OTHER_USER,
+        mechanism="PLAIN",
+        password=OTHER_PASSWORD,
+    )
+    secrets = secret_folder(cluster.state_dir, CLICKS.name)
 
     def follow() -> str:
         return ingest_kafka(
@@ -155,24 +170,37 @@ def test_a_detached_stream_resumes_from_its_savepoint(
             checkpoint_interval_ms=200,
             parallelism=1,
             cluster=cluster.status().address,
+            settings=settings,
         )
 
     def rows() -> int:
         return read_arrow(lake, CLICKS.table, columns=["id"]).num_rows
 
-    (inbox / "0.jsonl").write_text(clicks(0, 500))
+    sent.send(clicks(0, 500).encode().splitlines())
     first = follow()
     with pytest.raises(OwnershipError, match=f"owned by Flink job {first}"):
         follow()
     await_true(lambda: rows() == 500)
     assert FlinkRest(cluster.status().address or "").restarts(first) == 0
-    job_id, savepoint = stop_cluster_job(lake, CLICKS)
+
+    def shown() -> str:
+        status = str(cluster_job_status(lake, CLICKS))
+        assert status.startswith(f"job {first} on http://{cluster.status().address} is RUNNING: ")
+        return status
+
+    await_true(lambda: ": 550 rows read" in shown() and shown().endswith("/s, 0 messages behind"))
+    # the task manager reads the login when it connects; the job and Flink's logs do not have it
+    assert OTHER_PASSWORD in (secrets / "login.properties").read_text()
+    for path in (path for path in cluster.state_dir.rglob("*") if path.is_file()):
+        assert path.parent == secrets or OTHER_PASSWORD.encode() not in path.read_bytes(), path
+    job_id, savepoint = stop_cluster_job(lake, CLICKS, cluster.state_dir)
+    assert not secrets.exists()
     assert job_id == first
     assert savepoint is not None
     with pytest.raises(UnknownNameError, match="no job on a cluster ingests into 'clicks'"):
         stop_cluster_job(lake, CLICKS)
 
-    (inbox / "1.jsonl").write_text(clicks(500, 500))
+    sent.send(clicks(500, 500).encode().splitlines())
     second = follow()
     await_true(lambda: rows() >= 1_000)
     FlinkRest(cluster.status().address or "").cancel(second)

@@ -41,17 +41,31 @@ REPORT_S = 1.0
 class IngestProgress:
     """How far a running job is: rows read since its start, and per second since the last report.
 
-    Rows are visible in the tables once they are committed; those of files all at once at the end.
+    ``lag`` is the number of messages that are in the topic and not read yet, None where that is
+    unknown or nothing but a topic is read. Rows are visible in the tables once they are committed;
+    those of files all at once at the end.
     """
 
     elapsed_s: float
     rows_read: int
     rows_per_s: float
+    lag: int | None = None
 
     def __str__(self) -> str:
+        behind = "" if self.lag is None else f"  {self.lag:>12,} behind"
         return (
-            f"{self.elapsed_s:6.0f} s  {self.rows_read:>12,} rows read  {self.rows_per_s:>9,.0f}/s"
+            f"{self.elapsed_s:6.0f} s  {self.rows_read:>12,} rows read  "
+            f"{self.rows_per_s:>9,.0f}/s{behind}"
         )
+
+    def to_document(self) -> dict[str, object]:
+        """As ``paimon-features ingest --json`` prints it."""
+        return {
+            "seconds": round(self.elapsed_s, 3),
+            "rows_read": self.rows_read,
+            "rows_per_s": round(self.rows_per_s, 1),
+            "lag": self.lag,
+        }
 
 
 OnIngestProgress = Callable[[IngestProgress], None]
@@ -269,11 +283,11 @@ def _watch(
         nonlocal last
         if report is None or elapsed_s - last.elapsed_s < REPORT_S:
             return
-        rows = last.rows_read
+        rows, lag = last.rows_read, last.lag
         with suppress(JobError):  # it may just be starting, or ending
-            rows = rest.source_records(job_id)
+            rows, lag = rest.source_records(job_id), rest.source_lag(job_id)
         rate = (rows - last.rows_read) / (elapsed_s - last.elapsed_s)
-        last = IngestProgress(elapsed_s, rows, rate)
+        last = IngestProgress(elapsed_s, rows, rate, lag)
         report(last)
 
     return tick

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, UnknownNameError
 from paimon_features.flink.ingest.job import IngestJob, OnIngestProgress
+from paimon_features.flink.ingest.kafka_check import check_topic
+from paimon_features.flink.ingest.kafka_security import (
+    client_properties,
+    remove_secrets,
+    secret_folder,
+)
 from paimon_features.flink.ingest.ledger import IngestLedger
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
 from paimon_features.flink.sql.ingest import (
@@ -18,9 +25,10 @@ from paimon_features.flink.sql.ingest import (
     change_log_statements,
     kafka_statements,
 )
-from paimon_features.flink.sql.input_columns import KafkaTopic
+from paimon_features.flink.sql.kafka import KafkaTopic
 from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.job_control.restart import find_checkpoints
+from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.consumers import consumers, register_consumer
 from paimon_features.tables.files import read_json, write_json
@@ -43,29 +51,49 @@ def ingest_kafka(
     cluster: str | None = None,
     restart: bool = False,
     report: OnIngestProgress | None = None,
+    settings: KafkaSettings | None = None,
+    accept_loss: bool = False,
 ) -> str:
     """Load a Kafka topic into the source's events table, until it is stopped.
 
     Exactly once: the offsets are part of the checkpoints with which the rows are committed. A
     later run resumes from the last checkpoint. Returns the job's id; without ``cluster`` after
-    the end of the job, with it the job continues detached.
-
-    The tests have no broker: the SQL is tested up to Flink's plan; checkpoints, commits and
-    restarts with a watched folder instead of the topic. Tested manually against Kafka 3.9.
+    the end of the job, with it the job continues detached. With ``settings``, the client of Kafka
+    has their security; secrets stand in the state folder while the job runs, readable by its
+    owner only, and on a cluster until ``stop_cluster_job``.
 
     Raises
     ------
     JobError
         If the job fails, or there is no checkpoint to resume from though earlier runs have
-        committed; ``restart`` then continues from the group's offsets (rows may be duplicated).
+        committed; ``restart`` then continues from ``topic.start`` (rows may be duplicated). Or if
+        messages were deleted before they were read, which ``accept_loss`` accepts.
+    ConfigurationError
+        If the settings cannot be passed to the client of Kafka.
     UnknownNameError, OwnershipError
         As ``ingest_files``.
     """
-    run = IngestRun(f"kafka-{source.name}-{topic.topic}", None)
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
-    statements = kafka_statements(source, topic, run)
+    run = IngestRun(f"kafka-{source.name}-{topic.topic}", None)
+    secrets = secret_folder(state_dir, source.name)
     folder = checkpoint_folder(state_dir, source, topic.topic)
-    return follow(job, run, statements, folder, checkpoint_interval_ms, restart)
+    written = False
+
+    def statements() -> IngestStatements:
+        nonlocal written
+        written = True
+        found = {} if settings is None else client_properties(settings, secrets)
+        reached = replace(topic, properties={**found, **topic.properties})
+        if cluster is None:  # a cluster may see brokers that this host does not
+            check_topic(reached, accept_loss or restart)
+        return kafka_statements(source, reached, run)
+
+    try:
+        return follow(job, run, statements, folder, checkpoint_interval_ms, restart)
+    finally:
+        # those of another job of this source, which has the tables, are not ours
+        if written and cluster is None:
+            remove_secrets(secrets)
 
 
 def ingest_change_log(
@@ -115,7 +143,7 @@ def ingest_change_log(
     return follow(
         job,
         run,
-        change_log_statements(source, log, run),
+        lambda: change_log_statements(source, log, run),
         checkpoint_folder(state_dir, source, log.name),
         checkpoint_interval_ms,
         until=reached if bounded else None,
@@ -131,7 +159,7 @@ def checkpoint_folder(state_dir: Path, source: EventSource, topic: str) -> Path:
 def follow(
     job: IngestJob,
     run: IngestRun,
-    statements: IngestStatements,
+    statements: Callable[[], IngestStatements],
     folder: Path,
     checkpoint_interval_ms: int,
     restart: bool = False,
@@ -140,9 +168,10 @@ def follow(
 ) -> str:
     """Run a stream from its last checkpoint in ``folder``; a new one from its start.
 
-    The statements' source must keep its position in Flink's checkpoints. Once ``until`` returns
-    True, the job is stopped with a savepoint. Events held for future timestamps that have passed
-    since are released before the start. ``reads`` are the tables that it reads.
+    ``statements`` is called once the tables are owned; the source must keep its position in
+    Flink's checkpoints. Once ``until`` returns True, the job is stopped with a savepoint. Events
+    held for future timestamps that have passed since are released before the start. ``reads`` are
+    the tables that it reads.
     """
     job.check()
     with ExitStack() as stack:
@@ -161,7 +190,7 @@ def follow(
         if checkpoint is not None:
             conf["execution.state-recovery.path"] = checkpoint.as_uri()
         doing = f"following {folder.name}"
-        return job.run("streaming", statements, doing, conf=conf, checkpoints=folder, until=until)
+        return job.run("streaming", statements(), doing, conf=conf, checkpoints=folder, until=until)
 
 
 def _memory_of_ids(source: EventSource) -> dict[str, str]:
@@ -224,10 +253,64 @@ def creation_times(tables: Iterable[tuple[Lake, str]]) -> dict[str, int]:
     return {lake.path(name): lake.created_ms(name) for lake, name in tables}
 
 
-def stop_cluster_job(lake: Lake, source: EventSource) -> tuple[str, str | None]:
+@dataclass(frozen=True, slots=True)
+class ClusterJobStatus:
+    """A job on a cluster.
+
+    ``rows_per_s`` is over its life, ``lag`` None where it is unknown; ``failure`` is why Flink last
+    restarted or ended it, None if it has not.
+    """
+
+    job_id: str
+    cluster: str
+    state: str
+    rows_read: int
+    rows_per_s: float
+    lag: int | None
+    failure: str | None
+
+    def __str__(self) -> str:
+        behind = "" if self.lag is None else f", {self.lag:,} messages behind"
+        failed = "" if self.failure is None else f"; its last failure: {self.failure}"
+        return (
+            f"job {self.job_id} on {self.cluster} is {self.state}: {self.rows_read:,} rows read "
+            f"since its start, {self.rows_per_s:,.0f}/s{behind}{failed}"
+        )
+
+    def to_document(self) -> dict[str, object]:
+        """As ``paimon-features ingest --status --json`` prints it."""
+        return asdict(self)
+
+
+def cluster_job_status(lake: Lake, source: EventSource) -> ClusterJobStatus:
+    """The job of a source that was last submitted to a cluster.
+
+    Raises
+    ------
+    UnknownNameError
+        If there was none, or the cluster does not know it any more.
+    JobError
+        If the cluster does not answer.
+    """
+    sent = IngestLedger(lake, source).cluster_job()
+    rest = None if sent is None else FlinkRest(sent.rest_url)
+    state = None if rest is None or sent is None else rest.state(sent.job_id)
+    if rest is None or sent is None or state is None:
+        raise UnknownNameError(f"no job on a cluster ingests into {source.name!r}")
+    read, elapsed_s = rest.source_records(sent.job_id), rest.running_s(sent.job_id)
+    rate = read / elapsed_s if elapsed_s > 0 else 0.0
+    lag = None if state in ENDED else rest.source_lag(sent.job_id)
+    failure = rest.failure(sent.job_id)
+    return ClusterJobStatus(sent.job_id, sent.rest_url, state, read, round(rate, 1), lag, failure)
+
+
+def stop_cluster_job(
+    lake: Lake, source: EventSource, state_dir: Path | None = None
+) -> tuple[str, str | None]:
     """Stop the job on a cluster: returns its id, and the savepoint of a stream.
 
-    A later run of the same topic resumes from the savepoint. A job over files is cancelled.
+    A later run of the same topic resumes from the savepoint. A job over files is cancelled. Secrets
+    of the job in ``state_dir`` are deleted.
 
     Raises
     ------
@@ -248,4 +331,6 @@ def stop_cluster_job(lake: Lake, source: EventSource) -> tuple[str, str | None]:
         rest.cancel(sent.job_id)
         return sent.job_id, None
     savepoint = rest.stop_with_savepoint(sent.job_id, Path(sent.checkpoints) / sent.job_id)
+    if state_dir is not None:
+        remove_secrets(secret_folder(state_dir, source.name))
     return sent.job_id, savepoint

@@ -28,11 +28,11 @@ from paimon_features.flink.sql.cells import (
 )
 from paimon_features.flink.sql.change_log import ChangeLog, change_scan
 from paimon_features.flink.sql.duplicates import duplicate_views
-from paimon_features.flink.sql.input_columns import FileGroup, InputColumn, KafkaTopic
+from paimon_features.flink.sql.input_columns import FileGroup, InputColumn
+from paimon_features.flink.sql.kafka import KafkaTopic, kafka_scan
 from paimon_features.flink.sql.scans import (
     InputScan,
     file_scan,
-    kafka_scan,
     once,
     raw_text,
     row_text,
@@ -115,7 +115,7 @@ def file_statements(
 
 
 def kafka_statements(source: EventSource, topic: KafkaTopic, run: IngestRun) -> IngestStatements:
-    """The streaming job that ingests a Kafka topic, one JSON object per message."""
+    """The streaming job that ingests a Kafka topic."""
     form = (topic.columns, raw_text("json", topic.columns))
     return _statements(source, [kafka_scan("in_0", topic)], [form], run)
 

@@ -54,38 +54,6 @@ class FileGroup:
         return len(self.files[0].columns)
 
 
-@dataclass(frozen=True, slots=True)
-class KafkaTopic:
-    """A topic with one JSON object per message.
-
-    ``servers`` is a comma-separated list of ``host:port``. A first run starts at the group's
-    committed offsets, or at the beginning if there are none.
-
-    Raises
-    ------
-    ConfigurationError
-        For an invalid topic name, or an address that is not ``host:port``.
-    """
-
-    servers: str
-    topic: str
-    group: str
-    columns: tuple[InputColumn, ...]
-
-    def __post_init__(self) -> None:
-        # the name is also that of a folder
-        if not re.fullmatch(r"(?!\.{1,2}$)[A-Za-z0-9._-]{1,249}", self.topic):
-            raise ConfigurationError(
-                f"--topic {self.topic!r}: expected letters, digits, dots, underscores and dashes"
-            )
-        for server in self.servers.split(","):
-            if not re.fullmatch(r"(?:[^\s:/]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}", server):
-                raise ConfigurationError(
-                    f"--kafka {self.servers}: {server!r} is not host:port; expected for example "
-                    "broker-1:9092,broker-2:9092"
-                )
-
-
 def group_files(
     files: Sequence[InputFile], source: EventSource, mapping: Mapping[str, str]
 ) -> list[FileGroup]:
@@ -163,16 +131,6 @@ def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSourc
         f"{file.path}: {problem}: {', '.join(file.columns)}. "
         f"Choose it by --column {name}=<name in the file>"
     )
-
-
-def json_columns(source: EventSource, mapping: Mapping[str, str]) -> tuple[InputColumn, ...]:
-    """The columns of a topic's JSON objects: the keys are the column names, unless mapped."""
-    check_mapping(source, mapping)
-    found = []
-    for name, kind in source.schema.items():
-        check_readable(name, TEXT, kind)
-        found.append(InputColumn(name, mapping.get(name, name), 0, TEXT, kind.text != "string"))
-    return tuple(found)
 
 
 def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:

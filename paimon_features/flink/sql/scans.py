@@ -8,12 +8,12 @@ split into cells, null if it can), and ``c_<column>``, the unconverted cells.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features.definitions import EventSource
-from paimon_features.flink.sql.input_columns import FileGroup, InputColumn, KafkaTopic
+from paimon_features.flink.sql.input_columns import FileGroup, InputColumn
 from paimon_features.flink.sql.inputs import FIELD
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
@@ -62,32 +62,6 @@ def file_scan(name: str, group: FileGroup) -> InputScan:
     return makers[group.format](name, group)
 
 
-def kafka_scan(name: str, topic: KafkaTopic) -> InputScan:
-    """The scan of a Kafka topic with one JSON object per message.
-
-    Offsets are part of the job's checkpoints. A first run starts at the group's committed
-    offsets, or at the beginning of the topic if there are none.
-    """
-    options = {
-        "connector": "kafka",
-        "properties.bootstrap.servers": topic.servers,
-        "properties.group.id": topic.group,
-        "properties.auto.offset.reset": "earliest",
-        "topic": topic.topic,
-        "scan.startup.mode": "group-offsets",
-        "format": "raw",
-    }
-    table = (
-        f"CREATE TEMPORARY TABLE {quote(name)} (`line` STRING, "
-        "`topic` STRING NOT NULL METADATA VIRTUAL, "
-        "`partition` INT NOT NULL METADATA VIRTUAL, "
-        "`offset` BIGINT NOT NULL METADATA VIRTUAL, "
-        "`origin` AS CONCAT('kafka:', `topic`, '/', CAST(`partition` AS STRING), '@', "
-        f"CAST(`offset` AS STRING))) WITH ({sql_options(options)})"
-    )
-    return InputScan(table, json_views(name, topic.columns))
-
-
 def raw_text(group_format: str, columns: Sequence[InputColumn]) -> str:
     """SQL of a rejected row as text: lines unchanged, other formats as JSON."""
     if group_format not in ("parquet", "table"):
@@ -133,7 +107,7 @@ def sql_options(options: Mapping[str, str]) -> str:
 
 
 def _csv_scan(name: str, group: FileGroup) -> InputScan:
-    text = _text(name)
+    text = line_text(name, name)
     # a line equal to the header is a header: concatenated files have several
     split = (
         "SELECT `line`, `raw`, `origin`, "
@@ -152,7 +126,7 @@ def _csv_scan(name: str, group: FileGroup) -> InputScan:
         f"WHEN {number} > {group.width} THEN CONCAT('{TOO_MANY_COLUMNS}', {counts}) "
         f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' END"
     )
-    cells = [_cell(c, _unquoted(f"`fields`[{c.position}]")) for c in group.columns]
+    cells = [cell(c, _unquoted(f"`fields`[{c.position}]")) for c in group.columns]
     query = f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(cells)} "
     query += f"FROM {quote(f'{name}_split')}"
     views = (text, (f"{name}_split", split), (f"{name}_cells", query))
@@ -165,44 +139,79 @@ def _json_scan(name: str, group: FileGroup) -> InputScan:
 
 def json_views(name: str, columns: Sequence[InputColumn]) -> tuple[tuple[str, str], ...]:
     """The views on a table of lines and their origins, each line one JSON object."""
-    text = _text(name)
+    text = line_text(name, name)
+    return text, *json_cells(name, columns, text[0])
+
+
+def line_text(name: str, table: str, kept: Sequence[str] = ()) -> tuple[str, str]:
+    """The view with ``raw``, the line as a text that is safe for every function.
+
+    ``kept`` are further columns of ``table``, quoted.
+    """
+    # Flink's string functions read past the end of bytes that are not UTF-8; those with regular
+    # expressions first decode them, with U+FFFD for invalid bytes. Files from Windows end their
+    # lines with CR LF, and Flink splits at LF.
+    raw = once("REGEXP_REPLACE(`line`, '\\r++\\z', '')")
+    others = "".join(f", {column}" for column in kept)
+    return f"{name}_text", f"SELECT `line`, {raw} AS `raw`, `origin`{others} FROM {quote(table)}"
+
+
+def key_of_object(function: str, key: str) -> str:
+    """SQL of a JSON function applied to a key of the line."""
+    return f"{function}(`raw`, {json_path('$', key)})"
+
+
+def json_path(parent: str, key: str) -> str:
+    """The path of a key of an object, as an SQL literal."""
+    escaped = key.replace("\\", "\\\\").replace("'", "\\'")
+    return literal(f"lax {parent}['{escaped}']")
+
+
+def json_cells(
+    name: str,
+    columns: Sequence[InputColumn],
+    table: str,
+    kept: Sequence[str] = (),
+    cells: Sequence[str] = (),
+    *,
+    first: str | None = None,
+    last: str = "",
+    read: Callable[[str, str], str] = key_of_object,
+) -> tuple[tuple[str, str], ...]:
+    """The views from ``table``, the texts of JSON objects, to their cells.
+
+    ``cells`` are cells that are computed from ``kept``, further columns of ``table``; ``first``
+    and ``last`` are further cases of a text that cannot be split; without ``first``, blank lines
+    are skipped. ``read(function, key)`` is the SQL that applies JSON_VALUE or JSON_QUERY to a key.
+    """
     # Flink reads the first JSON value of a text and ignores the rest, unless it is in brackets
     all_of_it = "CONCAT('[', `raw`, ']')"
-    broken = (
-        f"CASE {_TOO_LONG}"
+    cases = (
+        f"CASE {_TOO_LONG}{first or ''}"
         f"WHEN `raw` IS NULL OR `raw` IS NOT JSON OBJECT OR {all_of_it} IS NOT JSON ARRAY "
         f"OR JSON_EXISTS({all_of_it}, 'lax $[1]') "
         f"THEN '{UNREADABLE}: not one JSON object' "
         f"WHEN {_BAD_ENCODING} THEN '{UNREADABLE}: not UTF-8' "
         f"WHEN {_HALF_CHARACTER} THEN '{UNREADABLE}: an escape \\ud800 to \\udfff without its "
-        "other half is no character' END"
+        f"other half is no character' {last}END"
     )
-    scalars, cells = [], []
+    others = "".join(f", {column}" for column in kept)
+    scalars, found = [], list(cells)
     for column in columns:
-        path = literal("lax $['" + column.field.replace("\\", "\\\\").replace("'", "\\'") + "']")
         value = quote(f"s_{column.name}")
         # the text of a scalar with all its digits
-        scalars.append(f"{once(f'JSON_VALUE(`raw`, {path})')} AS {value}")
+        scalars.append(f", {once(read('JSON_VALUE', column.field))} AS {value}")
         # objects and lists by their JSON; each function reads the whole line again
-        cell = f"CASE WHEN {value} IS NULL THEN JSON_QUERY(`raw`, {path}) ELSE {value} END"
-        cells.append(_cell(column, cell))
+        nested = read("JSON_QUERY", column.field)
+        found.append(cell(column, f"CASE WHEN {value} IS NULL THEN {nested} ELSE {value} END"))
     split = (
-        f"SELECT `raw`, `origin`, {once(broken)} AS `broken`, {', '.join(scalars)} "
-        f"FROM {quote(text[0])} WHERE `raw` IS NULL OR BTRIM(`raw`) <> ''"
+        f"SELECT `raw`, `origin`, {once(cases)} AS `broken`{others}{''.join(scalars)} "
+        f"FROM {quote(table)}"
     )
-    query = f"SELECT `raw`, `origin`, `broken`, {', '.join(cells)} FROM {quote(f'{name}_split')}"
-    return text, (f"{name}_split", split), (f"{name}_cells", query)
-
-
-def _text(name: str) -> tuple[str, str]:
-    """The view with ``raw``, the line as a text that is safe for every function.
-
-    Flink's string functions read past the end of bytes that are not UTF-8; those with regular
-    expressions first decode them, with U+FFFD for invalid bytes. Files from Windows end their
-    lines with CR LF, and Flink splits at LF.
-    """
-    raw = once("REGEXP_REPLACE(`line`, '\\r++\\z', '')")
-    return f"{name}_text", f"SELECT `line`, {raw} AS `raw`, `origin` FROM {quote(name)}"
+    if first is None:
+        split += " WHERE `raw` IS NULL OR BTRIM(`raw`) <> ''"
+    query = f"SELECT `raw`, `origin`, `broken`, {', '.join(found)} FROM {quote(f'{name}_split')}"
+    return (f"{name}_split", split), (f"{name}_cells", query)
 
 
 _BAD_ENCODING = "(`raw` LIKE '%\ufffd%' AND CAST(`line` AS BYTES) <> ENCODE(`line`, 'UTF-8'))"
@@ -230,7 +239,7 @@ def _parquet_scan(name: str, group: FileGroup) -> InputScan:
         f"{quote(_ORIGIN)} STRING NOT NULL METADATA FROM 'file.path') "
         f"WITH ({sql_options(options)})"
     )
-    cells = ", ".join(_cell(column, quote(column.field)) for column in group.columns)
+    cells = ", ".join(cell(column, quote(column.field)) for column in group.columns)
     nothing = "CAST(NULL AS STRING)"
     query = (
         f"SELECT {nothing} AS `raw`, {quote(_ORIGIN)} AS `origin`, "
@@ -243,7 +252,8 @@ _ORIGIN = "paimon_features origin"
 """A name that a column of a Parquet file is unlikely to have."""
 
 
-def _cell(column: InputColumn, expression: str) -> str:
+def cell(column: InputColumn, expression: str) -> str:
+    """SQL of a column's cell with its name, from the text in which it was found."""
     text = f"BTRIM({expression})" if column.bare else expression
     # a plain column may be repeated
     computed = text if text == quote(column.field) else once(text)

@@ -17,12 +17,13 @@ from paimon_features.flink.ingest import files as module
 from paimon_features.flink.ingest.files import IngestResult, ingest_files
 from paimon_features.flink.ingest.job import IngestProgress
 from paimon_features.flink.ingest.topic import ingest_kafka
-from paimon_features.flink.sql import ingest as statements
-from paimon_features.flink.sql.input_columns import KafkaTopic, json_columns
+from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.schema import Bool, Int64, String
+from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.windows import HOUR_MS
-from tests.flink.ingest.watched_folder import new_lake, watched_folder
+from tests.flink.ingest.click_source import new_lake
+from tests.kafka_topics import Topic
 
 pytestmark = pytest.mark.flink
 
@@ -108,21 +109,13 @@ def test_duplicates_within_and_across_files_and_runs_are_rejected(
     }  # fmt: skip
 
 
-Follow = Callable[[EventSource, Callable[[int], bool]], None]
+def send(topic: Topic, *rows: tuple[str | None, int, bool | None]) -> None:
+    topic.send(lines(*rows).encode().splitlines())
 
 
-@pytest.fixture
-def inbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(statements, "kafka_scan", watched_folder(tmp_path / "inbox"))
-    return tmp_path / "inbox"
-
-
-def send(inbox: Path, name: str, *rows: tuple[str | None, int, bool | None]) -> None:
-    (inbox.parent / name).write_text(lines(*rows))
-    (inbox.parent / name).rename(inbox / name)
-
-
-def follow(lake: Lake, source: EventSource, inbox: Path, done: Callable[[], bool]) -> None:
+def follow(
+    lake: Lake, source: EventSource, topic: Topic, folder: Path, done: Callable[[], bool]
+) -> None:
     """Run the stream until ``done``, then Ctrl-C."""
     deadline = time.monotonic() + 60
 
@@ -131,27 +124,37 @@ def follow(lake: Lake, source: EventSource, inbox: Path, done: Callable[[], bool
         if done():
             signal.raise_signal(signal.SIGINT)
 
-    topic = KafkaTopic("127.0.0.1:9092", "orders", "g", json_columns(source, {}))
+    columns = topic_columns(source, {})
     with pytest.raises(KeyboardInterrupt):
         ingest_kafka(
             lake,
             source,
-            topic,
-            state_dir=inbox.parent / "state",
+            KafkaTopic(topic.broker.address, topic.name, "g", columns),
+            state_dir=folder / "state",
             checkpoint_interval_ms=200,
             report=report,
         )
 
 
-def test_a_stream_keeps_ids_across_restarts_until_the_horizon(tmp_path: Path, inbox: Path) -> None:
-    lake = new_lake(tmp_path, ORDERS)
+@pytest.mark.kafka
+def test_a_stream_keeps_ids_across_restarts_until_the_horizon(
+    tmp_path: Path, kafka_broker: KafkaServer
+) -> None:
+    lake, topic = new_lake(tmp_path, ORDERS), Topic(kafka_broker, 2)
     rows = [(f"id{n % 400}", n, n % 3 == 0) for n in range(1000)]
     distinct = len({(i, gone) for i, _, gone in rows})
-    send(inbox, "1.jsonl", *rows)
-    follow(lake, ORDERS, inbox, lambda: len(kept(lake)) > 0)  # Ctrl-C after any checkpoint
+    send(topic, *rows)
+    follow(lake, ORDERS, topic, tmp_path, lambda: len(kept(lake)) > 0)  # after any checkpoint
     again = [(i, n + 1000, gone) for i, n, gone in rows]
-    send(inbox, "2.jsonl", *again, ("new", 5000, False))
-    follow(lake, ORDERS, inbox, lambda: sum(aside(lake).values()) + len(kept(lake)) == 2001)
+    send(topic, *again, ("new", 5000, False))
+    total = len(rows) + len(again) + 1
+    follow(
+        lake,
+        ORDERS,
+        topic,
+        tmp_path,
+        lambda: sum(aside(lake).values()) + len(kept(lake)) == total,
+    )
     numbers = kept(lake)
     assert len(numbers) == distinct + 1
     assert {reason for reason, _ in aside(lake)} == {"duplicate"}
@@ -161,6 +164,6 @@ def test_a_stream_keeps_ids_across_restarts_until_the_horizon(tmp_path: Path, in
     # the same stream with a tiny horizon: ids not seen within it are new
     hasty = replace(ORDERS, dedup_horizon="1s")
     time.sleep(1.1)
-    send(inbox, "3.jsonl", ("id0", 6000, True))
-    follow(lake, hasty, inbox, lambda: len(kept(lake)) == distinct + 2)
+    send(topic, ("id0", 6000, True))
+    follow(lake, hasty, topic, tmp_path, lambda: len(kept(lake)) == distinct + 2)
     assert kept(lake)[-1] == 6000

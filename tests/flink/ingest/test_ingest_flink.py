@@ -35,22 +35,21 @@ from paimon_features.errors import (
 from paimon_features.flink.environment import open_environment, register_lake
 from paimon_features.flink.ingest import job as module
 from paimon_features.flink.ingest.files import IngestResult, ingest_files
-from paimon_features.flink.ingest.job import OPTIONS, IngestJob, IngestProgress, explain, prepare
+from paimon_features.flink.ingest.job import OPTIONS, IngestJob, explain, prepare
 from paimon_features.flink.ingest.ledger import IngestLedger
-from paimon_features.flink.ingest.topic import checkpoint_folder, ingest_kafka
-from paimon_features.flink.sql import ingest as statements
 from paimon_features.flink.sql.ingest import IngestRun, file_statements, kafka_statements
-from paimon_features.flink.sql.input_columns import KafkaTopic, group_files, json_columns
+from paimon_features.flink.sql.input_columns import group_files
 from paimon_features.flink.sql.inputs import inspect_file
+from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.project import Project
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.release import release_due
 from paimon_features.windows import DAY_MS, MAX_TIME_MS
+from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.flink.ingest.ingest_inputs import NAMES, NOW_MS, SOURCE, TOO_LATE_MS, Outcome, write_all
 from tests.flink.ingest.reference_ingest import Bad
-from tests.flink.ingest.watched_folder import CLICKS, clicks, new_lake, watched_folder
 from tests.test_times import columns_of
 
 pytestmark = pytest.mark.flink
@@ -436,11 +435,10 @@ def test_each_group_of_files_is_read_once_for_both_tables(ingested: Ingested) ->
 
 @pytest.fixture
 def topic() -> KafkaTopic:
-    return KafkaTopic("127.0.0.1:9092", "clicks", "g", json_columns(CLICKS, {}))
+    return KafkaTopic("127.0.0.1:9092", "clicks", "g", topic_columns(CLICKS, {}))
 
 
 def test_flink_plans_the_sql_of_a_topic_with_one_scan(tmp_path: Path, topic: KafkaTopic) -> None:
-    # planned with Kafka's real connector, up to the plan: there is no broker here
     lake = new_lake(tmp_path)
     env = open_environment("streaming", 1, OPTIONS, state_dir=tmp_path / "state")
     register_lake(env, lake)
@@ -472,53 +470,3 @@ def test_a_statement_is_planned_in_the_thread_that_parsed_it_whatever_other_thre
         other.join()
     assert planned_by == parsed_by
     assert "TableSourceScan(" in plan
-
-
-def test_a_stream_resumes_exactly_once_from_its_last_checkpoint(
-    tmp_path: Path, topic: KafkaTopic, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # a watched folder instead of the topic: everything except the scan is as with Kafka
-    lake = new_lake(tmp_path)
-    inbox = tmp_path / "inbox"
-    monkeypatch.setattr(statements, "kafka_scan", watched_folder(inbox))
-    sent = 0
-
-    def send(count: int) -> None:
-        nonlocal sent
-        (tmp_path / "next").write_text(clicks(sent, count))
-        (tmp_path / "next").rename(inbox / f"{sent}.jsonl")
-        sent += count
-
-    def follow_until(rows: int) -> None:
-        deadline = time.monotonic() + 60
-
-        def report(progress: IngestProgress) -> None:
-            send(500)
-            assert time.monotonic() < deadline, progress
-            if read_arrow(lake, CLICKS.table, columns=["id"]).num_rows >= rows:
-                signal.raise_signal(signal.SIGINT)
-
-        with pytest.raises(KeyboardInterrupt):
-            ingest_kafka(
-                lake,
-                CLICKS,
-                topic,
-                state_dir=tmp_path / "state",
-                checkpoint_interval_ms=200,
-                report=report,
-            )
-
-    send(2_000)
-    follow_until(1)  # Ctrl-C cancels it, with rows after the last checkpoint
-    follow_until(sent)
-    found = ids(lake)
-    assert found == list(range(len(found)))
-    assert len(found) >= 2_500
-    rejects = read_arrow(lake, CLICKS.rejected_table).to_pylist()
-    assert sorted(int(row["raw"].split()[1]) for row in rejects) == found[::10]
-    now_ms = time.time_ns() // 1_000_000
-    assert all(abs(row["ingest_time_ms"] - now_ms) < 300_000 for row in rejects)
-
-    shutil.rmtree(checkpoint_folder(tmp_path / "state", CLICKS, "clicks"))
-    with pytest.raises(JobError, match="contains checkpoint .* there is none.*--restart"):
-        ingest_kafka(lake, CLICKS, topic, state_dir=tmp_path / "state")

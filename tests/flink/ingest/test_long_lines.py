@@ -19,7 +19,7 @@ from paimon_features.flink.sql.inputs import inspect_file
 from paimon_features.flink.sql.scans import CUT_LINE
 from paimon_features.tables import read_arrow
 from paimon_features.testing.sizes import every_seed
-from tests.flink.ingest.watched_folder import CLICKS, new_lake
+from tests.flink.ingest.click_source import CLICKS, new_lake
 
 LIMIT = 100
 

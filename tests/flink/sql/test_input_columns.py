@@ -13,13 +13,12 @@ import pytest
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.sql.input_columns import (
-    KafkaTopic,
     find_columns,
     group_files,
-    json_columns,
     parse_mapping,
 )
 from paimon_features.flink.sql.inputs import inspect_file
+from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.schema import Bytes, Float64, Int64, List, String
 
 SALES = EventSource(
@@ -115,7 +114,7 @@ def test_files_of_a_folder_with_equal_column_positions_are_one_scan(write: Write
 def test_an_unreadable_column_type_is_an_error_with_a_remedy(write: Write) -> None:
     lists = EventSource("s", schema={"v": List(Float64), "t": Int64}, event_time="t")
     with pytest.raises(ConfigurationError, match="EventWriter"):
-        json_columns(lists, {})
+        topic_columns(lists, {})
     raw = EventSource("s", schema={"v": Bytes, "t": Int64}, event_time="t")
     with pytest.raises(ConfigurationError, match="a.csv: column 'v'.*binary Parquet columns"):
         group_files([inspect_file(write("a.csv", "v,t\n"))], raw, {})
@@ -129,7 +128,7 @@ def test_a_mapping_is_read_with_equal_signs_in_the_files_name() -> None:
 
 
 def test_a_topic_requires_a_name_and_valid_addresses() -> None:
-    columns = json_columns(SALES, {"country": "Land"})
+    columns = topic_columns(SALES, {"country": "Land"})
     assert [c.field for c in columns] == ["customer_id", "unit_price", "Land", "at_ms"]
     KafkaTopic("a:9092,[::1]:9093", "clicks.v1-eu_2", "g", columns)
     for servers, topic, said in (

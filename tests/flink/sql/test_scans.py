@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.flink.sql.cells import TEXT, Physical
-from paimon_features.flink.sql.input_columns import FileGroup, InputColumn, KafkaTopic
+from paimon_features.flink.sql.input_columns import FileGroup, InputColumn
 from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.flink.sql.kafka import KafkaTopic, kafka_scan
 from paimon_features.flink.sql.scans import (
     _java_literal,
     file_scan,
-    kafka_scan,
     raw_text,
     sql_options,
 )
@@ -79,7 +79,7 @@ def test_a_topic_is_read_from_the_groups_offsets_or_else_from_its_beginning() ->
         "'properties.group.id' = 'g''1'",
         "'scan.startup.mode' = 'group-offsets'",
         "'properties.auto.offset.reset' = 'earliest'",
-        "'format' = 'raw'",
+        "'value.format' = 'raw'",
     ):
         assert option in scan.table
     # the origin of a rejected row: topic/partition@offset

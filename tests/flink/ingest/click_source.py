@@ -1,14 +1,11 @@
-"""A watched folder instead of a Kafka topic: everything except the scan is as with Kafka."""
+"""A source of clicks, its tables and its events."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 from paimon_features.definitions import EventSource
-from paimon_features.flink.sql.input_columns import KafkaTopic
-from paimon_features.flink.sql.scans import InputScan, json_views
 from paimon_features.schema import Int64, String
 from paimon_features.tables import Lake
 from paimon_features.tables.specs import events_spec, rejected_spec
@@ -34,21 +31,3 @@ def clicks(first: int, count: int) -> str:
         if number % 10 == 0:
             lines.append(f"broken {number}")
     return "\n".join(lines) + "\n"
-
-
-def watched_folder(inbox: Path) -> Callable[[str, KafkaTopic], InputScan]:
-    """Replaces ``kafka_scan``: the lines of files as they are added to ``inbox``.
-
-    Flink keeps in its checkpoints which of them were read, and how far, as it does with offsets.
-    """
-    inbox.mkdir()
-
-    def scan(name: str, topic: KafkaTopic) -> InputScan:
-        table = (
-            f"CREATE TEMPORARY TABLE `{name}` (`line` STRING, `origin` STRING NOT NULL METADATA "
-            f"FROM 'file.path') WITH ('connector' = 'filesystem', 'path' = 'file://{inbox}', "
-            "'format' = 'raw', 'source.monitor-interval' = '100 ms')"
-        )
-        return InputScan(table, json_views(name, topic.columns))
-
-    return scan

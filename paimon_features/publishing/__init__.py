@@ -1,0 +1,8 @@
+"""Fresh features as messages to Kafka: one for each entity whose tiles have changed."""
+
+from __future__ import annotations
+
+from paimon_features.publishing.kafka_sink import KafkaSink
+from paimon_features.publishing.publisher import FeaturePublisher, Message, PublishProgress, Sink
+
+__all__ = ["FeaturePublisher", "KafkaSink", "Message", "PublishProgress", "Sink"]

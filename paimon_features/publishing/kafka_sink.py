@@ -1,0 +1,142 @@
+"""Messages to a Kafka topic; the only importer of confluent_kafka."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from paimon_features.errors import MissingExtraError, PublishError
+from paimon_features.kafka_settings import KafkaSettings
+from paimon_features.publishing.publisher import Message
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+TIMEOUT_S = 60.0
+CONNECT_S = 15.0
+_LOG = logging.getLogger(__name__)
+_FINAL = (-169, -181)
+"""Codes of librdkafka for a refused login and for TLS: they do not pass by themselves."""
+
+
+class KafkaSink:
+    """A topic, written by an idempotent producer; a context manager.
+
+    Messages with one key are in one partition, in the order in which they were sent.
+
+    Raises
+    ------
+    MissingExtraError
+        If confluent-kafka is not installed.
+    PublishError
+        If the brokers are not reached, refuse the login, or have no such topic.
+    """
+
+    def __init__(self, settings: KafkaSettings, brokers: str, topic: str) -> None:
+        try:
+            from confluent_kafka import KafkaException, Producer
+        except ImportError as error:
+            raise MissingExtraError.of("confluent-kafka", "kafka", "publishing features") from error
+        self._where = f"topic {topic!r} of {brokers}"
+        self._topic = topic
+        self._failures: list[Any] = []
+        self._producer = Producer(
+            {
+                **client_settings(settings),
+                "bootstrap.servers": brokers,
+                "enable.idempotence": True,
+                "delivery.timeout.ms": int(TIMEOUT_S * 1_000),
+                "linger.ms": 5,
+                "error_cb": self._failed,
+            },
+            # else librdkafka writes every attempt to standard error
+            logger=_LOG,
+        )
+        deadline = time.monotonic() + CONNECT_S
+        while True:
+            self._producer.poll(0)  # reports errors
+            try:
+                found = self._producer.list_topics(topic, timeout=1.0).topics[topic]
+                break
+            except KafkaException as error:
+                cause = self._failures[-1] if self._failures else error.args[0]
+                if cause.code() in _FINAL or time.monotonic() > deadline:
+                    self.close()
+                    raise PublishError(f"{self._where}: {cause.str()}") from None
+        if found.error is not None:
+            self.close()
+            raise PublishError(f"{self._where}: {found.error.str()}; create the topic first")
+
+    def send(self, messages: Sequence[Message]) -> None:
+        """Write messages; at return every one of them is in the topic.
+
+        Raises
+        ------
+        PublishError
+            If one could not be written within a minute.
+        """
+        refused: list[Any] = []
+
+        def delivered(error: Any, message: Any) -> None:
+            if error is not None:
+                refused.append(error)
+
+        for message in messages:
+            while True:
+                try:
+                    self._producer.produce(
+                        self._topic, key=message.key, value=message.value, on_delivery=delivered
+                    )
+                    break
+                except BufferError:  # full: wait for deliveries
+                    self._producer.poll(0.1)
+            self._producer.poll(0)
+        left = self._producer.flush(TIMEOUT_S + 5.0)
+        if refused or left:
+            cause = refused[0].str() if refused else "no answer"
+            raise PublishError(
+                f"{self._where}: {len(refused) + left} of {len(messages)} messages were not "
+                f"written: {cause}; the next run sends them again"
+            )
+
+    def close(self) -> None:
+        """Drop what was not written; nothing, unless ``send`` has failed."""
+        self._producer.purge()
+        self._producer.flush(1.0)
+
+    def __enter__(self) -> KafkaSink:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _failed(self, error: Any) -> None:
+        self._failures.append(error)
+
+
+def client_settings(settings: KafkaSettings) -> dict[str, str]:
+    """The security settings in the words of librdkafka.
+
+    >>> client_settings(KafkaSettings(user="u", password="p"))["security.protocol"]
+    'SASL_PLAINTEXT'
+    """
+    found: dict[str, str] = {"security.protocol": settings.protocol}
+    for name, path in (
+        ("ssl.ca.location", settings.tls_ca),
+        ("ssl.certificate.location", settings.tls_cert),
+        ("ssl.key.location", settings.tls_key),
+    ):
+        if path is not None:
+            found[name] = str(path)
+    if settings.user is not None and settings.password is not None:
+        found["sasl.mechanisms"] = settings.mechanism
+        found["sasl.username"] = settings.user
+        found["sasl.password"] = settings.password
+    return found
