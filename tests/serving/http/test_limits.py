@@ -66,7 +66,13 @@ def test_a_client_that_goes_within_its_body_gets_no_reply_and_a_line(client: Any
         async def send(message: Any) -> None:
             sent.append(message)
 
-        scope = {"type": "http", "method": "POST", "path": "/get-online-features", "headers": []}
+        scope = {
+            "type": "http",
+            "http_version": "1.0",
+            "method": "POST",
+            "path": "/get-online-features",
+            "headers": [],
+        }
         await client.app(scope, receive, send)
         return sent
 
