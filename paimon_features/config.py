@@ -37,7 +37,7 @@ class ServeConfig:
     ``max_values``; a text among its entity keys and request inputs has at most ``max_text_bytes``
     in UTF-8. A worker takes on ``max_concurrent`` requests at once, and none that would
     wait for longer than ``max_wait_ms``. Requests for other names than ``hosts`` are rejected
-    (see ``serving.http.hosts``). It has at most ``max_connections`` connections and keeps
+    (see ``host_names``). It has at most ``max_connections`` connections and keeps
     at most ``max_buffered_bytes`` of requests and unread replies in memory. A head and a body
     have to be complete within ``head_timeout_ms`` and ``body_timeout_ms``, a reply has to be read
     within ``reply_timeout_ms`` and the time of its bytes at 64 KB/s, and a connection without
