@@ -14,7 +14,7 @@ from paimon_features.config import find_root, read_config
 from paimon_features.definitions import load_definitions
 from paimon_features.deploy import (
     DeploySettings,
-    IterationProgram,
+    IterationDeployment,
     Manifests,
     Topic,
     read_project_files,
@@ -171,7 +171,7 @@ def render(
     definitions = load_definitions(config.definitions)
     chosen = DeploySettings(
         topics=tuple(map(Topic.parse, kafka)),
-        iterations=tuple(map(IterationProgram.parse, iterate)),
+        iterations=tuple(map(IterationDeployment.parse, iterate)),
         **settings,  # type: ignore[arg-type]
     )
     programs = [one.file for one in chosen.iterations if one.file is not None]

@@ -7,12 +7,12 @@ text. The same project and settings result in the same bytes.
 from paimon_features.deploy.checks import check_project
 from paimon_features.deploy.manifests import Manifests, render
 from paimon_features.deploy.project_files import read_project_files
-from paimon_features.deploy.settings import DeploySettings, IterationProgram, Topic
+from paimon_features.deploy.settings import DeploySettings, IterationDeployment, Topic
 from paimon_features.deploy.yaml_text import to_yaml
 
 __all__ = [
     "DeploySettings",
-    "IterationProgram",
+    "IterationDeployment",
     "Manifests",
     "Topic",
     "check_project",

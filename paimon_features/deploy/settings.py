@@ -52,18 +52,18 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class IterationProgram:
+class IterationDeployment:
     """A program of iterations, as ``jobs iterate`` takes it; ``name`` names its job."""
 
     name: str
     program: str
 
     @classmethod
-    def parse(cls, text: str) -> IterationProgram:
+    def parse(cls, text: str) -> IterationDeployment:
         """Parse ``NAME=FILE.py:FUNCTION``.
 
-        >>> IterationProgram.parse("train=train.py:build")
-        IterationProgram(name='train', program='train.py:build')
+        >>> IterationDeployment.parse("train=train.py:build")
+        IterationDeployment(name='train', program='train.py:build')
 
         Raises
         ------
@@ -112,7 +112,7 @@ class DeploySettings:
     shards: int = 1
     slots: int = 2
     topics: tuple[Topic, ...] = ()
-    iterations: tuple[IterationProgram, ...] = ()
+    iterations: tuple[IterationDeployment, ...] = ()
     flink_service_account: str = "flink"
     operator_namespace: str = "flink-operator"
     monitoring_namespace: str = "monitoring"

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 from paimon_features.publishing.kafka_sink import KafkaSink
-from paimon_features.publishing.publisher import FeaturePublisher, Message, PublishProgress, Sink
+from paimon_features.publishing.publisher import (
+    FeatureMessage,
+    FeaturePublisher,
+    PublishProgress,
+    Sink,
+)
 
-__all__ = ["FeaturePublisher", "KafkaSink", "Message", "PublishProgress", "Sink"]
+__all__ = ["FeatureMessage", "FeaturePublisher", "KafkaSink", "PublishProgress", "Sink"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from paimon_features.errors import MissingExtraError, PublishError
 from paimon_features.kafka_settings import KafkaSettings
-from paimon_features.publishing.publisher import Message
+from paimon_features.publishing.publisher import FeatureMessage
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -69,7 +69,7 @@ class KafkaSink:
             self.close()
             raise PublishError(f"{self._where}: {found.error.str()}; create the topic first")
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send(self, messages: Sequence[FeatureMessage]) -> None:
         """Write messages; at return every one of them is in the topic.
 
         Raises

@@ -39,7 +39,7 @@ BATCH_ENTITIES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class FeatureMessage:
     """A message of one entity; without a value it says that the entity has no features any more."""
 
     key: bytes
@@ -49,7 +49,7 @@ class Message:
 class Sink(Protocol):
     """Where messages go. At the return of ``send`` they are durable, else it raises."""
 
-    def send(self, messages: Sequence[Message]) -> None: ...
+    def send(self, messages: Sequence[FeatureMessage]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +195,9 @@ class FeaturePublisher:
             sent += len(messages)
         return sent
 
-    def _messages(self, record: GenerationRecord, response: OnlineResponse) -> Iterator[Message]:
+    def _messages(
+        self, record: GenerationRecord, response: OnlineResponse
+    ) -> Iterator[FeatureMessage]:
         import msgspec
 
         applied = response.freshness[self.view.name].applied_snapshot
@@ -205,7 +207,7 @@ class FeaturePublisher:
             key = msgspec.json.encode(entity)
             by_feature = {name: values[number] for name, values in statuses.items()}
             if set(by_feature.values()) == {"MISSING"}:
-                yield Message(key, None)
+                yield FeatureMessage(key, None)
                 continue
             body = {
                 "entity": entity,
@@ -215,7 +217,7 @@ class FeaturePublisher:
                 "table": record.table,
                 "snapshot": applied,
             }
-            yield Message(key, msgspec.json.encode(body))
+            yield FeatureMessage(key, msgspec.json.encode(body))
 
 
 def _distinct(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:

@@ -18,7 +18,7 @@ from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.online import OnlineStore, open_store
 from paimon_features.oracle.features import answer
 from paimon_features.project import Project
-from paimon_features.publishing import FeaturePublisher, KafkaSink, Message, Sink, publisher
+from paimon_features.publishing import FeatureMessage, FeaturePublisher, KafkaSink, Sink, publisher
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables.consumers import consumers
@@ -144,7 +144,7 @@ class CrashingSink:
     def __init__(self, sink: Sink, crash_at: int, after: bool) -> None:
         self.sink, self.left, self.after = sink, crash_at, after
 
-    def send(self, messages: Sequence[Message]) -> None:
+    def send(self, messages: Sequence[FeatureMessage]) -> None:
         self.left -= 1
         if self.left < 0 and not self.after:
             raise Crash
@@ -195,7 +195,7 @@ def test_errors_say_where_and_why_and_show_no_password(
         tls_key=folder / "client.key", user=OTHER_USER, mechanism="PLAIN", password=OTHER_PASSWORD,
     )  # fmt: skip
     with KafkaSink(right, kafka_broker.secure_address, topic.name) as sink:
-        sink.send([Message(b'{"user":1}', b"{}")])
+        sink.send([FeatureMessage(b'{"user":1}', b"{}")])
     assert current(topic) == {1: {}}
 
 
