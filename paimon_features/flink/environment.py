@@ -141,14 +141,12 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
     JobError
         If Paimon's catalog cannot be opened.
     ConfigurationError
-        For a remote warehouse: its options are not passed to Flink.
+        For a remote warehouse that Flink cannot open.
     """
-    lake.require_folder("a Flink job")
+    options = {"type": "paimon", "warehouse": lake.warehouse, **lake.flink_options()}
+    given = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in options.items())
     with flink_errors(f"opening the lake {lake.warehouse}"):
-        env.execute_sql(
-            f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ('type' = 'paimon', "
-            f"'warehouse' = {literal(lake.warehouse)})"
-        )
+        env.execute_sql(f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ({given})")
         env.use_catalog(catalog)
         env.use_database(lake.database)
     return catalog

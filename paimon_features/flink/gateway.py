@@ -38,6 +38,7 @@ from typing import Any
 from paimon_features.errors import JobError, MissingExtraError
 from paimon_features.setup import class_path, find_java_home
 from paimon_features.setup.cache import cache_root
+from paimon_features.setup.jars import needed_groups
 
 JAR_GROUPS = ("flink", "kafka", "parquet")
 """The jar groups on the class path of client and cluster."""
@@ -254,7 +255,7 @@ def flink_environment() -> dict[str, str]:
     for name in ("FLINK_HOME", "FLINK_CONF_DIR", "FLINK_LIB_DIR", "FLINK_OPT_DIR"):
         environment.pop(name, None)
     own = environment.get("HADOOP_CLASSPATH", "")
-    jars = class_path(JAR_GROUPS)
+    jars = class_path(needed_groups(JAR_GROUPS))
     environment["HADOOP_CLASSPATH"] = os.pathsep.join(filter(None, [jars, own]))
     environment["JAVA_HOME"] = str(find_java_home())
     scripts = str(Path(sys.executable).parent)

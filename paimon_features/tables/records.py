@@ -15,13 +15,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from paimon_features.errors import RecordLostError
 from paimon_features.tables.catalog import SIDE_FOLDER, Lake
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.side_files import read_json, write_json
+from paimon_features.tables.storage.object_path import SidePath
 
 _REMOVALS_OF = "removals-of."
 """The name of the marks of removals, which the catalog writes; they survive their table."""
@@ -80,7 +80,7 @@ class Record:
     table: str | None
 
     @property
-    def path(self) -> Path:
+    def path(self) -> SidePath:
         return self.lake.side_folder / self.kind / self.file
 
     def exists(self) -> bool:

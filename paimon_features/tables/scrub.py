@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,6 +27,7 @@ from paimon_features.tables.deltas import raw_snapshot
 from paimon_features.tables.metadata_damage import check_rows, metadata_damage
 from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids, tagged
 from paimon_features.tables.storage import VerifiedParquetFile, damage_of, damaged
+from paimon_features.tables.storage.object_path import SidePath
 
 _PLAIN = (bool, int, str, bytes)
 """Values of keys that pypaimon and Arrow return as the same type."""
@@ -90,7 +91,8 @@ def scrub_table(
 def scrub_side_folder(lake: Lake) -> list[Damage]:
     """The JSON records next to the tables that cannot be parsed."""
     found = []
-    for path in sorted(lake.side_folder.rglob("*.json")):
+    paths: Iterable[SidePath] = lake.side_folder.rglob("*.json")
+    for path in sorted(paths, key=str):
         try:
             json.loads(path.read_text("utf-8"))
         except FileNotFoundError:
