@@ -10,7 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
-from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway, started_by_flink
+from paimon_features.flink.gateway import (
+    DEFAULT_HEAP,
+    check_jars,
+    start_gateway,
+    started_by_flink,
+)
 from paimon_features.interrupts import interruptible
 from paimon_features.ports import free_ports
 from paimon_features.tables import Lake
@@ -143,6 +148,7 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
     ConfigurationError
         For a remote warehouse that Flink cannot open.
     """
+    check_jars(lake.warehouse)
     options = {"type": "paimon", "warehouse": lake.warehouse, **lake.flink_options()}
     given = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in options.items())
     with flink_errors(f"opening the lake {lake.warehouse}"):

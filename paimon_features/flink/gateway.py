@@ -38,7 +38,7 @@ from typing import Any
 from paimon_features.errors import JobError, MissingExtraError
 from paimon_features.setup import class_path, find_java_home
 from paimon_features.setup.cache import cache_root
-from paimon_features.setup.jars import needed_groups
+from paimon_features.setup.jars import jars_for, needed_groups
 
 JAR_GROUPS = ("flink", "kafka", "parquet")
 """The jar groups on the class path of client and cluster."""
@@ -74,6 +74,8 @@ appender.file.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %-60c %x - %m%n
 
 _lock = threading.Lock()
 _running: Gateway | HostGateway | None = None
+_groups: set[str] | None = None
+"""The groups of jars on the class path of this process's JVM."""
 
 
 class ThreadConnections:
@@ -175,6 +177,16 @@ class Gateway:
                 self.last_lines.append(line.decode("utf-8", "replace").rstrip())
 
 
+def check_jars(warehouse: str) -> None:
+    """Raise JobError if this process's JVM was started before it was known to need some jars."""
+    lacking = set(jars_for(warehouse)) - (_groups or set())
+    if lacking and isinstance(_running, Gateway):
+        raise JobError(
+            f"the JVM of this process was started without the jars of group {min(lacking)!r}, "
+            f"which the warehouse {warehouse!r} needs: open the lake before the first Flink job"
+        )
+
+
 def started_by_flink() -> bool:
     """Whether Flink runs this program (``flink run -py``, application mode), as its client."""
     return HOST_PORT in os.environ
@@ -199,7 +211,7 @@ def start_gateway(
     JobError
         If the JVM does not start, or has ended since (a process cannot start a second one).
     """
-    global _running
+    global _running, _groups
     with _lock:
         if _running is not None:
             if isinstance(_running, Gateway) and _running.ended:
@@ -216,6 +228,7 @@ def start_gateway(
             _bind_connections(java_gateway.get_gateway())
             _running = HostGateway()
             return _running
+        _groups = set(needed_groups(JAR_GROUPS))
         compilers = SHORT_LIVED if short_lived else COMPILE_LATER
         _running = _start(log_folder(state_dir), heap, compilers)
         atexit.register(_running.stop)
