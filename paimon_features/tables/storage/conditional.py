@@ -275,7 +275,7 @@ def _client(address: str, settings: Mapping[str, str], attempts: int) -> Any:
         from obstore.store import S3Store
     except ImportError:
         raise MissingExtraError.of(
-            "obstore", "s3", f"writing to the warehouse {address!r}"
+            "obstore", "s3", f"using the records and leases of the warehouse {address!r}"
         ) from None
     parts = urlsplit(address)
     arguments = s3_arguments(address, settings)
