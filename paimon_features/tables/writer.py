@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.definitions.source import EventSource
-from paimon_features.errors import TableError, UnknownNameError
+from paimon_features.errors import PaimonFeaturesError, TableError, UnknownNameError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.checksums import complete_files
 from paimon_features.tables.duplicates import duplicates, identity_columns
@@ -142,7 +142,8 @@ def _committed(
     except Exception as error:
         # an error after the snapshot was published is not a failure: check before raising
         if _find(lake, name, user, identifier, after) is None:
-            _check_not_preceded(lake, name, after, error)
+            if not isinstance(error, PaimonFeaturesError):
+                _check_not_preceded(lake, name, after, error)
             raise
     found = _find(lake, name, user, identifier, after)
     if found is None:
