@@ -94,7 +94,8 @@ class ProjectConfig:
     flink: FlinkConfig
     state_dir: Path
     serve: ServeConfig = field(default_factory=ServeConfig)
-    lake_options: Mapping[str, str] = field(default_factory=dict)
+    # may contain keys, so it is not printed
+    lake_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     side_folder: Path | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
 

@@ -21,6 +21,7 @@
     │   ├── RecordLostError                   a record next to the tables is missing
     │   ├── DamagedFileError                  a file of the warehouse is not what was written
     │   ├── StorageWriteError                 the file system refused a write: it is full, say
+    │   ├── StoreUnreachableError (OSError)   the object store does not reply, or only with errors
     │   ├── HandoverError                     the snapshot at which a stream must start is gone
     │   └── SnapshotExpiredError (LookupError) a requested snapshot is gone
     ├── JobError (RuntimeError)               a Flink job failed or cannot be reached
@@ -156,6 +157,10 @@ class DamagedFileError(TableError):
 
 class StorageWriteError(TableError):
     """The file system refused a write (full disk, quota, rights). Nothing was committed."""
+
+
+class StoreUnreachableError(TableError, OSError):
+    """The object store of a warehouse does not reply, or only with errors that may pass."""
 
 
 class HandoverError(TableError):

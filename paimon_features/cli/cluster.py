@@ -13,6 +13,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.project import Project
+from paimon_features.setup.jars import need_jars
 
 if TYPE_CHECKING:
     from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager
@@ -157,7 +158,9 @@ def run_(
 
     size = {"jobmanager": "job_manager_mb", "taskmanager": "task_manager_mb"}[manager]
     sizes = {} if memory_mb is None else {size: memory_mb}
-    state_dir = Project.open(path).config.state_dir
+    config = Project.open(path).config
+    need_jars(config.warehouse)
+    state_dir = config.state_dir
     shape = ClusterShape(slots=slots, **sizes)
     run_manager(
         manager,
@@ -232,7 +235,9 @@ def application(
 def _local_cluster(path: str) -> LocalCluster:
     from paimon_features.flink.cluster import LocalCluster
 
-    return LocalCluster(Project.open(path).config.state_dir)
+    config = Project.open(path).config
+    need_jars(config.warehouse)
+    return LocalCluster(config.state_dir)
 
 
 def _show(found: ClusterStatus, as_json: bool) -> None:

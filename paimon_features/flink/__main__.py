@@ -9,9 +9,16 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
+from pathlib import Path
 
+from paimon_features.config import find_root, read_config
+from paimon_features.errors import ConfigurationError
 from paimon_features.flink.gateway import flink_environment, flink_home
+from paimon_features.setup.jars import need_jars
 
 if __name__ == "__main__":
+    with suppress(ConfigurationError):  # the jars that the warehouse of this folder's project needs
+        need_jars(read_config(find_root(Path("."))).warehouse)
     command = ["bash", str(flink_home() / "bin" / "flink"), *sys.argv[1:]]
     os.execvpe("bash", command, flink_environment())

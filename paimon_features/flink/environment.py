@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
-from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway, started_by_flink
+from paimon_features.flink.gateway import (
+    DEFAULT_HEAP,
+    check_jars,
+    start_gateway,
+    started_by_flink,
+)
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.interrupts import interruptible
 from paimon_features.ports import free_ports
@@ -203,14 +208,13 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
     JobError
         If Paimon's catalog cannot be opened.
     ConfigurationError
-        For a remote warehouse: its options are not passed to Flink.
+        For a remote warehouse that Flink cannot open.
     """
-    lake.require_folder("a Flink job")
+    check_jars(lake.warehouse)
+    options = {"type": "paimon", "warehouse": lake.warehouse, **lake.flink_options()}
+    given = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in options.items())
     with flink_errors(f"opening the lake {lake.warehouse}"):
-        env.execute_sql(
-            f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ('type' = 'paimon', "
-            f"'warehouse' = {literal(lake.warehouse)})"
-        )
+        env.execute_sql(f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ({given})")
         env.use_catalog(catalog)
         env.use_database(lake.database)
     return catalog

@@ -40,6 +40,7 @@ from paimon_features.errors import JobError, MissingExtraError
 from paimon_features.flink.jvm_watchdog import JvmWatchdog
 from paimon_features.setup import class_path, find_java_home
 from paimon_features.setup.cache import cache_root
+from paimon_features.setup.jars import jars_for, needed_groups
 
 JAR_GROUPS = ("flink", "kafka", "parquet")
 """The jar groups on the class path of client and cluster."""
@@ -75,6 +76,8 @@ appender.file.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %-60c %x - %m%n
 
 _lock = threading.Lock()
 _running: Gateway | HostGateway | None = None
+_groups: set[str] | None = None
+"""The groups of jars on the class path of this process's JVM."""
 
 
 class ThreadConnections:
@@ -179,6 +182,16 @@ class Gateway:
         self._watchdog.close()  # it has ended: its number may become another process's
 
 
+def check_jars(warehouse: str) -> None:
+    """Raise JobError if this process's JVM was started before it was known to need some jars."""
+    lacking = set(jars_for(warehouse)) - (_groups or set())
+    if lacking and isinstance(_running, Gateway):
+        raise JobError(
+            f"the JVM of this process was started without the jars of group {min(lacking)!r}, "
+            f"which the warehouse {warehouse!r} needs: open the lake before the first Flink job"
+        )
+
+
 def started_by_flink() -> bool:
     """Whether Flink runs this program (``flink run -py``, application mode), as its client."""
     return HOST_PORT in os.environ
@@ -203,7 +216,7 @@ def start_gateway(
     JobError
         If the JVM does not start, or has ended since (a process cannot start a second one).
     """
-    global _running
+    global _running, _groups
     with _lock:
         if _running is not None:
             if isinstance(_running, Gateway) and _running.ended:
@@ -220,6 +233,7 @@ def start_gateway(
             _bind_connections(java_gateway.get_gateway())
             _running = HostGateway()
             return _running
+        _groups = set(needed_groups(JAR_GROUPS))
         compilers = SHORT_LIVED if short_lived else COMPILE_LATER
         _running = _start(log_folder(state_dir), heap, compilers)
         atexit.register(_running.stop)
@@ -259,7 +273,7 @@ def flink_environment() -> dict[str, str]:
     for name in ("FLINK_HOME", "FLINK_CONF_DIR", "FLINK_LIB_DIR", "FLINK_OPT_DIR"):
         environment.pop(name, None)
     own = environment.get("HADOOP_CLASSPATH", "")
-    jars = class_path(JAR_GROUPS)
+    jars = class_path(needed_groups(JAR_GROUPS))
     environment["HADOOP_CLASSPATH"] = os.pathsep.join(filter(None, [jars, own]))
     environment["JAVA_HOME"] = str(find_java_home())
     scripts = str(Path(sys.executable).parent)

@@ -110,7 +110,7 @@ def _groups(
     """What to read one after another: (something for FROM, events, of several days)."""
     table = view.source.table
     files = live_files(lake, table, snapshot_id)
-    if all(file.path.endswith(".parquet") for file in files):
+    if not lake.storage.is_remote and all(file.path.endswith(".parquet") for file in files):
         for group in _by_day(files):
             verify_files(group, event_columns(view))
             days = {file.partition.get(EVENT_DAY) for file in group}
@@ -120,7 +120,8 @@ def _groups(
                 len(days) > 1 or None in days,
             )
         return
-    # another file format: pypaimon reads it, and DuckDB may spill what it is given
+    # another file format, or files of an object store, for which DuckDB needs an extension that is
+    # no package: pypaimon reads them, and DuckDB may spill what it is given
     batches = iter_batches(lake, table, event_columns(view), ref_of(lake, table, snapshot_id))
     schema = pa.schema([lake.schema(table).field(name) for name in event_columns(view)])
     engine.load("events", pa.RecordBatchReader.from_batches(schema, batches))

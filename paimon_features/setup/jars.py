@@ -148,6 +148,28 @@ def fetch_jar_details(
         ) from error
 
 
+_needed: set[str] = set()
+
+
+def need_jars(warehouse: str) -> None:
+    """Note that the JVMs that this process starts from now on read a warehouse.
+
+    >>> jars_for("s3://bucket/lake")
+    ('s3',)
+    """
+    _needed.update(jars_for(warehouse))
+
+
+def jars_for(warehouse: str) -> tuple[str, ...]:
+    """The groups of jars for a warehouse's address, in addition to those of every job."""
+    return ("s3",) if warehouse.partition("://")[0] in ("s3", "s3a") else ()
+
+
+def needed_groups(groups: Iterable[str]) -> tuple[str, ...]:
+    """These groups, and those that were noted."""
+    return (*groups, *sorted(_needed))
+
+
 def class_path(groups: Collection[str] = ("flink",), cache_dir: Path | None = None) -> str:
     """Return the jars of these groups as a class path for ``HADOOP_CLASSPATH``; download if
     missing.

@@ -28,12 +28,15 @@ from paimon_features.tables import removals, side_format
 from paimon_features.tables.checksums import write_checksums
 from paimon_features.tables.claims import held
 from paimon_features.tables.ddl import arrow_schema, paimon_schema, paimon_schema_like
-from paimon_features.tables.files import locked
 from paimon_features.tables.metadata_damage import metadata_damage
 from paimon_features.tables.removals import Removal
 from paimon_features.tables.sealed_json import seal, stored_document
+from paimon_features.tables.side_files import locked
 from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
 from paimon_features.tables.storage import LocalStorage, RemoteStorage, Storage
+from paimon_features.tables.storage.commit_guard import guarding
+from paimon_features.tables.storage.filesystems import paimon_options
+from paimon_features.tables.storage.object_path import ObjectPath, SidePath
 from paimon_features.tables.storage.opening import open_remote, remote_catalog
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.typed_json import mapping
@@ -56,8 +59,12 @@ _DEFAULT = "default-aggregate-function"
 _FIXED_OPTIONS = ("bucket", "bucket-key", "merge-engine", "changelog-producer")
 
 
-_PYTHON_ROUTES = {name: "false" for name in _READ_OPTIONS if name.endswith("enabled")}
-"""For remote warehouses: the native routes use other file systems and settings."""
+_REMOTE_OPTIONS = {
+    **{name: "false" for name in _READ_OPTIONS if name.endswith("enabled")},
+    "commit.max-retries": "0",
+}
+"""For remote warehouses: the native routes use other file systems and settings, and a commit that
+another one has preceded is not repeated (see ``commit_guard``)."""
 
 
 class Lake:
@@ -66,9 +73,10 @@ class Lake:
     Opening is cheap (pypaimon, whose import takes two seconds, is loaded with the first table).
     Safe to use from several threads and processes.
 
-    Leases, commit locks and generation records are files that need file locks. They are inside
-    the warehouse if it is a folder. A remote warehouse can be read without them; writing to it
-    requires a folder for them that all writers share (``side_folder``).
+    Leases, commit locks and generation records are inside the warehouse, in ``_paimon_features``:
+    files with file locks in a folder, objects of conditional puts in an object store (S3, OSS). Any
+    other remote warehouse can be read without them; writing to it requires a folder for them that
+    all writers share (``side_folder``).
     """
 
     def __init__(
@@ -114,8 +122,8 @@ class Lake:
         filesystem
             A file system of pyarrow or fsspec to use instead, for any other URI.
         side_folder
-            The folder of leases and commit locks, for writing to a remote warehouse; all
-            writers must use the same one. A local warehouse contains its own.
+            A folder for leases, locks and records in place of the warehouse's own, for a remote
+            warehouse without conditional puts; all writers must use the same one.
 
         Raises
         ------
@@ -146,6 +154,10 @@ class Lake:
             side_format.check(side)
         return cls(address, database, storage, side)
 
+    def of_database(self, database: str) -> Lake:
+        """The same warehouse with another database, which exists."""
+        return Lake(self.warehouse, database, self.storage, self._side_folder)
+
     @cached_property
     def catalog(self) -> Any:
         """pypaimon's catalog of the warehouse."""
@@ -155,32 +167,45 @@ class Lake:
             return remote_catalog(self.warehouse, self.storage)
         return CatalogFactory.create({"warehouse": self.warehouse})
 
-    def require_folder(self, what: str) -> None:
-        """Raise ConfigurationError if the warehouse is remote, which ``what`` does not support."""
-        if self.storage.is_remote:
-            raise ConfigurationError(
-                f"{what} requires a local warehouse, but {self.warehouse!r} is remote: run "
-                "it where the warehouse is mounted; reading and appending work remotely"
-            )
-
     @property
-    def side_folder(self) -> Path:
+    def side_folder(self) -> SidePath:
         """The folder of leases, generation records and locks, next to the databases.
 
         Raises
         ------
         TableError
-            For a remote warehouse that was opened without one, which is read-only.
+            For a remote warehouse that has no conditional puts and was opened without one: it is
+            read-only.
         """
         if not self.storage.is_remote:
             return Path(self.warehouse) / SIDE_FOLDER
-        if self._side_folder is None:
-            raise TableError(
-                f"warehouse {self.warehouse!r} is read-only: commits and leases require file "
-                "locks, which it does not support. Lake.open(..., side_folder=PATH) sets a folder "
-                "for them, which all writers to this warehouse must share"
+        if self._side_folder is not None:
+            return self._side_folder
+        if isinstance(self.storage, RemoteStorage) and self.storage.conditional is not None:
+            return ObjectPath(self.storage.conditional, SIDE_FOLDER)
+        raise TableError(
+            f"warehouse {self.warehouse!r} is read-only: commits and leases require file "
+            "locks or conditional puts, which it does not support. "
+            "Lake.open(..., side_folder=PATH) sets a folder "
+            "for them, which all writers to this warehouse must share"
+        )
+
+    def flink_options(self) -> dict[str, str]:
+        """The options of Paimon's catalog in Flink besides the warehouse; keys are among them.
+
+        Raises
+        ------
+        ConfigurationError
+            For a warehouse that Flink cannot open.
+        """
+        if not isinstance(self.storage, RemoteStorage):
+            return {}
+        if self.storage.settings is None:
+            raise ConfigurationError(
+                f"Flink cannot open the warehouse {self.warehouse!r} through the file system of "
+                "Python that was given for it: open it by its address and options"
             )
-        return self._side_folder
+        return paimon_options(self.warehouse, self.storage.settings)
 
     def path(self, name: str) -> str:
         """The path of a table, which need not exist."""
@@ -194,13 +219,17 @@ class Lake:
         names = self.storage.names(f"{self.warehouse}/{self.database}.db")
         return sorted(name for name in names if self.exists(name))
 
-    def lock_path(self, name: str) -> Path:
+    def lock_path(self, name: str) -> SidePath:
         """The lock file for Python's commits to a table."""
         return self.side_folder / "locks" / f"{self.database}.{name}.lock"
 
-    def lease_key(self, name: str) -> str:
+    def lease_folder(self, name: str) -> SidePath:
         """The folder of a table's lease."""
-        return str(self.side_folder / "leases" / f"{self.database}.{name}")
+        return self.side_folder / "leases" / f"{self.database}.{name}"
+
+    def lease_key(self, name: str) -> str:
+        """The address of the folder of a table's lease."""
+        return str(self.lease_folder(name))
 
     @contextmanager
     def committing(self, name: str, what: str) -> Iterator[Callable[[], None]]:
@@ -217,15 +246,38 @@ class Lake:
         TableError
             If another process holds the lock for longer than 60 s.
         """
-        with locked(self.lock_path(name), what):
+        with locked(self.lock_path(name), what) as check_lock, self._guarded(name):
             fence = held.fence(self.lease_key(name))
-            check: Callable[[], None] = (lambda: None) if fence is None else fence.check
-            check()
+
+            def check() -> None:
+                check_lock()
+                if fence is not None:
+                    fence.check()
+
+            if fence is not None:
+                fence.check()
             yield check
 
-    def rollup_folder(self, name: str) -> Path:
-        """The folder of a table's rollups (see ``rollups``), which need not exist."""
-        return self.side_folder / "rollups" / f"{self.database}.{name}"
+    @contextmanager
+    def _guarded(self, name: str) -> Iterator[None]:
+        """Where a lock can be taken over, let no commit follow a snapshot of somebody else."""
+        if not isinstance(self.side_folder, ObjectPath):
+            yield
+            return
+        entries = self.storage.names(f"{self.path(name)}/snapshot")
+        ids = [int(match[1]) for match in map(SNAPSHOT_FILE.fullmatch, entries) if match]
+        with guarding(self.path(name), max(ids, default=0)):
+            yield
+
+    def rollup_folder(self, name: str) -> Path | None:
+        """The folder of a table's rollups (see ``rollups``), which need not exist.
+
+        None in an object store, which has none.
+        """
+        if self.storage.is_remote and self._side_folder is None:
+            return None
+        folder = self.side_folder / "rollups" / f"{self.database}.{name}"
+        return folder if isinstance(folder, Path) else None
 
     def merge_folder(self, name: str) -> Path | None:
         """The cache folder for merged keys of a table; can be deleted at any time.
@@ -234,7 +286,8 @@ class Lake:
         """
         if self.storage.is_remote and self._side_folder is None:
             return None
-        return self.side_folder / "merges" / f"{self.database}.{name}"
+        folder = self.side_folder / "merges" / f"{self.database}.{name}"
+        return folder if isinstance(folder, Path) else None
 
     def create(self, spec: TableSpec, ignore_existing: bool = True) -> None:
         """Create the table; if it exists, verify that it matches the spec.
@@ -466,7 +519,7 @@ class Lake:
         cached = self._handles.get(name)
         if cached is not None and cached[0] == stamp:
             return cached[1]
-        routes = _PYTHON_ROUTES if self.storage.is_remote else {}
+        routes = _REMOTE_OPTIONS if self.storage.is_remote else {}
         options = {**_READ_OPTIONS, **routes}
         with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
             handle = self.catalog.get_table(self._identifier(name))

@@ -11,9 +11,9 @@ import pyarrow as pa
 from paimon_features.errors import TableError, TransformError, UnknownNameError
 from paimon_features.schema import check_name
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.reader import read_arrow
+from paimon_features.tables.side_files import locked
 from paimon_features.tables.specs import FITTED_PREFIX, fitted_spec
 from paimon_features.tables.writer import append_arrow
 from paimon_features.transformers import FeatureTransformer, FittedVersion, StoredTransformer

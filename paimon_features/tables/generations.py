@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import DamagedFileError, GenerationError, SnapshotExpiredError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked, read_json, write_json
 from paimon_features.tables.records import Record, record_names
+from paimon_features.tables.side_files import locked, read_json, write_json
+from paimon_features.tables.storage.object_path import SidePath
 from paimon_features.typed_json import mapping, typed
 
 _KIND = "generations"
@@ -215,7 +215,7 @@ def views(lake: Lake) -> list[str]:
     return sorted(names.union(*(record_names(lake, _KIND, t) for t in _tile_tables(lake))))
 
 
-def _has_generations(path: Path) -> bool:
+def _has_generations(path: SidePath) -> bool:
     content = read_json(path)
     # a damaged record is a view's, too: reading it says what is wrong
     return not isinstance(content, dict) or bool(content.get("generations", True))
@@ -232,7 +232,7 @@ def _one(records: list[GenerationRecord], view: str, generation: int) -> Generat
     )
 
 
-def _path(lake: Lake, view: str) -> Path:
+def _path(lake: Lake, view: str) -> SidePath:
     return lake.side_folder / _KIND / f"{lake.database}.{view}.json"
 
 
@@ -295,13 +295,14 @@ _Change = Callable[[list[GenerationRecord]], list[GenerationRecord]]
 
 def _change(lake: Lake, view: str, change: _Change) -> None:
     path = _path(lake, view)
-    with locked(path.with_suffix(".lock"), f"the generations of feature view {view!r}"):
+    with locked(path.with_suffix(".lock"), f"the generations of feature view {view!r}") as check:
         activations = _read(lake, view)["activations"]
         records = sorted(change(load(lake, view)), key=lambda record: record.generation)
         chosen = next((r.generation for r in records if r.state == "active"), None)
         if chosen is not None and (not activations or activations[-1][1] != chosen):
             activations = [*activations, [now_ms(), chosen]]
         documents = [asdict(r) for r in records]
+        check()
         write_json(path, {"view": view, "generations": documents, "activations": activations})
         for record in records:
             _record(lake, view, record.table).mark()

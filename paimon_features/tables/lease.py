@@ -11,18 +11,14 @@ commit lock (``Lake.committing``), and raises LeaseLostError once there is a hig
 
 from __future__ import annotations
 
-import calendar
 import logging
-import os
-import socket
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal
+from typing import Any
 from urllib.parse import urlsplit
 
 from paimon_features.clock import now_ms
@@ -31,78 +27,21 @@ from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.tables import claims
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.claims import Claim, Claims, Fence
-from paimon_features.tables.files import locked, read_json
+from paimon_features.tables.process_holder import Liveness
+from paimon_features.tables.process_holder import ProcessHolder as ProcessHolder
 from paimon_features.tables.records import Record
-from paimon_features.tables.storage.exclusive import FolderFiles
+from paimon_features.tables.side_files import exclusive_files, locked, read_json
+from paimon_features.tables.storage.object_path import ObjectPath
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.typed_json import mapping, typed
 
 REST_TIMEOUT_S = 5.0
-
-Liveness = tuple[Literal["alive", "dead", "unknown"], str]
-"""Whether an owner is alive, and the reason."""
 
 _PATIENCE = 4
 """If the heartbeat is another process's than the owner, it must be absent for this many times as
 long: the owner's commits do not check the lease, so it must have time to end."""
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class ProcessHolder:
-    """A process, identified by its id and its start time, because ids are reused."""
-
-    host: str
-    pid: int
-    started: int
-    """The start time: clock ticks since boot (Linux), else seconds since 1970."""
-    boot: str = ""
-    """The boot id of the machine, because process ids restart with it."""
-    namespace: str = ""
-    """The PID namespace, in which the id is valid: containers of a machine have their own."""
-
-    @classmethod
-    def current(cls) -> ProcessHolder:
-        """This process."""
-        return cls.of(os.getpid())
-
-    @classmethod
-    def of(cls, pid: int) -> ProcessHolder:
-        """A running process that this one can see."""
-        started = _process_start(pid)
-        if started is None:
-            raise OwnershipError(f"process {pid} does not exist on this host")
-        return cls(socket.gethostname(), pid, started, _boot_id(), _namespace())
-
-    def liveness(self) -> Liveness:
-        """Whether it is alive; unknown for a process that this one cannot see."""
-        if self.boot != _boot_id() or (not self.boot and self.host != socket.gethostname()):
-            return "unknown", "it is on another machine, or this one was restarted since"
-        elsewhere = self.namespace != _namespace()
-        if elsewhere and (self.namespace or self.host != socket.gethostname()):
-            return "unknown", "it is in another container (PID namespace) of this machine"
-        running = _process_start(self.pid)
-        if running is None or not _sees_own_processes():
-            ended: Liveness = ("dead", "it has ended")
-            return ended if running is None else ("unknown", "/proc is of another PID namespace")
-        return ("alive", "it is running") if running == self.started else ("dead", "it has ended")
-
-    def alive(self) -> tuple[bool, str]:
-        """Whether it is alive, and the reason. One that cannot be seen is, unless the machine of
-        its name was restarted."""
-        if self.host == socket.gethostname() and self.boot != _boot_id():
-            return False, "the host was rebooted since"
-        state, why = self.liveness()
-        return state != "dead", why
-
-    def is_near(self) -> bool:
-        """Whether it is on this machine and in this PID namespace."""
-        here = ProcessHolder.current()
-        return (self.boot, self.namespace) == (here.boot, here.namespace)
-
-    def __str__(self) -> str:
-        return f"process {self.pid} on {self.host}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +197,8 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
     fence = _fence(own, table, claim)
     claims.held.add(lake.lease_key(table), fence)
     _record(lake, table).mark()
-    _old_path(lake, table).unlink(missing_ok=True)
+    if (old := _old_path(lake, table)) is not None:
+        old.unlink(missing_ok=True)
     return Lease(lake, replace(record, number=claim.number), fence)
 
 
@@ -440,9 +380,10 @@ def _fence(own: Claims, table: str, claim: Claim) -> Fence:
 
 
 def _claims(lake: Lake, table: str) -> Claims:
-    old = read_json(_old_path(lake, table))
+    path = _old_path(lake, table)
+    old = None if path is None else read_json(path)
     inherited = None if old is None else _inherited(old)
-    return Claims(FolderFiles(Path(lake.lease_key(table))), inherited)
+    return Claims(exclusive_files(lake.lease_folder(table)), inherited)
 
 
 def _inherited(old: Any) -> Claim:
@@ -455,15 +396,19 @@ def _inherited(old: Any) -> Claim:
     return Claim(token, {**old, "nonce": ""})
 
 
-def _old_path(lake: Lake, table: str) -> Path:
-    """The lease as versions before numbered claims wrote it: one file, changed under a lock."""
-    return lake.side_folder / "leases" / f"{lake.database}.{table}.json"
+def _old_path(lake: Lake, table: str) -> Path | None:
+    """The lease as versions before numbered claims wrote it: one file, changed under a lock.
+
+    None for an object store, to which they could not write.
+    """
+    path = lake.side_folder / "leases" / f"{lake.database}.{table}.json"
+    return None if isinstance(path, ObjectPath) else path
 
 
 def _record(lake: Lake, table: str) -> Record:
     old = _old_path(lake, table)
-    file = old.name if old.exists() else Path(lake.lease_key(table)).name
-    return Record(lake, "leases", file, table, table)
+    named = old if old is not None and old.exists() else lake.lease_folder(table)
+    return Record(lake, "leases", named.name, table, table)
 
 
 def _content(record: LeaseRecord, beat_s: float | None) -> dict[str, Any]:
@@ -511,68 +456,3 @@ def _writer(claim: Claim) -> ProcessHolder | None:
 def _is_loopback(url: str) -> bool:
     host = urlsplit(url if "://" in url else f"http://{url}").hostname or ""
     return host in ("localhost", "::1") or host.startswith("127.")
-
-
-def _process_start(pid: int) -> int | None:
-    """The start time of a process, None if it is not running (or a zombie)."""
-    if not os.path.exists("/proc/self/stat"):
-        return _process_start_of_ps(pid)
-    if not _sees_own_processes() and pid != os.getpid():
-        return _exists(pid)
-    try:
-        folder = "self" if pid == os.getpid() else pid
-        stat = Path(f"/proc/{folder}/stat").read_text("utf-8", "replace")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    # the command may contain blanks and parentheses: parse after the last parenthesis
-    after = stat[stat.rindex(")") + 2 :].split()
-    return None if after[0] in ("Z", "X") else int(after[19])
-
-
-def _process_start_of_ps(pid: int) -> int | None:
-    """The same without /proc, in seconds since 1970."""
-    requested = subprocess.run(
-        ["ps", "-o", "stat=,lstart=", "-p", str(pid)],
-        env={**os.environ, "LC_ALL": "C", "TZ": "UTC"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    state, _, started = requested.stdout.strip().partition(" ")
-    if not started or state.startswith("Z"):
-        return None
-    return calendar.timegm(time.strptime(started.strip(), "%a %b %d %H:%M:%S %Y"))
-
-
-def _boot_id() -> str:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text("utf-8").strip()
-    except OSError:
-        return ""
-
-
-def _namespace() -> str:
-    """The PID namespace of this process."""
-    try:
-        return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-
-
-def _sees_own_processes() -> bool:
-    """Whether ids of processes mean the same in /proc as for this process."""
-    try:
-        return os.readlink("/proc/self") == str(os.getpid())
-    except OSError:
-        return True  # no /proc: ps has no namespaces
-
-
-def _exists(pid: int) -> int | None:
-    """0 if a process exists whose start time is unknown."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return None
-    except PermissionError:
-        pass
-    return 0

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeGuard
 
 from paimon_features.errors import DamagedFileError, RecordLostError
 from paimon_features.tables.catalog import SIDE_FOLDER, Lake
-from paimon_features.tables.files import write_json
 from paimon_features.tables.metadata_damage import metadata_damage
 from paimon_features.tables.sealed_json import Document, read_document, seal, stored_document
+from paimon_features.tables.side_files import write_json
+from paimon_features.tables.storage.object_path import SidePath
 from paimon_features.typed_json import mapping
 
 _REMOVALS_OF = "removals-of."
@@ -85,7 +85,7 @@ class Record:
     table: str | None
 
     @property
-    def path(self) -> Path:
+    def path(self) -> SidePath:
         return self.lake.side_folder / self.kind / self.file
 
     def exists(self) -> bool:

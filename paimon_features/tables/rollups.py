@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.definitions import CompiledView
-from paimon_features.errors import DamagedFileError
+from paimon_features.errors import ConfigurationError, DamagedFileError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import DataFile
 from paimon_features.tables.files import read_json, write_json
@@ -86,13 +86,22 @@ class Rollups:
 
     def __init__(self, lake: Lake, view: CompiledView, table: str) -> None:
         self.lake, self.table = lake, table
-        self.folder = lake.rollup_folder(table)
+        folder = lake.rollup_folder(table)
+        if folder is None:
+            raise ConfigurationError(
+                f"table {table!r}: rollups are kept in a folder, and warehouse {lake.warehouse!r} "
+                "is an object store; set side_folder, or do without them: they only make "
+                "historical reads faster"
+            )
+        self.folder = folder
         limits = [f"{p.name}={p.limit}" for p in view.partials if p.limit is not None]
         self._content = "\n".join([str(_FORMAT), view.fingerprint, *limits, ""])
 
     @classmethod
     def of(cls, lake: Lake, view: CompiledView, table: str) -> Rollups | None:
         """The existing rollups; None if the table has none."""
+        if lake.rollup_folder(table) is None:
+            return None
         found = cls(lake, view, table)
         return found if found.folder.is_dir() else None
 

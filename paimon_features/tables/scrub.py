@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -30,6 +30,7 @@ from paimon_features.tables.metadata_damage import check_manifest, check_rows, m
 from paimon_features.tables.sealed_json import read_document, stored_document
 from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids, tagged
 from paimon_features.tables.storage import VerifiedParquetFile, damage_of, damaged
+from paimon_features.tables.storage.object_path import SidePath
 
 _PLAIN = (bool, int, str, bytes)
 """Values of keys that pypaimon and Arrow return as the same type."""
@@ -92,7 +93,8 @@ def scrub_side_folder(lake: Lake) -> list[Damage]:
     found = []
     folders = [lake.path(SIDE_FOLDER), *(f"{lake.path(t)}/{SIDE_FOLDER}" for t in lake.list())]
     marks = [f"{folder}/{name}" for folder in folders for name in lake.storage.names(folder)]
-    checks = [partial(read_document, path) for path in sorted(lake.side_folder.rglob("*.json"))]
+    paths: Iterable[SidePath] = lake.side_folder.rglob("*.json")
+    checks = [partial(read_document, path) for path in sorted(paths, key=str)]
     checks += [partial(stored_document, lake.storage, path) for path in marks]
     for check in checks:
         try:

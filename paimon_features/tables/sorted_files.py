@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -194,11 +193,12 @@ class _SortedFile:
     first: list[Any] = field(default_factory=list)
     last: list[Any] = field(default_factory=list)
     writer: pq.ParquetWriter | None = None
+    sink: Any = None
 
     def __post_init__(self) -> None:
         table = self.owner._table
         folder = table.path_factory().bucket_path((self.day,), self.bucket)
-        self.path = Path(folder) / f"data-{uuid.uuid4()}-0.parquet"
+        self.path = f"{folder}/data-{uuid.uuid4()}-0.parquet"
 
     def add(self, rows: pa.RecordBatch) -> None:
         """Buffer rows; a full row group is written."""
@@ -223,13 +223,14 @@ class _SortedFile:
             kinds = pa.array(np.zeros(count, np.int8))
             columns = [numbers, kinds, *(c.cast(schema.field(n).type) for n, c in _named(rows))]
             if self.writer is None:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.writer = _parquet_writer(self.path, schema, self.owner._table)
+                self.sink = self.owner.lake.storage.open_output(self.path)
+                self.writer = _parquet_writer(self.sink, schema, self.owner._table)
             self.writer.write_table(pa.Table.from_arrays(columns, schema=schema))
             self._note(rows)
             self.rows += count
         if last and self.writer is not None:
             self.writer.close()
+            self.sink.close()
 
     def _note(self, rows: pa.Table) -> None:
         """Record the key statistics for the manifest."""
@@ -253,8 +254,8 @@ class _SortedFile:
         table = self.owner._table
         keys = table.trimmed_primary_keys_fields
         meta = DataFileMeta.create(
-            file_name=self.path.name,
-            file_size=self.path.stat().st_size,
+            file_name=self.path.rpartition("/")[2],
+            file_size=self.owner.lake.storage.size(self.path),
             row_count=self.rows,
             min_key=GenericRow(self.first, keys),
             max_key=GenericRow(self.last, keys),
@@ -271,7 +272,7 @@ class _SortedFile:
             extra_files=[],
             delete_row_count=0,
             file_source=0,
-            file_path=str(self.path),
+            file_path=self.path,
         )
         return CommitMessage((self.day,), self.bucket, [meta], total_buckets=self.owner._buckets)
 
@@ -280,7 +281,9 @@ class _SortedFile:
         if self.writer is not None:
             with suppress(Exception):
                 self.writer.close()
-        self.path.unlink(missing_ok=True)
+            with suppress(Exception):
+                self.sink.close()
+            self.owner.lake.storage.delete_file(self.path)
 
 
 def _named(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
@@ -302,7 +305,7 @@ def _file_schema(lake: Lake, name: str, table: Any) -> pa.Schema:
     )
 
 
-def _parquet_writer(path: Path, schema: pa.Schema, table: Any) -> pq.ParquetWriter:
+def _parquet_writer(sink: Any, schema: pa.Schema, table: Any) -> pq.ParquetWriter:
     """A writer with the table's compression.
 
     Values of tiles hardly repeat, so without dictionaries; only keys are used in filters, so
@@ -312,7 +315,7 @@ def _parquet_writer(path: Path, schema: pa.Schema, table: Any) -> pq.ParquetWrit
     codec = table.options.file_compression()
     level = table.options.file_compression_zstd_level() if codec == "zstd" else None
     return pq.ParquetWriter(
-        path,
+        sink,
         schema,
         compression=codec,
         compression_level=level,

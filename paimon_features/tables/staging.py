@@ -16,7 +16,7 @@ from types import TracebackType
 from paimon_features.errors import UnknownNameError
 from paimon_features.schema import DataType
 from paimon_features.tables.catalog import PROPERTY_PREFIX, Lake
-from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.process_holder import ProcessHolder
 from paimon_features.tables.specs import TableSpec
 
 STAGING_PREFIX = "staging_"

@@ -6,7 +6,7 @@ from typing import Any
 
 from paimon_features.errors import TableError
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked
+from paimon_features.tables.side_files import locked
 from paimon_features.tables.snapshots import expired, snapshot_ids, tagged
 
 

@@ -20,11 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.definitions.source import EventSource
-from paimon_features.errors import TableError, UnknownNameError
+from paimon_features.errors import PaimonFeaturesError, TableError, UnknownNameError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.checksums import complete_files
 from paimon_features.tables.duplicates import duplicates, identity_columns
-from paimon_features.tables.files import read_json
 from paimon_features.tables.lease import committing
 from paimon_features.tables.records import Record
 from paimon_features.tables.rejects import (
@@ -35,6 +34,7 @@ from paimon_features.tables.rejects import (
     judge,
     time_ms,
 )
+from paimon_features.tables.side_files import read_json
 from paimon_features.tables.snapshots import (
     BATCH_IDENTIFIER,
     Snapshot,
@@ -138,9 +138,11 @@ def _committed(
     try:
         with write_errors(f"table {name!r} cannot be written"):
             _commit(lake, name, tables, user, identifier, properties, check, options)
-    except Exception:
+    except Exception as error:
         # an error after the snapshot was published is not a failure: check before raising
         if _find(lake, name, user, identifier, after) is None:
+            if not isinstance(error, PaimonFeaturesError):
+                _check_not_preceded(lake, name, after, error)
             raise
     found = _find(lake, name, user, identifier, after)
     if found is None:
@@ -149,6 +151,17 @@ def _committed(
             "exist; another process commits to this table without the lock"
         )
     return found
+
+
+def _check_not_preceded(lake: Lake, name: str, after: int, error: Exception) -> None:
+    """Raise TableError if a commit failed because another preceded it: see ``commit_guard``."""
+    now = latest_snapshot(lake, name)
+    if lake.storage.is_remote and now is not None and now.id > after:
+        raise TableError(
+            f"table {name!r}: nothing was committed, because another process committed snapshot "
+            f"{after + 1} meanwhile ({now.commit_user}), without the table's lock or after it took "
+            "it over from this one; repeat the call"
+        ) from error
 
 
 def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +32,8 @@ class ObjectStore:
         Its URL.
     requests
         Method, path and Range header of each request that was processed.
+    ignores_conditions
+        Whether it ignores ``If-Match`` and ``If-None-Match``, as older stores do.
     """
 
     endpoint: str = ""
@@ -38,6 +41,11 @@ class ObjectStore:
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     failures: int = 0
     failing: Callable[[str, str], bool] = lambda method, path: True
+    lost: int = 0
+    losing: Callable[[str, str], bool] = lambda method, path: True
+    latency_s: float = 0.0
+    ignores_conditions: bool = False
+    _conditional: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @property
@@ -52,6 +60,31 @@ class ObjectStore:
         true."""
         with self._lock:
             self.failures, self.failing = times, failing
+
+    def lose_replies(self, times: int, losing: Callable[[str, str], bool]) -> None:
+        """Process the next ``times`` requests for which ``losing`` is true, but reply with 503."""
+        with self._lock:
+            self.lost, self.losing = times, losing
+
+    def process(
+        self, environ: Environ, moto: Callable[[Environ, Any], Iterable[bytes]], start: Any
+    ) -> Iterable[bytes] | None:
+        """The real response, None where it is lost."""
+        if self.latency_s:
+            time.sleep(self.latency_s)
+        conditions = [name for name in ("HTTP_IF_MATCH", "HTTP_IF_NONE_MATCH") if name in environ]
+        if environ["REQUEST_METHOD"] != "PUT":
+            conditions = []
+        if self.ignores_conditions:
+            for name in conditions:
+                del environ[name]
+        # moto compares and writes in two steps; S3 does not
+        with self._conditional if conditions else nullcontext():
+            answer = list(moto(environ, start))
+        with self._lock:
+            lose = self.lost and self.losing(environ["REQUEST_METHOD"], environ["PATH_INFO"])
+            self.lost -= bool(lose)
+        return None if lose else answer
 
     def fault(self, environ: Environ) -> Answer | None:
         """Return an injected response; None for the real one."""
@@ -87,8 +120,12 @@ def object_store(bucket: str) -> Iterator[ObjectStore]:
     def application(environ: Environ, start_response: Any) -> Iterable[bytes]:
         fault = store.fault(environ)
         if fault is None:
-            answer: Iterable[bytes] = moto(environ, start_response)
-            return answer
+            started: list[Any] = []
+            answer = store.process(environ, moto, lambda *reply: started.append(reply))
+            if answer is not None:
+                start_response(*started[0])
+                return answer
+            fault = SLOW_DOWN
         status, body = fault
         headers = [
             ("Content-Type", "application/xml"),

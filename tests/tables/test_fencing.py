@@ -236,11 +236,11 @@ def test_every_commit_checks_the_lease() -> None:
 _OWNER = """
 import sys
 import pyarrow as pa
-from paimon_features.tables import claims, lease, append_arrow
+from paimon_features.tables import claims, lease, process_holder, append_arrow
 from paimon_features.tables.catalog import Lake
 claims.BEAT_S = 0.5
 if sys.argv[2]:
-    lease._boot_id = lambda: sys.argv[2]
+    process_holder._boot_id = lambda: sys.argv[2]
 lake = Lake.open(sys.argv[1], "features")
 rows = pa.table({"day": pa.array([1], pa.int32()), "n": pa.array([1], pa.int64())})
 held = lease.acquire(lake, "t", purpose="append")

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from paimon_features.errors import LeaseLostError, OwnershipError
-from paimon_features.tables import claims, lease
+from paimon_features.tables import claims, lease, process_holder
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holders
 
@@ -99,15 +99,17 @@ def test_an_operator_can_release_a_lease_by_force(lake: Lake, other: subprocess.
 def test_the_start_of_a_process_is_known_without_proc(other: subprocess.Popen[str]) -> None:
     if shutil.which("ps") is None:
         pytest.skip("ps is not installed")
-    started = lease._process_start_of_ps(other.pid)
+    started = process_holder._process_start_of_ps(other.pid)
     assert started is not None
-    assert started == lease._process_start_of_ps(other.pid)
+    assert started == process_holder._process_start_of_ps(other.pid)
     other.kill()
     deadline = time.monotonic() + 10
-    while lease._process_start_of_ps(other.pid) is not None:  # a zombie has no start time, either
+    while (
+        process_holder._process_start_of_ps(other.pid) is not None
+    ):  # a zombie has no start time, either
         assert time.monotonic() < deadline
     other.wait()
-    assert lease._process_start_of_ps(other.pid) is None
+    assert process_holder._process_start_of_ps(other.pid) is None
 
 
 def test_leases_on_other_tables_are_independent(lake: Lake) -> None:

@@ -33,8 +33,8 @@ from paimon_features.errors import ConfigurationError, OnlineStoreError, TableEr
 from paimon_features.online.queue import BEGINNING, Queue
 from paimon_features.schema import DataType
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked, read_json, write_json
 from paimon_features.tables.reader import iter_batches
+from paimon_features.tables.side_files import locked, read_json, write_json
 from paimon_features.tables.specs import feedback_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
 

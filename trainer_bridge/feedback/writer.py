@@ -32,8 +32,8 @@ from paimon_features.errors import ConfigurationError, RequestError, TableError
 from paimon_features.online.queue import Queue
 from paimon_features.schema import DataType
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import locked
 from paimon_features.tables.reader import iter_batches
+from paimon_features.tables.side_files import locked
 from paimon_features.tables.specs import feedback_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
 from trainer_bridge.feedback.memory import LastCorrect

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import secrets
-from collections.abc import Callable, Collection, Iterator
-from pathlib import Path
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -16,8 +13,9 @@ from paimon_features.definitions import FeatureView
 from paimon_features.errors import ConfigurationError
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import read_json
 from paimon_features.tables.records import Record
+from paimon_features.tables.side_files import exclusive_files, read_json
+from paimon_features.tables.storage.object_path import SidePath
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.feedback.difficulty import Difficulty, read_difficulty
 from trainer_bridge.readers.epoch_rows import RowSampler
@@ -124,12 +122,13 @@ class ScoreSchedule:
 
     def choices(self) -> dict[int, Any]:
         """What was chosen so far: step -> time of reading and pinned snapshots."""
-        paths = sorted(self._folder.glob("*.json"), key=lambda path: int(path.stem))
+        found: Iterable[SidePath] = self._folder.glob("*.json")
+        paths = sorted(found, key=lambda path: int(path.stem))
         return {int(path.stem): read_json(path) for path in paths}
 
     # --- inside ---
 
-    def _path(self, step: int) -> Path:
+    def _path(self, step: int) -> SidePath:
         return self._record(step).path
 
     def _record(self, step: int) -> Record:
@@ -139,19 +138,7 @@ class ScoreSchedule:
     def _choose(self, step: int, found: Difficulty) -> bool:
         """Write a choice down; False if somebody else did before."""
         choice = {"as_of_ms": found.as_of_ms, "pins": [pin.to_document() for pin in found.pins]}
-        self._folder.mkdir(parents=True, exist_ok=True)
-        whole = self._folder / f".{step}.{secrets.token_hex(6)}.tmp"
-        with whole.open("w", encoding="utf-8") as file:
-            json.dump(choice, file)
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(whole, self._path(step))  # fails where there is one, also over NFS
-        except FileExistsError:
-            return False
-        finally:
-            whole.unlink()
-        return True
+        return exclusive_files(self._folder).create(f"{step}.json", json.dumps(choice))
 
 
 def scheduled_batches(

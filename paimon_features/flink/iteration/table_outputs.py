@@ -35,14 +35,14 @@ class PaimonTable:
     Raises
     ------
     ConfigurationError
-        If the warehouse is remote.
+        If Flink cannot open the warehouse.
     """
 
     lake: Lake
     table: str
 
     def __post_init__(self) -> None:
-        self.lake.require_folder("an iteration's output")
+        self.lake.flink_options()
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
         """Implement ``IterationOutput``.

@@ -7,7 +7,6 @@ from it.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -91,14 +90,10 @@ def maintain(
 
 def size_of(lake: Lake, table: str) -> TableSize:
     """The table's size now."""
-    lake.require_folder("maintenance")
     newest = latest_snapshot(lake, table)
     live = 0 if newest is None else len(live_files(lake, table, newest.id))
-    files, size = 0, 0
-    for folder, _, names in os.walk(lake.path(table)):
-        files += len(names)
-        size += sum(os.path.getsize(os.path.join(folder, name)) for name in names)
-    return TableSize(live, len(snapshot_ids(lake, table)), files, size)
+    sizes = lake.storage.sizes(lake.path(table))
+    return TableSize(live, len(snapshot_ids(lake, table)), len(sizes), sum(sizes.values()))
 
 
 def _procedures(project: ProjectParts) -> Procedures:
@@ -137,6 +132,8 @@ def _roll_up(project: ProjectParts, tables: Sequence[str], on_message: OnMessage
     for view in (view.compiled for view in project.definitions.views.values()):
         record = generations.active(project.lake, view.name)
         if record is None or record.fingerprint != view.fingerprint or not view.has_lifetime:
+            continue
+        if project.lake.rollup_folder(record.table) is None:  # an object store has none
             continue
         if not view.keys:  # it is read by ranges of time, which takes no rollups
             continue

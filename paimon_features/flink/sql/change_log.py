@@ -57,11 +57,11 @@ def open_table(lake: Lake, name: str) -> tuple[Lake, str]:
     """
     database, dot, table = name.rpartition(".")
     chosen = database if dot else lake.database
-    lake.require_folder("ingesting from another table")
-    if not Path(lake.warehouse, f"{chosen}.db").is_dir():
-        known = [path.stem for path in Path(lake.warehouse).glob("*.db")]
+    if not lake.storage.is_folder(f"{lake.warehouse}/{chosen}.db"):
+        names = lake.storage.names(lake.warehouse)
+        known = [name.removesuffix(".db") for name in names if name.endswith(".db")]
         raise UnknownNameError.of("database", chosen, known)
-    opened = Lake.open(lake.warehouse, chosen)
+    opened = lake.of_database(chosen)
     opened.table(table)
     return opened, table
 

@@ -24,6 +24,8 @@ from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 DISCOVERY_MS = 100
 """Interval at which a stream checks for new snapshots; Flink's default is 10 s. A check costs one
 file lookup; half of the interval, on average, adds to a feature's freshness."""
+REMOTE_DISCOVERY_MS = 1_000
+"""The same for an object store, where each check is paid for."""
 
 PLANNER_OPTIONS: Mapping[str, str] = {
     # both statements select from one step of the job. Otherwise each would have its own copy: the
@@ -51,11 +53,13 @@ class EventsScan:
     A stream (with a ``consumer``) reads the additions of snapshot ``from_snapshot`` and all that
     follow, with ``whole`` also everything before. The consumer prevents the expiry of unread
     snapshots. A batch (without a consumer) reads everything in ``from_snapshot``, and ends.
+    ``discovery_ms`` is the interval at which a stream looks for a new snapshot.
     """
 
     from_snapshot: int
     whole: bool = False
     consumer: str | None = None
+    discovery_ms: int = DISCOVERY_MS
 
     def options(self) -> dict[str, str]:
         """Options of the scan, for a hint."""
@@ -65,7 +69,7 @@ class EventsScan:
         return {
             "scan.mode": "from-snapshot-full" if self.whole else "from-snapshot",
             **snapshot,
-            "continuous.discovery-interval": f"{DISCOVERY_MS} ms",
+            "continuous.discovery-interval": f"{self.discovery_ms} ms",
             "consumer-id": self.consumer,
             # required by the scan; expiry follows the table's own option, which is unset
             "consumer.expiration-time": "36500 d",

@@ -21,7 +21,7 @@ from paimon_features.errors import (
     JobError,
     SnapshotExpiredError,
 )
-from paimon_features.flink.sql.tiling import EventsScan
+from paimon_features.flink.sql.tiling import DISCOVERY_MS, REMOTE_DISCOVERY_MS, EventsScan
 from paimon_features.flink.tiles.job_runner import POLL_S, JobRunner
 from paimon_features.interrupts import interruptible
 from paimon_features.job_control.backfill import (
@@ -247,6 +247,7 @@ def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:
     error if that position has expired. One that starts over would silently start later.
     """
     name = target.consumer
+    every_ms = REMOTE_DISCOVERY_MS if target.lake.storage.is_remote else DISCOVERY_MS
     held = consumers(target.lake, target.events).get(name)
     if start.resume is not None:
         if held is None:
@@ -256,11 +257,11 @@ def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:
                 name,
                 earliest_snapshot_id(target.lake, target.events) or 1,
             )
-        return EventsScan(1, consumer=name)
+        return EventsScan(1, consumer=name, discovery_ms=every_ms)
     if start.from_snapshot is None and newest is not None:
-        scan = EventsScan(newest, whole=True, consumer=name)
+        scan = EventsScan(newest, whole=True, consumer=name, discovery_ms=every_ms)
     else:
-        scan = EventsScan(start.from_snapshot or 1, consumer=name)
+        scan = EventsScan(start.from_snapshot or 1, consumer=name, discovery_ms=every_ms)
     try:
         register_consumer(target.lake, target.events, name, scan.from_snapshot)
     except SnapshotExpiredError as error:

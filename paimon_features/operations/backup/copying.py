@@ -67,7 +67,11 @@ def back_up(project: Project, target: Path, on_message: OnMessage = ignore_messa
         If there is no moment without a commit, or a table is dropped meanwhile.
     """
     lake, config = project.lake, project.config
-    lake.require_folder("a backup")
+    if lake.storage.is_remote:
+        raise ConfigurationError(
+            f"a backup requires a local warehouse, but {lake.warehouse!r} is remote: use the "
+            "object store's own versions or replication"
+        )
     _check_empty(target)
     target.mkdir(parents=True, exist_ok=True, mode=0o700)
     _copy_project(config.root, config.definitions, target / "project")

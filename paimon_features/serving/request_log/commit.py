@@ -32,8 +32,8 @@ from paimon_features.errors import TableError
 from paimon_features.serving.request_log.log_rows import SCHEMA
 from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
 from paimon_features.tables import Lake, append_arrow, read_arrow
-from paimon_features.tables.files import read_json, write_json
 from paimon_features.tables.lease import acquire
+from paimon_features.tables.side_files import read_json, write_json
 from paimon_features.tables.specs import SERVED_DAY, SPOOL_FILE, served_spec
 from paimon_features.tables.writer import committed_identifiers
 from paimon_features.windows import DAY_MS

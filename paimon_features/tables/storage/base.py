@@ -50,6 +50,18 @@ class Storage(ABC):
         """Delete a folder with its contents, if it exists."""
 
     @abstractmethod
+    def open_output(self, path: str) -> Any:
+        """A new binary file to write, visible once it is closed; its folder is created."""
+
+    @abstractmethod
+    def delete_file(self, path: str) -> None:
+        """Delete a file, if it exists."""
+
+    @abstractmethod
+    def sizes(self, folder: str) -> dict[str, int]:
+        """The bytes of each file below a folder, by its path; empty if it does not exist."""
+
+    @abstractmethod
     def stamp(self, folder: str) -> Hashable:
         """A value that changes when a file is added to the folder, or the folder is recreated.
 

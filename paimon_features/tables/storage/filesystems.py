@@ -157,6 +157,44 @@ def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
     return arguments
 
 
+def paimon_options(address: str, found: Mapping[str, str]) -> dict[str, str]:
+    """The ``settings`` of a URI as options of Paimon's catalog in Java, secrets among them.
+
+    >>> paimon_options("s3://b/w", {"endpoint": "minio:9000", "use_https": "0"})
+    {'s3.endpoint': 'http://minio:9000', 's3.path.style.access': 'true'}
+
+    Raises
+    ------
+    ConfigurationError
+        For OSS, whose jar is not among those of this version, and as ``s3_arguments``.
+    """
+    scheme = _family(address)
+    if scheme == "hdfs":
+        return {}  # Hadoop's own configuration
+    if scheme == "oss" or urlsplit(address).scheme == "s3n":
+        raise ConfigurationError(
+            f"Flink cannot open the warehouse {address!r}: expected a folder, s3:// or hdfs://. "
+            "OSS has an S3 interface: s3://bucket/path with its endpoint, and "
+            "addressing-style = virtual"
+        )
+    arguments = s3_arguments(address, found)
+    options = {}
+    if host := arguments.get("endpoint_override"):
+        options["s3.endpoint"] = f"{arguments['scheme']}://{host}"
+        virtual = arguments["force_virtual_addressing"]
+        options["s3.path.style.access"] = "false" if virtual else "true"
+    if "region" in found:
+        options["s3.endpoint.region"] = found["region"]
+    for name, option in (
+        ("access_key", "s3.access-key"),
+        ("secret_key", "s3.secret-key"),
+        ("session_token", "s3.session.token"),
+    ):
+        if found.get(name):
+            options[option] = found[name]
+    return options
+
+
 def _virtual(address: str, found: Mapping[str, str], of_oss: bool) -> bool:
     """Whether the bucket is part of the host name; False leaves it to Arrow: it is then, too,
     for AWS itself, and part of the path for any other endpoint."""

@@ -54,6 +54,21 @@ class LocalStorage(Storage):
     def delete_folder(self, path: str) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
+    def open_output(self, path: str) -> Any:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return open(path, "wb")
+
+    def delete_file(self, path: str) -> None:
+        Path(path).unlink(missing_ok=True)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        found = {}
+        for path, _, names in os.walk(folder):
+            for name in names:
+                file = os.path.join(path, name)
+                found[file] = os.path.getsize(file)
+        return found
+
     def stamp(self, folder: str) -> Hashable:
         status = os.stat(folder)
         return (status.st_ino, status.st_mtime_ns)

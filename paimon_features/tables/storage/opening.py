@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from paimon_features.errors import ConfigurationError
-from paimon_features.tables.storage.filesystems import make_filesystem, of_arrow, settings
+from paimon_features.setup.jars import need_jars
+from paimon_features.tables.storage.commit_guard import guard_of
+from paimon_features.tables.storage.conditional import ConditionalStore
+from paimon_features.tables.storage.filesystems import (
+    HDFS_SCHEMES,
+    make_filesystem,
+    of_arrow,
+    settings,
+)
 from paimon_features.tables.storage.remote import RemoteStorage
 from paimon_features.tables.storage.retries import Retries
+
+_HINTS = ("LATEST", "EARLIEST")
+"""The files of a table that are replaced; all others that pypaimon writes atomically are new."""
 
 
 def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> RemoteStorage:
@@ -41,9 +53,18 @@ def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> Re
             make_filesystem(address, found, attempts),
             endpoint=found.get("endpoint", ""),
             retries=Retries(attempts),
+            conditional=_conditional(address, found, attempts),
+            settings=found,
         )
     storage.check()
+    need_jars(address)
     return storage
+
+
+def _conditional(address: str, found: Mapping[str, str], attempts: int) -> ConditionalStore | None:
+    if urlsplit(address).scheme in HDFS_SCHEMES:
+        return None
+    return ConditionalStore(address.rstrip("/"), found, attempts)
 
 
 def remote_catalog(address: str, storage: RemoteStorage) -> Any:
@@ -57,6 +78,16 @@ def remote_catalog(address: str, storage: RemoteStorage) -> Any:
     class FileIO(PyArrowFileIO):  # type: ignore[misc]
         def _initialize_s3_fs(self) -> Any:
             return storage.patient
+
+        def try_to_write_atomic(self, path: str, content: str) -> bool:
+            key = None if storage.conditional is None else storage.conditional.key(path)
+            if storage.conditional is None or key is None:
+                return bool(super().try_to_write_atomic(path, content))
+            folder, _, name = path.rpartition("/")
+            if name in _HINTS:
+                storage.conditional.put(key, content)
+                return True
+            return _create(storage.conditional, key, folder, name, content)
 
         def to_filesystem_path(self, path: str) -> str:
             return storage.place(path) if "://" in path else str(path)
@@ -77,3 +108,19 @@ def remote_catalog(address: str, storage: RemoteStorage) -> Any:
     catalog.catalog_context = CatalogContext.create_from_options(catalog.catalog_options)
     catalog.file_io = FileIO("s3://", Options({}))
     return catalog
+
+
+def _create(store: ConditionalStore, key: str, folder: str, name: str, content: str) -> bool:
+    """Create a schema or a snapshot; False if it exists, or the commit's guard forbids it.
+
+    Where snapshots are concerned, pypaimon checks only that the number does not exist yet.
+    """
+    table, _, kind = folder.rpartition("/")
+    guard = guard_of(table) if kind == "snapshot" else None
+    number = name.rpartition("-")[2]
+    if guard is not None and not guard.admits(int(number)):
+        return False
+    created = store.create(key, content)
+    if created and guard is not None:
+        guard.created(int(number))
+    return created

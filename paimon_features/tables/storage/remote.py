@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError, TableError
 from paimon_features.tables.storage.base import Storage
+from paimon_features.tables.storage.conditional import ConditionalStore
 from paimon_features.tables.storage.footers import Footers
 from paimon_features.tables.storage.retries import Retries, error_code, is_passing
 from paimon_features.tables.storage.verified import VerifiedParquetFile, check_size
@@ -48,6 +49,10 @@ class RemoteStorage(Storage):
         The endpoint of the store, for error messages; empty if unknown.
     retries
         The retry policy for transient errors.
+    conditional
+        Conditional puts to the same store; None if it has none.
+    settings
+        What the file systems were made from, secrets among them; None for given ones.
     """
 
     is_remote = True
@@ -60,12 +65,16 @@ class RemoteStorage(Storage):
         *,
         endpoint: str = "",
         retries: Retries | None = None,
+        conditional: ConditionalStore | None = None,
+        settings: Mapping[str, str] | None = None,
     ) -> None:
         self.address = address
         self.filesystem = filesystem
         self.patient = patient
         self.endpoint = endpoint
         self.retries = retries or Retries()
+        self.conditional = conditional
+        self.settings = settings
         self._footers = Footers()
 
     def place(self, path: str) -> str:
@@ -130,6 +139,26 @@ class RemoteStorage(Storage):
     def delete_folder(self, path: str) -> None:
         if self.is_folder(path):
             self._do(lambda: self.filesystem.delete_dir(self.place(path)))
+
+    def open_output(self, path: str) -> Any:
+        def open_file() -> Any:
+            return self.patient.open_output_stream(self.place(path))
+
+        try:
+            return self._do(open_file)
+        except FileNotFoundError:  # object stores need no folders
+            self.make_folder(path.rsplit("/", 1)[0])
+            return self._do(open_file)
+
+    def delete_file(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            self._do(lambda: self.filesystem.delete_file(self.place(path)))
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        place = self.place(folder)
+        selector = pafs.FileSelector(place, allow_not_found=True, recursive=True)
+        infos = self._do(lambda: self.filesystem.get_file_info(selector))
+        return {info.path: info.size for info in infos if info.type is pafs.FileType.File}
 
     def stamp(self, folder: str) -> Hashable:
         infos = self._infos(folder)
