@@ -11,7 +11,6 @@ from typing import Any
 
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.schema import NAME
-from paimon_features.windows import parse_duration
 
 FILE_NAME = "paimon-features.toml"
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
@@ -179,6 +178,8 @@ def read_config(root: Path) -> ProjectConfig:
     if parallelism < 1:
         raise ConfigurationError(f"{path}: [flink] parallelism = {parallelism}; expected 1 or more")
     try:
+        from paimon_features.windows import parse_duration
+
         interval_ms = parse_duration(value("flink", "checkpoint_interval", "1s"))
     except DefinitionError as error:
         raise ConfigurationError(f"{path}: [flink] checkpoint_interval: {error}") from error
@@ -209,6 +210,8 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     for name in ("max_wait", "cache", *_TIMEOUTS):
         if name in settings:
             try:
+                from paimon_features.windows import parse_duration
+
                 settings[f"{name}_ms"] = parse_duration(settings.pop(name))
             except DefinitionError as error:
                 raise ConfigurationError(f"{path}: [serve] {name}: {error}") from error

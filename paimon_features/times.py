@@ -21,10 +21,10 @@ pandas and Polars columns and NumPy's datetime64 become one of the types of the 
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
+
+from paimon_features._arrow import pa
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_MS = pa.timestamp("ms")
 
 
 def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
@@ -121,7 +121,7 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     if given == kind:
         return array
     if pa.types.is_timestamp(kind) and (is_time(given) or pa.types.is_integer(given)):
-        return floor_times(utc_ms(array).view(_MS), kind.unit)
+        return floor_times(utc_ms(array).view(pa.timestamp("ms")), kind.unit)
     if pa.types.is_int64(kind) and (
         pa.types.is_timestamp(given) or (event_time and is_time(given))
     ):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
 import json
 import signal
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.config import LOG_LEVELS, find_root, read_config
-from paimon_features.errors import MissingExtraError
+from paimon_features.extras import require
 
 TOKEN_FILE = "tokens.toml"
 
@@ -133,9 +132,8 @@ def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -
 
 
 def _check_extra() -> None:
-    for package in ("msgspec", "prometheus_client", "uvicorn", "httptools", "redis"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError.of(package, "serve", "the feature server")
+    for package in ("numpy", "msgspec", "prometheus_client", "uvicorn", "httptools", "redis"):
+        require(package, "serve", "the feature server")
 
 
 def _print_event(event: Mapping[str, object], project: str, as_json: bool) -> None:

@@ -18,14 +18,15 @@ from paimon_features.definitions import (
     load_definitions,
 )
 from paimon_features.errors import GenerationError
+from paimon_features.extras import require
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
-from paimon_features.tables import Lake, generations
-from paimon_features.tables.generations import GenerationRecord
 
 if TYPE_CHECKING:
     from paimon_features.monitoring.view_reader import ViewReader
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.store import OfflineStore
+    from paimon_features.tables import Lake
+    from paimon_features.tables.generations import GenerationRecord
 
 Features = str | FeatureService | Sequence[str]
 """A service, its name, or references ``view:feature`` and names of what is computed of them."""
@@ -35,7 +36,7 @@ class ProjectContext:
     """The configuration, lake, definitions and stores of one project folder.
 
     Lake and definitions are read at first use, so that a serving host that only looks features
-    up need not see the lake's history. Safe to share between threads for reading.
+    up needs neither the lake nor the packages that read it. Safe to share between threads.
     """
 
     def __init__(self, config: ProjectConfig) -> None:
@@ -59,7 +60,10 @@ class ProjectContext:
 
     @cached_property
     def lake(self) -> Lake:
-        """The lake with all tables of the project."""
+        """The lake with all tables of the project; needs the extra ``lake``."""
+        require("pypaimon", "lake", "reading and writing the lake")
+        from paimon_features.tables import Lake
+
         config = self.config
         return Lake.open(
             config.warehouse,
@@ -99,7 +103,10 @@ class ProjectContext:
         GenerationError
             If the view is not applied, or its definition now means other tiles.
         """
-        record = generations.active(self.lake, view.name)
+        lake = self.lake
+        from paimon_features.tables import generations
+
+        record = generations.active(lake, view.name)
         if record is None:
             raise GenerationError(
                 f"feature view {view.name!r} is not applied; run 'paimon-features apply'"

@@ -10,11 +10,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from paimon_features.callbacks import OnProgress
 from paimon_features.clock import now_ms
-from paimon_features.planning.plan import ProjectPlan, apply_plan, make_plan
 from paimon_features.project.context import Features, ProjectContext
 from paimon_features.project.derived import DerivedViews
 from paimon_features.project.fitted import FittedTransformers
@@ -23,11 +20,14 @@ from paimon_features.project.online import OnlineFeatures
 from paimon_features.serving.fetcher import OnlineResponse
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from paimon_features.engines import EngineName, EngineOptions
     from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.engine import OfflineEngine
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.training_set import TrainingSet
+    from paimon_features.planning.plan import ProjectPlan
 
 
 class Project(ProjectContext):
@@ -41,11 +41,17 @@ class Project(ProjectContext):
 
     def plan(self) -> ProjectPlan:
         """What ``apply`` would change."""
-        return make_plan(self.lake, self.definitions)
+        lake = self.lake
+        from paimon_features.planning.plan import make_plan
+
+        return make_plan(lake, self.definitions)
 
     def apply(self) -> ProjectPlan:
         """Create tables and generations for the definitions, and write the registry."""
-        return apply_plan(self.lake, self.definitions, now_ms())
+        lake = self.lake
+        from paimon_features.planning.plan import apply_plan
+
+        return apply_plan(lake, self.definitions, now_ms())
 
     # -- accessors -------------------------------------------------------------------------
 

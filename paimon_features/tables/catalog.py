@@ -24,6 +24,8 @@ from paimon_features.errors import (
     TableError,
     UnknownNameError,
 )
+from paimon_features.extras import require
+from paimon_features.light_imports import before_pypaimon
 from paimon_features.tables import removals
 from paimon_features.tables.checksums import write_checksums
 from paimon_features.tables.claims import held
@@ -121,7 +123,10 @@ class Lake:
             For an invalid URI, option or credentials, or a bucket that does not exist.
         TableError
             If the object store is unreachable.
+        MissingExtraError
+            If pypaimon is not installed.
         """
+        require("pypaimon", "lake", "reading and writing the lake")
         text = os.fspath(warehouse)
         parts = urlsplit(text)
         if filesystem is None and parts.scheme in ("", "file"):
@@ -143,6 +148,7 @@ class Lake:
     @cached_property
     def catalog(self) -> Any:
         """pypaimon's catalog of the warehouse."""
+        before_pypaimon()
         from pypaimon import CatalogFactory
 
         if isinstance(self.storage, RemoteStorage):
