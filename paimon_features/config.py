@@ -43,7 +43,8 @@ class ServeConfig:
     ``log_sample`` is logged; those that did not, always. With ``request_log``, the absolute path
     of a folder, a share of ``request_log_rate`` of the answers is kept there for
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
-    ``request_log_hash`` is false.
+    ``request_log_hash`` is false. ``bundle`` is where definitions are read and ``apply`` publishes
+    them: ``online``, the online store, or the absolute path of a file; None: the definitions file.
     """
 
     host: str = "127.0.0.1"
@@ -71,6 +72,7 @@ class ServeConfig:
     request_log: Path | None = None
     request_log_rate: float = 0.01
     request_log_hash: bool = True
+    bundle: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +131,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "request_log": str,
         "request_log_rate": float,
         "request_log_hash": bool,
+        "bundle": str,
     },
 }
 
@@ -207,6 +210,8 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     for name in ("tokens", "request_log"):
         if name in settings:
             settings[name] = (path.parent / settings[name]).resolve()
+    if settings.get("bundle", "online") != "online":
+        settings["bundle"] = str((path.parent / settings["bundle"]).resolve())
     for name in ("max_wait", "cache", *_TIMEOUTS):
         if name in settings:
             try:

@@ -70,6 +70,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "materialize": "Load tiles into the online store.",
         "lookup": "Read online features of entities.",
         "serve": "Run the feature server; manage its tokens.",
+        "bundle": "Publish definitions for servers that run no code.",
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
         "rollup": "Roll up old tiles for lifetime windows.",

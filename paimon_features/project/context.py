@@ -20,6 +20,7 @@ from paimon_features.definitions import (
 from paimon_features.errors import GenerationError
 from paimon_features.extras import require
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
+from paimon_features.online.bundles import BundlePlace
 
 if TYPE_CHECKING:
     from paimon_features.monitoring.view_reader import ViewReader
@@ -74,8 +75,24 @@ class ProjectContext:
 
     @cached_property
     def definitions(self) -> Definitions:
-        """The definitions in the definitions file, applied or not."""
+        """The definitions in the definitions file, applied or not.
+
+        A host without that file reads the published bundle, if ``[serve] bundle`` is set.
+        """
+        place = self.bundle_place
+        if place is not None and not self.config.definitions.is_file():
+            return place.read().definitions
         return load_definitions(self.config.definitions)
+
+    @property
+    def bundle_place(self) -> BundlePlace | None:
+        """Where the bundle is published by ``[serve] bundle``; None where it is not set."""
+        where = self.config.serve.bundle
+        return None if where is None else self.bundle_at(where)
+
+    def bundle_at(self, where: str) -> BundlePlace:
+        """The place of a bundle: ``online``, or a file."""
+        return BundlePlace(self.name, where, lambda: self.store)
 
     @cached_property
     def online_settings(self) -> OnlineSettings:
