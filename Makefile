@@ -27,7 +27,9 @@ SHELL := bash
 .PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
-REQUIRED := PAIMON_FEATURES_REQUIRE=flink,kafka,redis,tensorflow,torch
+# (Flink's Python has no release for 3.13)
+REQUIRED = PAIMON_FEATURES_REQUIRE=$$(.venv/bin/python -c "import sys; \
+	print('flink,kafka,' * (sys.version_info < (3, 13)) + 'redis,tensorflow,torch')")
 
 # a module stays in one process, because its tests share what is dear to start
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder

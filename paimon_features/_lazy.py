@@ -10,6 +10,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 
+from paimon_features.extras import missing_extra
 from paimon_features.suggestions import did_you_mean
 
 SYNONYMS = {
@@ -60,7 +61,14 @@ def attach_stub(
             raise AttributeError(f"module {package!r} has no attribute {name!r}{meant}")
         if homes[name] == package:
             return importlib.import_module(f"{package}.{name}")
-        value: object = getattr(importlib.import_module(homes[name]), name)
+        try:
+            module = importlib.import_module(homes[name])
+        except ModuleNotFoundError as error:
+            missing = missing_extra(error, f"{package}.{name}")
+            if missing is None:
+                raise
+            raise missing from error
+        value: object = getattr(module, name)
         # found without this function from now on
         setattr(importlib.import_module(package), name, value)
         return value

@@ -6,16 +6,19 @@ uses such columns. Where a value is null its slot in ``values`` is undefined.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import datetime as dt
+import decimal
+import functools
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.array_types import Array, Bools
-from paimon_features.schema import DataType
+from paimon_features.schema import DataType, DecimalType, ListType, MapType
 from paimon_features.times import utc_ms
 
 
@@ -90,10 +93,40 @@ class Column:
         """Return a column of ``rows`` nulls."""
         return cls(np.zeros(rows, numpy_type(kind)), np.zeros(rows, np.bool_))
 
+    @classmethod
+    def concat(cls, columns: Sequence[Column]) -> Column:
+        """Return the rows of columns of one type, one after another; at least one column."""
+        if len(columns) == 1:
+            return columns[0]
+        values = np.concatenate([column.values for column in columns])
+        if all(column.valid is None for column in columns):
+            return cls(values)
+        return cls(values, np.concatenate([column.mask for column in columns]))
+
+    def to_pylist(self, kind: DataType) -> list[Any]:
+        """Return the Python values of a column of type ``kind``, as those of its Arrow array.
+
+        >>> from paimon_features.schema import Date
+        >>> Column(np.array([0, 31], np.int32), np.array([True, False])).to_pylist(Date)
+        [datetime.date(1970, 1, 1), None]
+        """
+        values: list[Any] = self.values.tolist()
+        convert = _converter(kind)
+        if convert is not None:
+            known = self.mask.tolist()
+            return [
+                convert(value) if has and value is not None else None
+                for value, has in zip(values, known, strict=True)
+            ]
+        if self.valid is not None:
+            for row in np.flatnonzero(~self.valid).tolist():
+                values[row] = None
+        return values
+
     def to_arrow(self, kind: pa.DataType) -> pa.Array:
         """Return the Arrow array of type ``kind`` (times and dates from their integers)."""
         values = self.values
-        if self.valid is None and _PLAIN.get(kind) == values.dtype and values.flags.c_contiguous:
+        if self.valid is None and _plain().get(kind) == values.dtype and values.flags.c_contiguous:
             # the same bytes: no copy
             return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
         mask = None if self.valid is None else ~self.valid
@@ -127,13 +160,45 @@ def _validity(array: pa.Array) -> Bools | None:
     return bits[first:].view(np.bool_)
 
 
-_PLAIN: Mapping[pa.DataType, np.dtype[Any]] = {
-    pa.int32(): np.dtype("<i4"),
-    pa.int64(): np.dtype("<i8"),
-    pa.float32(): np.dtype("<f4"),
-    pa.float64(): np.dtype("<f8"),
-}
-"""Arrow types with the memory layout of NumPy."""
+@functools.cache
+def _plain() -> Mapping[pa.DataType, np.dtype[Any]]:
+    """Arrow types with the memory layout of NumPy."""
+    return {
+        pa.int32(): np.dtype("<i4"),
+        pa.int64(): np.dtype("<i8"),
+        pa.float32(): np.dtype("<f4"),
+        pa.float64(): np.dtype("<f8"),
+    }
+
+
+def _converter(kind: DataType) -> Callable[[Any], Any] | None:
+    """From a value of a column to the Python value; None where it is that."""
+    if kind.text == "date":
+        return lambda days: days if isinstance(days, dt.date) else _DAY_0 + dt.timedelta(days=days)
+    if kind.text == "timestamp":
+        return lambda ms: ms if isinstance(ms, dt.date) else _TIME_0 + dt.timedelta(milliseconds=ms)
+    if isinstance(kind, DecimalType):
+        step = decimal.Decimal(1).scaleb(-kind.scale)
+        return lambda value: decimal.Decimal(value).quantize(step, context=_DIGITS)
+    if isinstance(kind, ListType):
+        item = _item_converter(kind.item)
+        return lambda values: [None if v is None else item(v) for v in values]
+    if isinstance(kind, MapType):
+        entry = _item_converter(kind.item)
+        return lambda pairs: [(key, None if v is None else entry(v)) for key, v in pairs]
+    return None
+
+
+def _item_converter(kind: DataType) -> Callable[[Any], Any]:
+    """The same for an item of a list, which may be a number of another type."""
+    if kind.text == "float32":
+        return lambda value: float(np.float32(value))
+    plain = {"float64": float, "int32": int, "int64": int, "bool": bool, "string": str}
+    return _converter(kind) or plain[kind.text]
+
+
+_DAY_0, _TIME_0 = dt.date(1970, 1, 1), dt.datetime(1970, 1, 1)
+_DIGITS = decimal.Context(prec=100)
 
 
 def numpy_type(kind: DataType) -> np.dtype[Any]:

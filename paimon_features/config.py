@@ -11,7 +11,6 @@ from typing import Any
 
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.schema import NAME
-from paimon_features.windows import parse_duration
 
 FILE_NAME = "paimon-features.toml"
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
@@ -45,7 +44,8 @@ class ServeConfig:
     ``log_sample`` is logged; those that did not, always. With ``request_log``, the absolute path
     of a folder, a share of ``request_log_rate`` of the answers is kept there for
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
-    ``request_log_hash`` is false.
+    ``request_log_hash`` is false. ``bundle`` is where definitions are read and ``apply`` publishes
+    them: ``online``, the online store, or the absolute path of a file; None: the definitions file.
     """
 
     host: str = "127.0.0.1"
@@ -74,6 +74,7 @@ class ServeConfig:
     request_log: Path | None = None
     request_log_rate: float = 0.01
     request_log_hash: bool = True
+    bundle: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "request_log": str,
         "request_log_rate": float,
         "request_log_hash": bool,
+        "bundle": str,
     },
 }
 
@@ -190,6 +192,8 @@ def read_config(root: Path) -> ProjectConfig:
     if parallelism < 1:
         raise ConfigurationError(f"{path}: [flink] parallelism = {parallelism}; expected 1 or more")
     try:
+        from paimon_features.windows import parse_duration
+
         interval_ms = parse_duration(value("flink", "checkpoint_interval", "1s"))
     except DefinitionError as error:
         raise ConfigurationError(f"{path}: [flink] checkpoint_interval: {error}") from error
@@ -218,9 +222,13 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     for name in ("tokens", "request_log"):
         if name in settings:
             settings[name] = (path.parent / settings[name]).resolve()
+    if settings.get("bundle", "online") != "online":
+        settings["bundle"] = str((path.parent / settings["bundle"]).resolve())
     for name in ("max_wait", "cache", *_TIMEOUTS):
         if name in settings:
             try:
+                from paimon_features.windows import parse_duration
+
                 settings[f"{name}_ms"] = parse_duration(settings.pop(name))
             except DefinitionError as error:
                 raise ConfigurationError(f"{path}: [serve] {name}: {error}") from error

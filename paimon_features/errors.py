@@ -39,6 +39,7 @@ from its message alone, so that it crosses process boundaries unchanged.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 SHOWN = 80
@@ -120,15 +121,45 @@ class MissingExtraError(PaimonFeaturesError, ImportError):
     """An optional package that is not installed."""
 
     @classmethod
-    def of(cls, package: str, extra: str, needed_for: str) -> MissingExtraError:
+    def of(
+        cls,
+        package: str,
+        extra: str,
+        needed_for: str,
+        *,
+        newest_python: tuple[int, int] | None = None,
+    ) -> MissingExtraError:
         """Build the message with the command that installs the extra.
 
         >>> str(MissingExtraError.of("redis", "serve", "the Redis store"))
         "the Redis store needs the package 'redis': pip install 'paimon-features[serve]'"
+
+        A package without a release for this Python is not installed by its extra:
+
+        >>> str(MissingExtraError.of("later", "later", "this", newest_python=(3, 1)))
+        "this needs the package 'later', which has no release for Python ... install
+        'paimon-features[later]' on Python 3.1"
         """
+        newest = newest_python or _NEWEST_PYTHON.get(package)
+        if newest is not None and sys.version_info[:2] > newest:
+            have, most = (".".join(map(str, of[:2])) for of in (sys.version_info, newest))
+            return cls(
+                f"{needed_for} needs the package {package!r}, which has no release for Python "
+                f"{have}: install 'paimon-features[{extra}]' on Python {most}"
+            )
         return cls(
             f"{needed_for} needs the package {package!r}: pip install 'paimon-features[{extra}]'"
         )
+
+
+_NEWEST_PYTHON = {
+    "apache-flink": (3, 12),
+    "pyflink": (3, 12),
+    "pypaimon": (3, 13),
+    "pypaimon_rust": (3, 13),
+    "tensorflow": (3, 13),
+}
+"""The newest Python of packages whose extras have an environment marker for it."""
 
 
 class TableError(PaimonFeaturesError, RuntimeError):

@@ -12,15 +12,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
-import pyarrow as pa
-
+from paimon_features._arrow import pa
 from paimon_features.errors import DefinitionError
 
 NAME = re.compile(r"[a-z][a-z0-9_]*")
 """The names of definitions and columns: lower-case letters, digits, underscores."""
+
+
+_ARROW_NAMES = {"bool": "bool_", "bytes": "binary", "date": "date32"}
+"""Arrow's functions for types that have other names there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +31,8 @@ class DataType:
     """A column type. ``text`` is its canonical name, as in the registry."""
 
     text: str
-    arrow: pa.DataType
     flink: str
+    _arrow: pa.DataType | None = field(default=None, init=False, repr=False, compare=False)
 
     def __repr__(self) -> str:
         return self.text.title()
@@ -37,6 +40,18 @@ class DataType:
     def __call__(self, *arguments: object) -> NoReturn:
         """Raise DefinitionError: a type is a value, not a class."""
         raise DefinitionError(f"{self!r} is a type already, and is not called: write pf.{self!r}")
+
+    @property
+    def arrow(self) -> pa.DataType:
+        """The type in Arrow; MissingExtraError if pyarrow is not installed."""
+        if self._arrow is None:
+            object.__setattr__(self, "_arrow", self._to_arrow())
+        return self._arrow
+
+    def _to_arrow(self) -> pa.DataType:
+        if self.text == "timestamp":
+            return pa.timestamp("ms")
+        return getattr(pa, _ARROW_NAMES.get(self.text, self.text))()
 
     @property
     def is_integer(self) -> bool:
@@ -75,6 +90,9 @@ class DecimalType(DataType):
     def __repr__(self) -> str:
         return f"Decimal({self.precision}, {self.scale})"
 
+    def _to_arrow(self) -> pa.DataType:
+        return pa.decimal128(self.precision, self.scale)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class ListType(DataType):
@@ -87,6 +105,9 @@ class ListType(DataType):
         tail = "" if self.length is None else f", {self.length}"
         return f"List({self.item!r}{tail})"
 
+    def _to_arrow(self) -> pa.DataType:
+        return pa.list_(self.item.arrow)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MapType(DataType):
@@ -97,16 +118,19 @@ class MapType(DataType):
     def __repr__(self) -> str:
         return f"Map(String, {self.item!r})"
 
+    def _to_arrow(self) -> pa.DataType:
+        return pa.map_(pa.string(), self.item.arrow)
 
-Bool = DataType("bool", pa.bool_(), "BOOLEAN")
-Int32 = DataType("int32", pa.int32(), "INT")
-Int64 = DataType("int64", pa.int64(), "BIGINT")
-Float32 = DataType("float32", pa.float32(), "FLOAT")
-Float64 = DataType("float64", pa.float64(), "DOUBLE")
-String = DataType("string", pa.string(), "STRING")
-Bytes = DataType("bytes", pa.binary(), "BYTES")
-Date = DataType("date", pa.date32(), "DATE")
-Timestamp = DataType("timestamp", pa.timestamp("ms"), "TIMESTAMP(3)")
+
+Bool = DataType("bool", "BOOLEAN")
+Int32 = DataType("int32", "INT")
+Int64 = DataType("int64", "BIGINT")
+Float32 = DataType("float32", "FLOAT")
+Float64 = DataType("float64", "DOUBLE")
+String = DataType("string", "STRING")
+Bytes = DataType("bytes", "BYTES")
+Date = DataType("date", "DATE")
+Timestamp = DataType("timestamp", "TIMESTAMP(3)")
 
 
 def Decimal(precision: int, scale: int) -> DecimalType:  # noqa: N802 - reads as a type
@@ -124,7 +148,6 @@ def Decimal(precision: int, scale: int) -> DecimalType:  # noqa: N802 - reads as
         )
     return DecimalType(
         f"decimal({precision}, {scale})",
-        pa.decimal128(precision, scale),
         f"DECIMAL({precision}, {scale})",
         precision,
         scale,
@@ -144,8 +167,7 @@ def List(item: DataType, length: int | None = None) -> ListType:  # noqa: N802 -
     if length is not None and length < 1:
         raise DefinitionError(f"List({item!r}, {length}): expected a length of at least 1")
     tail = "" if length is None else f", {length}"
-    arrow = pa.list_(item.arrow)
-    return ListType(f"list({item.text}{tail})", arrow, f"ARRAY<{item.flink}>", item, length)
+    return ListType(f"list({item.text}{tail})", f"ARRAY<{item.flink}>", item, length)
 
 
 def Map(key: DataType, item: DataType) -> MapType:  # noqa: N802 - reads as a type
@@ -158,8 +180,7 @@ def Map(key: DataType, item: DataType) -> MapType:  # noqa: N802 - reads as a ty
     """
     if key != String or not item.is_scalar:
         raise DefinitionError(f"Map({key!r}, {item!r}): expected String keys and scalar items")
-    arrow = pa.map_(pa.string(), item.arrow)
-    return MapType(f"map(string, {item.text})", arrow, f"MAP<STRING, {item.flink}>", item)
+    return MapType(f"map(string, {item.text})", f"MAP<STRING, {item.flink}>", item)
 
 
 _PLAIN = {t.text: t for t in (Bool, Int32, Int64, Float32, Float64, String, Bytes, Date, Timestamp)}

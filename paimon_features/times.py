@@ -26,11 +26,10 @@ pandas and Polars columns and NumPy's datetime64 become one of the types of the 
 from __future__ import annotations
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
+
+from paimon_features._arrow import pa, pc
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_MS = pa.timestamp("ms")
 _PLAIN_EXTENSIONS = frozenset({"arrow.fixed_shape_tensor", "arrow.json"})
 """Extension types whose values mean what their storage means."""
 EXTENSION_NAME = b"ARROW:extension:name"
@@ -170,7 +169,7 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     if pa.types.is_boolean(given) and (event_time or pa.types.is_timestamp(kind)):
         raise pa.ArrowInvalid(f"{given} is no time")
     if pa.types.is_timestamp(kind) and (is_time(given) or pa.types.is_integer(given)):
-        return floor_times(utc_ms(array).view(_MS), kind.unit)
+        return floor_times(utc_ms(array).view(pa.timestamp("ms")), kind.unit)
     if pa.types.is_int64(kind) and (
         pa.types.is_timestamp(given) or (event_time and is_time(given))
     ):

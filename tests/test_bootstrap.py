@@ -38,7 +38,7 @@ def set_up(checkout: Path, path: Path, python: str = "") -> subprocess.Completed
 def test_without_a_python_the_message_says_how_to_name_one(checkout: Path, tmp_path: Path) -> None:
     done = set_up(checkout, tmp_path / "bin")
     assert done.returncode == 2
-    assert "no Python 3.11 or 3.12 on PATH" in done.stderr
+    assert "no Python 3.11, 3.12 or 3.13 on PATH" in done.stderr
     assert "make PYTHON=" in done.stderr
     assert not (checkout / ".venv").exists()
 
@@ -49,7 +49,7 @@ def test_a_named_python_of_another_version_is_refused(checkout: Path, tmp_path: 
     old.chmod(0o755)
     done = set_up(checkout, tmp_path / "bin", python=str(old))
     assert done.returncode == 2
-    assert f"PYTHON={old} is not Python 3.11 or 3.12" in done.stderr
+    assert f"PYTHON={old} is not Python 3.11, 3.12 or 3.13" in done.stderr
 
 
 def test_a_python_without_venv_is_distinguished(checkout: Path, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from paimon_features.definitions.loader import load_definitions
 from paimon_features.iteration.program_file import load_program
 from paimon_features.python_file import run_python_file
-from paimon_features.serving.http.reload import forget_modules_of_folder
+from paimon_features.serving.http.definition_source import forget_modules_of_folder
 
 DEFINITIONS = """
 import paimon_features as pf

@@ -6,7 +6,8 @@
 #   locks/demo.txt        what `make demo` installs, in the versions of requirements.lock
 #   locks/test.txt        what `make test`, `make lint` and `make bench` install, likewise
 #   locks/docs.txt        what `make docs` installs, likewise
-#   locks/jobs.txt, serving.txt, training.txt   what the images of docker/ install, likewise
+#   locks/jobs.txt, materializer.txt, serving.txt, training.txt   what the images of docker/
+#                         install, likewise
 #
 # The files name no registry, so that each machine installs from the one it is set up for.
 set -euo pipefail
@@ -22,7 +23,8 @@ compile "$@" -c requirements.lock locks/bootstrap.in -o locks/bootstrap.txt
 compile --upgrade --extra demo -c requirements.lock pyproject.toml -o locks/demo.txt
 compile --upgrade --extra dev -c requirements.lock pyproject.toml -o locks/test.txt
 compile --upgrade --extra docs -c requirements.lock pyproject.toml -o locks/docs.txt
-for image in jobs:flink serving:serve training:torch; do
-    compile --upgrade --extra "${image#*:}" -c requirements.lock pyproject.toml \
+for image in jobs:flink materializer:lake,serve serving:serve training:torch; do
+    IFS=, read -ra extras <<<"${image#*:}"
+    compile --upgrade "${extras[@]/#/--extra=}" -c requirements.lock pyproject.toml \
         -o "locks/${image%:*}.txt"
 done

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Makes .venv ready for a profile (demo, docs or test) from nothing but Python 3.11 or 3.12:
+# Makes .venv ready for a profile (demo, docs or test) from nothing but Python 3.11 or 3.12 (docs
+# and test also from 3.13, for which Flink's Python has no release):
 # uv and the hashed lock of the profile into .venv, the Flink jars into the user's cache.
 # A second run finds everything and takes a fraction of a second.
 set -euo pipefail
@@ -19,23 +20,30 @@ demo | docs | test) ;;
     ;;
 esac
 
+# the first Python that is too new: the demo runs Flink, the tests read the lake
+case $profile in
+demo) before=13 supported="3.11 or 3.12" ;;
+*) before=14 supported="3.11, 3.12 or 3.13" ;;
+esac
+
 fits() {
-    "$1" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1
+    "$1" -c "import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, $before))" \
+        >/dev/null 2>&1
 }
 
 find_python() {
     if [ -n "${PYTHON:-}" ]; then
-        fits "$PYTHON" || { say "PYTHON=$PYTHON is not Python 3.11 or 3.12"; exit 2; }
+        fits "$PYTHON" || { say "PYTHON=$PYTHON is not Python $supported"; exit 2; }
         echo "$PYTHON"
         return
     fi
-    for candidate in python3.11 python3.12 python3 python; do
+    for candidate in python3.11 python3.12 python3 python python3.13; do
         if fits "$candidate"; then
             echo "$candidate"
             return
         fi
     done
-    say "no Python 3.11 or 3.12 on PATH; install one, or name it: make PYTHON=/path/to/python3.11"
+    say "no Python $supported on PATH; install one, or name it: make PYTHON=/path/to/python3.11"
     exit 2
 }
 

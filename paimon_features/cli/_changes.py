@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
-from paimon_features.planning.plan import ProjectPlan
+if TYPE_CHECKING:
+    from paimon_features.planning.plan import ProjectPlan
 
 
 def print_changes(changes: ProjectPlan, as_json: bool) -> None:

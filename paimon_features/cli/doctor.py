@@ -11,7 +11,7 @@ import click
 
 from paimon_features.config import FILE_NAME, ProjectConfig, find_root, read_config
 from paimon_features.errors import ConfigurationError, OnlineStoreError
-from paimon_features.online import OnlineSettings, open_store
+from paimon_features.extras import installed
 from paimon_features.setup.cache import cache_root
 from paimon_features.setup.doctor import (
     EXTRAS,
@@ -83,6 +83,10 @@ def _project(folder: Path) -> Iterator[Check]:
             "project", "optional", f"no {FILE_NAME} here", "create one: paimon-features init"
         )
         return
+    if not installed("numpy"):
+        remedy = "to check it: pip install 'paimon-features[lake]', or [serve]"
+        yield Check("project", "optional", f"{root} was not read", remedy)
+        return
     try:
         config = read_config(root)
     except ConfigurationError as error:
@@ -99,6 +103,8 @@ def _project(folder: Path) -> Iterator[Check]:
 
 def _online(config: ProjectConfig) -> Check:
     """Check that the project's online store responds, with the settings used for reads."""
+    from paimon_features.online import OnlineSettings, open_store
+
     name, needed = "online store", has_extra("serve")
     try:
         settings = OnlineSettings.of(config.online, root=config.root)

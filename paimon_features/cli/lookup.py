@@ -166,8 +166,8 @@ def _document(response: OnlineResponse) -> dict[str, Any]:
     return {
         "as_of_ms": response.as_of_ms,
         "rows": response.to_pylist(),
-        "statuses": response.statuses.to_pylist(),
-        "event_time_ms": {view: a.to_pylist() for view, a in response.event_times.items()},
+        "statuses": response.status_rows(),
+        "event_time_ms": response.event_time_lists(),
         "freshness": {
             view: {
                 "applied_snapshot": f.applied_snapshot,
@@ -187,7 +187,7 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
     console = Console(highlight=False, width=WIDTH)
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("feature")
-    rows, statuses = response.to_pylist(), response.statuses.to_pylist()
+    rows, statuses = response.to_pylist(), response.status_rows()
     for row in rows:
         table.add_column(", ".join(f"{key}={row[key]}" for key in keys), justify="right")
     for feature in response.features:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.util
 import json
 import signal
 from collections.abc import Mapping, Sequence
@@ -14,7 +13,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.config import LOG_LEVELS, find_root, read_config
-from paimon_features.errors import MissingExtraError
+from paimon_features.extras import require
 
 TOKEN_FILE = "tokens.toml"
 
@@ -25,6 +24,11 @@ TOKEN_FILE = "tokens.toml"
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes; 1 by default.")
 @click.option(
     "--open", "may_be_open", is_flag=True, help="Allow serving other hosts without tokens."
+)
+@click.option(
+    "--bundle",
+    metavar="FILE|online",
+    help="Serve a published bundle instead of the definitions file: runs no code of the project.",
 )
 @click.option("--log-level", type=click.Choice(LOG_LEVELS), help="info by default.")
 @click.option(
@@ -42,6 +46,7 @@ def serve(
     port: int | None,
     workers: int | None,
     may_be_open: bool,
+    bundle: str | None,
     log_level: str | None,
     log_sample: float | None,
     no_reload: bool,
@@ -54,6 +59,7 @@ def serve(
     paimon-features serve --workers 2
     curl -s localhost:6566/get-online-features -d '{
       "feature_service": "churn_v1", "entities": {"customer_id": [12346]}}'
+    paimon-features serve --bundle online             # what 'apply' or 'bundle' published
     paimon-features serve token --service churn_v1    # create a token and print it once
 
     \b
@@ -76,6 +82,8 @@ def serve(
             overrides[name] = value
     if no_reload:
         overrides["reload"] = False
+    if bundle is not None:
+        overrides["bundle"] = bundle if bundle == "online" else str(Path(bundle).resolve())
     settings = replace(
         config.serve,
         host=host or config.serve.host,
@@ -112,11 +120,11 @@ def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -
     server reloads it. To revoke a token, delete its entry.
     """
     _check_extra()
-    from paimon_features.definitions import load_definitions
+    from paimon_features.project import Project
     from paimon_features.serving.http.tokens import EVERYTHING, add_token
 
     config = read_config(find_root(Path(path)))
-    definitions = load_definitions(config.definitions)
+    definitions = Project(config).definitions
     for service in services:
         if service != EVERYTHING:
             definitions.service(service)
@@ -133,9 +141,8 @@ def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -
 
 
 def _check_extra() -> None:
-    for package in ("msgspec", "prometheus_client", "uvicorn", "httptools", "redis"):
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError.of(package, "serve", "the feature server")
+    for package in ("numpy", "msgspec", "prometheus_client", "uvicorn", "httptools", "redis"):
+        require(package, "serve", "the feature server")
 
 
 def _print_event(event: Mapping[str, object], project: str, as_json: bool) -> None:

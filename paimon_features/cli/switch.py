@@ -37,6 +37,7 @@ def switch(view: str, to: int | None, force: bool, path: str) -> None:
             f"'paimon-features backfill {view}' first, or --force"
         )
     record = generations.activate(project.lake, view, number)
+    project.publish_bundle()
     click.echo(f"{view}: generation {record.generation} ({record.table}) is now active")
     if record.fingerprint != compiled.fingerprint:
         click.echo(

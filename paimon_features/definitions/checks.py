@@ -7,8 +7,7 @@ import decimal
 from collections.abc import Mapping
 from typing import Any
 
-import pyarrow as pa
-
+from paimon_features._arrow import pa
 from paimon_features.arguments import shown
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import (
@@ -55,11 +54,17 @@ _MEANT: Mapping[Any, str] = {
     Decimal: "Decimal(10, 2)",
     List: "List(Float32, 3)",
     Map: "Map(String, Int64)",
-    pa.large_string(): "String",
-    **{kind.arrow: repr(kind) for kind in (Bool, Bytes, Date, Float32, Float64, Int32, Int64)},
-    String.arrow: "String",
 }
-"""Types of Python, SQL and Arrow, and what they are here."""
+"""Types of Python and SQL, and what they are here."""
+
+
+def _meant_by_arrow(kind: pa.DataType) -> str | None:
+    if pa.types.is_timestamp(kind):
+        return "Timestamp"
+    if kind == pa.large_string():
+        return "String"
+    plain = (Bool, Bytes, Date, Float32, Float64, Int32, Int64, String)
+    return next((repr(own) for own in plain if own.arrow == kind), None)
 
 
 def check_types(what: str, columns: Any) -> None:
@@ -88,10 +93,9 @@ def _named(kind: Any) -> str:
 
 def _expected(kind: Any) -> str:
     key = kind.lower() if isinstance(kind, str) else kind
-    if isinstance(kind, pa.DataType) and pa.types.is_timestamp(kind):
-        key = dt.datetime
     try:
-        meant = _MEANT.get(key)
+        from_arrow = type(kind).__module__.startswith("pyarrow") and isinstance(kind, pa.DataType)
+        meant = _meant_by_arrow(kind) if from_arrow else _MEANT.get(key)
     except TypeError:  # not hashable
         meant = None
     if meant is not None:

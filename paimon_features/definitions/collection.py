@@ -26,11 +26,13 @@ from paimon_features.definitions.source import EventSource
 from paimon_features.definitions.table_view import TableView
 from paimon_features.definitions.transformed import (
     CompiledTransformed,
+    Fitted,
     Transformations,
     Transformed,
 )
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
 from paimon_features.suggestions import did_you_mean
+from paimon_features.transformers.fitted_version import FittedVersion
 
 Definition = (
     Entity
@@ -63,7 +65,8 @@ Named = TypeVar(
 class Definitions:
     """All definitions of a project, by kind and name.
 
-    ``fitted`` is the folder of exported versions of fitted transformers, None if there is none.
+    ``fitted`` is the folder of exported versions of fitted transformers, None if there is none;
+    ``versions`` are versions that need no file, those of a bundle.
     """
 
     entities: dict[str, Entity] = field(default_factory=dict)
@@ -76,9 +79,16 @@ class Definitions:
     derived: dict[str, DerivedView] = field(default_factory=dict)
     transformed: dict[str, Transformed] = field(default_factory=dict)
     fitted: Path | None = None
+    versions: Mapping[Fitted, FittedVersion] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, items: Iterable[object], *, fitted: Path | None = None) -> Definitions:
+    def of(
+        cls,
+        items: Iterable[object],
+        *,
+        fitted: Path | None = None,
+        versions: Mapping[Fitted, FittedVersion] | None = None,
+    ) -> Definitions:
         """Collect definitions, including those they refer to.
 
         Raises
@@ -88,7 +98,7 @@ class Definitions:
             refers to an unknown name, the types of an interaction do not fit, or a version of a
             fitted transformer is not in the folder ``fitted``, or not as it was exported.
         """
-        out = cls(fitted=fitted)
+        out = cls(fitted=fitted, versions=versions or {})
         for item in items:
             out._add(item)
         both = sorted(out.views.keys() & out.tables.keys())
@@ -307,7 +317,7 @@ class Definitions:
 
     @cached_property
     def _transformations(self) -> Transformations:
-        return Transformations(self._interactions, self.fitted)
+        return Transformations(self._interactions, self.fitted, _versions=dict(self.versions))
 
     def _add(self, item: object) -> None:
         if isinstance(item, Interaction):

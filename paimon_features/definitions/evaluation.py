@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.aggregates import EVENT_TIME, TILE_END, Aggregate, Reading
 from paimon_features.aggregates.fold import canonical, fold, newest_tile_end
 from paimon_features.array_types import Ints
@@ -218,4 +218,4 @@ def _value(
     reading = Reading(read_ms, read_ms - newest_tile_end(merged, view.tile_ms), feature.window_ms)
     taken = [merged[name] for name in feature.partials]
     finished = feature.aggregate.finish(view.scope, taken, reading)
-    return finished.column.to_arrow(feature.type.arrow).to_pylist()[0]
+    return finished.column.to_pylist(feature.type)[0]

@@ -9,18 +9,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from paimon_features._arrow import is_arrow_scalar, pa, pc
+from paimon_features.columns import Column
 from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.request_values import input_column, plain_list
 from paimon_features.errors import DefinitionError, RequestError
 from paimon_features.schema import DataType, check_name
 from paimon_features.times import conform, is_time
 
 _TYPES = ("bool", "int32", "int64", "float32", "float64", "string", "date", "timestamp")
 _SCALARS = (
-    str, bytes, bool, int, float, decimal.Decimal, dt.date, np.generic, pa.Scalar, type(None),
+    str, bytes, bool, int, float, decimal.Decimal, dt.date, np.generic, type(None),
 )  # fmt: skip
 
 
@@ -71,11 +72,11 @@ class RequestSource:
 
 def request_columns(
     inputs: Mapping[str, DataType], given: Mapping[str, object] | None, rows: int
-) -> dict[str, pa.Array]:
+) -> dict[str, Column]:
     """Return the inputs of an online request, one value per row; a single value is repeated.
 
     >>> from paimon_features.schema import Float64
-    >>> request_columns({"amount": Float64}, {"amount": 9}, rows=2)["amount"].to_pylist()
+    >>> request_columns({"amount": Float64}, {"amount": 9}, rows=2)["amount"].values.tolist()
     [9.0, 9.0]
 
     Raises
@@ -124,12 +125,31 @@ def _signature(inputs: Mapping[str, DataType]) -> str:
     return ", ".join(f"{name} ({kind!r})" for name, kind in inputs.items())
 
 
-def _of_request(name: str, kind: DataType, value: Any, rows: int) -> pa.Array:
+def _of_request(name: str, kind: DataType, value: Any, rows: int) -> Column:
     what = f"request input {name!r}"
     single = isinstance(value, _SCALARS)
-    if isinstance(value, pa.Scalar):
-        value = value.as_py()
+    if is_arrow_scalar(value):
+        value, single = value.as_py(), True
     values = [value] if single else value
+    plain = plain_list(values)
+    if plain is None:
+        column = Column.from_arrow(_arrow_input(what, kind, values))
+    else:
+        try:
+            column = input_column(kind, plain)
+        except (TypeError, ValueError) as error:
+            raise RequestError(f"{what}: expected {kind!r} values; {error}") from error
+    if single:
+        return column if rows == 1 else column.take(np.zeros(rows, np.int64))
+    if len(column) != rows:
+        raise RequestError(
+            f"{what} has {len(column)} values for {rows} entities; give one for each, or a single "
+            "value that is not a sequence"
+        )
+    return column
+
+
+def _arrow_input(what: str, kind: DataType, values: Any) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if not isinstance(values, pa.Array):
@@ -140,15 +160,7 @@ def _of_request(name: str, kind: DataType, value: Any, rows: int) -> pa.Array:
             raise RequestError(f"{what}: expected {kind!r} values; {error}") from error
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
-    array = _typed(what, kind, values)
-    if single:
-        return array.take(pa.array(np.zeros(rows, np.int64))) if rows != 1 else array
-    if len(array) != rows:
-        raise RequestError(
-            f"{what} has {len(array)} values for {rows} entities; give one for each, or a single "
-            "value that is not a sequence"
-        )
-    return array
+    return _typed(what, kind, values)
 
 
 def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.columns import Column
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.reference import FeatureRef

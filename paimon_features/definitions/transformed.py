@@ -291,13 +291,13 @@ class Transformations:
         return feature.type
 
     def _version(self, fitted: Fitted) -> FittedVersion:
+        known = self._versions.get(fitted)
+        if known is not None:
+            return known
         if self.folder is None:
             raise DefinitionError(
                 f"{fitted} is read from a file next to the definitions, and these have no folder; "
                 "pass the folder of exported versions as Definitions.of(..., fitted=)"
             )
-        found = self._versions.get(fitted)
-        if found is None:
-            found = read_version(self.folder, fitted.name, fitted.version)
-            self._versions[fitted] = found
+        found = self._versions[fitted] = read_version(self.folder, fitted.name, fitted.version)
         return found

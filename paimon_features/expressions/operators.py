@@ -12,8 +12,6 @@ import decimal
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-import pyarrow as pa
-
 from paimon_features.errors import ExpressionError
 from paimon_features.expressions.nodes import Call, Expression, Literal, promoted
 from paimon_features.schema import (
@@ -30,7 +28,7 @@ from paimon_features.schema import (
     Timestamp,
 )
 
-NULL = DataType("null", pa.null(), "NULL")
+NULL = DataType("null", "NULL")
 """Type of a bare NULL until its context decides; never the type of a complete expression."""
 
 MAX_SCALE = 9

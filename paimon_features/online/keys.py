@@ -18,8 +18,8 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pyarrow as pa
-
+from paimon_features._arrow import pa
+from paimon_features.definitions.request_values import key_values
 from paimon_features.errors import RequestError
 from paimon_features.schema import DataType
 
@@ -141,10 +141,32 @@ def key_arrays(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> 
             f"got: {', '.join(entities) or 'none'}, expected: {', '.join(keys)}"
         )
     arrays = [_key_array(name, kind, entities[name]) for name, kind in keys.items()]
-    lengths = {name: len(array) for name, array in zip(keys, arrays, strict=True)}
-    if len(set(lengths.values())) > 1:
-        raise RequestError(f"entity keys of different lengths: {lengths}")
+    check_lengths({name: len(array) for name, array in zip(keys, arrays, strict=True)})
     return arrays
+
+
+def plain_key(name: str, kind: DataType, values: Sequence[Any]) -> list[Any]:
+    """The values of a key column as Python values of its type, from plain values.
+
+    Raises
+    ------
+    RequestError
+        For a null, or a value that is not of the key's type.
+    """
+    try:
+        found = key_values(kind, values)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"entity key {name!r}: expected {kind!r} values; {error}") from error
+    if None in found:
+        row = found.index(None)
+        raise RequestError(f"entity key {name!r} is null in row {row}; expected a value")
+    return found
+
+
+def check_lengths(lengths: Mapping[str, int]) -> None:
+    """Raise RequestError if key columns have different lengths."""
+    if len(set(lengths.values())) > 1:
+        raise RequestError(f"entity keys of different lengths: {dict(lengths)}")
 
 
 def _key_array(name: str, kind: DataType, values: object) -> pa.Array:

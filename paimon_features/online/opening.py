@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from paimon_features.extras import missing_extra
 from paimon_features.online.memory_store import MemoryStore
 from paimon_features.online.queue import MemoryQueue, Queue
 from paimon_features.online.settings import OnlineSettings, from_url
@@ -25,7 +26,10 @@ def open_store(where: str | OnlineSettings) -> OnlineStore:
     settings = from_url(where) if isinstance(where, str) else where
     if settings.mode == "memory":
         return MemoryStore(key_prefix=settings.key_prefix)
-    from paimon_features.online.redis_store import RedisStore
+    try:
+        from paimon_features.online.redis_store import RedisStore
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "the online store") or error from error
 
     return RedisStore(settings)
 
@@ -45,6 +49,9 @@ def open_queue(where: str | OnlineSettings, name: str) -> Queue:
     settings = from_url(where) if isinstance(where, str) else where
     if settings.mode == "memory":
         return MemoryQueue()
-    from paimon_features.online.redis_store.queue import RedisQueue
+    try:
+        from paimon_features.online.redis_store.queue import RedisQueue
+    except ModuleNotFoundError as error:
+        raise missing_extra(error, "a queue in the online store") or error from error
 
     return RedisQueue(settings, name)

@@ -18,14 +18,16 @@ from paimon_features.definitions import (
     load_definitions,
 )
 from paimon_features.errors import GenerationError
+from paimon_features.extras import require
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
-from paimon_features.tables import Lake, generations
-from paimon_features.tables.generations import GenerationRecord
+from paimon_features.online.bundles import BundlePlace
 
 if TYPE_CHECKING:
     from paimon_features.monitoring.view_reader import ViewReader
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.store import OfflineStore
+    from paimon_features.tables import Lake
+    from paimon_features.tables.generations import GenerationRecord
 
 Features = str | FeatureService | Sequence[str]
 """A service, its name, or references ``view:feature`` and names of what is computed of them."""
@@ -35,7 +37,7 @@ class ProjectContext:
     """The configuration, lake, definitions and stores of one project folder.
 
     Lake and definitions are read at first use, so that a serving host that only looks features
-    up need not see the lake's history. Safe to share between threads for reading.
+    up needs neither the lake nor the packages that read it. Safe to share between threads.
     """
 
     def __init__(self, config: ProjectConfig) -> None:
@@ -59,7 +61,10 @@ class ProjectContext:
 
     @cached_property
     def lake(self) -> Lake:
-        """The lake with all tables of the project."""
+        """The lake with all tables of the project; needs the extra ``lake``."""
+        require("pypaimon", "lake", "reading and writing the lake")
+        from paimon_features.tables import Lake
+
         config = self.config
         return Lake.open(
             config.warehouse,
@@ -70,8 +75,24 @@ class ProjectContext:
 
     @cached_property
     def definitions(self) -> Definitions:
-        """The definitions in the definitions file, applied or not."""
+        """The definitions in the definitions file, applied or not.
+
+        A host without that file reads the published bundle, if ``[serve] bundle`` is set.
+        """
+        place = self.bundle_place
+        if place is not None and not self.config.definitions.is_file():
+            return place.read().definitions
         return load_definitions(self.config.definitions)
+
+    @property
+    def bundle_place(self) -> BundlePlace | None:
+        """Where the bundle is published by ``[serve] bundle``; None where it is not set."""
+        where = self.config.serve.bundle
+        return None if where is None else self.bundle_at(where)
+
+    def bundle_at(self, where: str) -> BundlePlace:
+        """The place of a bundle: ``online``, or a file."""
+        return BundlePlace(self.name, where, lambda: self.store)
 
     @cached_property
     def online_settings(self) -> OnlineSettings:
@@ -99,7 +120,10 @@ class ProjectContext:
         GenerationError
             If the view is not applied, or its definition now means other tiles.
         """
-        record = generations.active(self.lake, view.name)
+        lake = self.lake
+        from paimon_features.tables import generations
+
+        record = generations.active(lake, view.name)
         if record is None:
             raise GenerationError(
                 f"feature view {view.name!r} is not applied; run 'paimon-features apply'"

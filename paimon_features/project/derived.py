@@ -5,17 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from paimon_features.definitions import CompiledDerived
 from paimon_features.project.context import ProjectContext
-from paimon_features.tables.generations import GenerationRecord
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from paimon_features.offline.derived_rows import DerivedRead
     from paimon_features.offline.derived_table import DerivedRefresh
     from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.pinning import AsOf
+    from paimon_features.tables.generations import GenerationRecord
 
 
 class DerivedViews:

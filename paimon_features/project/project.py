@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
-
 from paimon_features.callbacks import OnProgress
 from paimon_features.clock import now_ms
-from paimon_features.planning.plan import ProjectPlan, apply_plan, make_plan
+from paimon_features.definitions.bundle import Bundle
+from paimon_features.errors import PaimonFeaturesError
+from paimon_features.extras import installed
 from paimon_features.project.context import Features, ProjectContext
 from paimon_features.project.derived import DerivedViews
 from paimon_features.project.fitted import FittedTransformers
@@ -23,11 +23,14 @@ from paimon_features.project.online import OnlineFeatures
 from paimon_features.serving.fetcher import OnlineResponse
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from paimon_features.engines import EngineName, EngineOptions
     from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.engine import OfflineEngine
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.training_set import TrainingSet
+    from paimon_features.planning.plan import ProjectPlan
 
 
 class Project(ProjectContext):
@@ -41,11 +44,57 @@ class Project(ProjectContext):
 
     def plan(self) -> ProjectPlan:
         """What ``apply`` would change."""
-        return make_plan(self.lake, self.definitions)
+        lake = self.lake
+        from paimon_features.planning.plan import make_plan
+
+        return make_plan(lake, self.definitions)
 
     def apply(self) -> ProjectPlan:
-        """Create tables and generations for the definitions, and write the registry."""
-        return apply_plan(self.lake, self.definitions, now_ms())
+        """Create tables and generations for the definitions, and write the registry.
+
+        Then the bundle is published, where ``[serve] bundle`` says so; see ``publish_bundle``.
+        """
+        lake = self.lake
+        from paimon_features.planning.plan import apply_plan
+
+        plan = apply_plan(lake, self.definitions, now_ms())
+        self.publish_bundle()
+        return plan
+
+    def bundle(self) -> Bundle:
+        """What serving hosts need of the project, with the active generations of its views."""
+        active: dict[str, int] = {}
+        if installed("pypaimon"):
+            lake = self.lake
+            from paimon_features.tables import generations
+
+            found = ((view, generations.active(lake, view)) for view in self.definitions.views)
+            active = {view: record.generation for view, record in found if record is not None}
+        return Bundle(self.name, self.definitions, now_ms(), active)
+
+    def publish_bundle(self, where: str | None = None) -> int | None:
+        """Publish the bundle to ``online`` or a file, by default to ``[serve] bundle``.
+
+        Returns its size in bytes; None, and publishes nothing, where neither is given.
+
+        Raises
+        ------
+        DefinitionError
+            For definitions that a bundle cannot contain: those with classes of one's own.
+        OnlineStoreError, ConfigurationError
+            If it cannot be written; what was applied stays applied.
+        """
+        place = self.bundle_place if where is None else self.bundle_at(where)
+        if place is None:
+            return None
+        try:
+            return place.publish(self.bundle())
+        except PaimonFeaturesError as error:
+            error.add_note(
+                "the bundle was not published; servers keep the one that they have. "
+                "'paimon-features bundle' publishes it"
+            )
+            raise
 
     # -- accessors -------------------------------------------------------------------------
 

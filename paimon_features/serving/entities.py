@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from paimon_features._arrow import is_arrow
 from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
-from paimon_features.online.keys import entity_bytes, key_arrays
+from paimon_features.definitions.request_values import plain_list
+from paimon_features.online.keys import check_lengths, entity_bytes, key_arrays, plain_key
 from paimon_features.schema import DataType
 
+_DAY_0 = dt.date(1970, 1, 1)
 _INTEGERS = {"int32": 2**31, "int64": 2**63}
 
 
@@ -42,11 +45,37 @@ def entity_keys(keys: Mapping[str, DataType], entities: Mapping[str, object]) ->
     RequestError
         As ``online.keys.key_arrays`` does.
     """
-    plain = _of_lists(keys, entities)
-    return _of_anything(keys, entities) if plain is None else plain
+    found = _of_lists(keys, entities)
+    if found is None:
+        plain = {name: plain_list(entities.get(name)) for name in keys}
+        has_arrow = any(values is None for values in plain.values())
+        found = (_of_arrow if has_arrow else _of_plain)(keys, entities)
+    return found
 
 
-def _of_anything(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
+def _of_plain(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
+    """Lists, tuples and NumPy arrays of plain values, valid or not."""
+    columns = {
+        name: plain_key(name, kind, plain_list(entities[name]) or []) for name, kind in keys.items()
+    }
+    check_lengths({name: len(values) for name, values in columns.items()})
+    parts = [
+        [(value - _DAY_0).days for value in values] if kind.text == "date" else values
+        for kind, values in zip(keys.values(), columns.values(), strict=True)
+    ]
+    texts = [_texts(kind, part) for kind, part in zip(keys.values(), parts, strict=True)]
+    return EntityKeys(columns, parts, [b"|".join(row) for row in zip(*texts, strict=True)])
+
+
+def _texts(kind: DataType, part: Sequence[Any]) -> list[bytes]:
+    if kind.text == "string":
+        return [_escaped(text.encode()) for text in part]
+    if kind.text == "bool":
+        return [b"t" if value else b"f" for value in part]
+    return [b"%d" % value for value in part]
+
+
+def _of_arrow(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> EntityKeys:
     arrays = key_arrays(keys, entities)
     return EntityKeys(
         {name: array.to_pylist() for name, array in zip(keys, arrays, strict=True)},
@@ -62,8 +91,8 @@ def _of_lists(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> E
     columns: dict[str, list[Any]] = {}
     encoded: list[list[bytes]] = []
     for name, kind in keys.items():
-        values = entities.get(name)
-        if isinstance(values, pa.Array) and values.type == kind.arrow:
+        values: Any = entities.get(name)
+        if is_arrow(values) and values.type == kind.arrow:
             values = values.to_pylist()
         if type(values) is not list:
             return None

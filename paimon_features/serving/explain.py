@@ -26,7 +26,6 @@ import numpy as np
 from paimon_features.aggregates import EVENT_TIME_MAX, ROWS, Finished, Reading
 from paimon_features.aggregates.fold import NEVER_MS, fold, newest_tile_end
 from paimon_features.array_types import Ints
-from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
 from paimon_features.online.codec import (
@@ -36,9 +35,10 @@ from paimon_features.online.codec import (
     RecordLayout,
     Records,
 )
-from paimon_features.online.keys import ViewKeys, entity_bytes, key_arrays
+from paimon_features.online.keys import ViewKeys
 from paimon_features.online.markers import EpochContent, ViewState
 from paimon_features.online.store import OnlineStore
+from paimon_features.serving.entities import Buckets, entity_keys
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.statuses import Status
 from paimon_features.windows import Window, ceil_ms, floor_ms, format_duration
@@ -194,10 +194,9 @@ class _DecodedRecord:
         state = ViewState() if raw is None else ViewState.from_bytes(raw)
         assert state.epoch is not None
         assert state.content is not None  # or the read would not have been answered
-        types, arrays = list(view.keys.values()), key_arrays(view.keys, entities)
-        columns = [Column.from_arrow(array).values for array in arrays]
-        bucket = int(bucket_of(columns, types, state.content.buckets)[0])
-        [own] = entity_bytes(types, arrays)
+        entity = entity_keys(view.keys, entities)
+        [bucket] = Buckets(list(view.keys.values()), state.content.buckets).of([entity])
+        [own] = entity.encoded
         record = answers[keys.bucket(state.epoch, bucket).record_stem + own]
         size = None if record is None else len(record)
         records = layout.decode([] if record is None else [record])
@@ -314,7 +313,7 @@ def _folded(
     reading = Reading(np.full(len(since_ms), read_ms), since_ms, length)
     columns = [merged[name] for name in feature.partials]
     done: Finished = feature.aggregate.finish(view.scope, columns, reading)
-    return _FoldResult(merged, done.column.to_arrow(feature.type.arrow).to_pylist())
+    return _FoldResult(merged, done.column.to_pylist(feature.type))
 
 
 # -- in words ------------------------------------------------------------------------------

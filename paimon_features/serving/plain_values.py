@@ -41,11 +41,11 @@ def plain_column(kind: DataType, column: Column, *, binary: bool) -> Sequence[An
             for row in np.flatnonzero(~column.valid).tolist():
                 values[row] = None
         return values
-    return plain_values(kind, column.to_arrow(kind.arrow).to_pylist(), binary=binary)
+    return plain_values(kind, column.to_pylist(kind), binary=binary)
 
 
 def plain_values(kind: DataType, values: Sequence[Any], *, binary: bool) -> Sequence[Any]:
-    """The same from what Arrow gives: dates, decimals, lists of pairs."""
+    """The same from Python values: dates, decimals, lists of pairs."""
     convert = _converter(kind, binary)
     if convert is None:
         return values
@@ -66,7 +66,7 @@ def _moment(at: dt.datetime) -> str:
 
 
 def _converter(kind: DataType, binary: bool) -> Callable[[Any], Any] | None:
-    """From a value as Arrow gives it; None where that is plain already."""
+    """From a Python value; None where that is plain already."""
     if kind.is_decimal:
         return lambda value: format(value, "f")
     if kind.text == "bytes" and not binary:

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import pyarrow as pa
-
 from paimon_features.columns import Column
 from paimon_features.definitions import Selection
 from paimon_features.definitions.request import request_columns
@@ -86,7 +84,7 @@ class ResolvedQuery:
     query: FeatureQuery
     rows: int = 0
     offset: int = 0
-    inputs: Mapping[str, pa.Array] = field(default_factory=dict)
+    inputs: Mapping[str, Column] = field(default_factory=dict)
     _entities: dict[int, EntityKeys] = field(default_factory=dict)
 
     @classmethod
@@ -217,7 +215,7 @@ class QueryGroup:
                 result.codes,
             )
         inputs = {
-            name: Column.from_arrow(pa.concat_arrays([one.inputs[name] for one in queries]))
+            name: Column.concat([one.inputs[name] for one in queries])
             for name in self.plan.selection.inputs
         }
         epochs = {name: rows.epoch.name for name, (rows, _) in self.placed.items()}

@@ -11,8 +11,8 @@ from dataclasses import asdict
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.serving.json_reply import feast_json, feature_names
 from paimon_features.serving.plain_values import plain_column, plain_values

@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
-
+from paimon_features._arrow import pa
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.array_types import Ints
 from paimon_features.columns import Column
@@ -93,7 +92,7 @@ class OnlineResponse:
     """Features of some entities at ``as_of_ms``; rows are in the order of the request.
 
     ``keys`` has the values of each entity key, and ``freshness`` is per view. Arrow tables are
-    made on first use: a server that writes JSON needs none.
+    made on first use, and need pyarrow (extra ``arrow``); lists and dictionaries do not.
     """
 
     __slots__ = ("__dict__", "batch", "freshness", "keys", "start", "stop")
@@ -165,14 +164,38 @@ class OnlineResponse:
 
     def to_pydict(self) -> dict[str, list[Any]]:
         """The values as lists by column name, entity keys first."""
-        values: dict[str, list[Any]] = self.table.to_pydict()
-        return values
+        batch, part = self.batch, slice(self.start, self.stop)
+        keys = {name: list(self.keys[name]) for name in batch.key_types}
+        outputs = zip(batch.selection.names, batch.columns, batch.types, strict=True)
+        return keys | {name: column.part(part).to_pylist(kind) for name, column, kind in outputs}
 
     def to_pylist(self) -> list[dict[str, Any]]:
         """The values as one dictionary per entity."""
-        rows: list[dict[str, Any]] = self.table.to_pylist()
-        return rows
+        return _rows(self.to_pydict())
+
+    def status_rows(self) -> list[dict[str, str]]:
+        """The names of the features' statuses as one dictionary per entity."""
+        names = {
+            id(codes): [STATUS_NAMES[code] for code in codes[self.start : self.stop].tolist()]
+            for codes in self.batch.codes
+        }
+        codes = zip(self.features, self.batch.codes, strict=True)
+        return _rows({feature: names[id(own)] for feature, own in codes})
+
+    def event_time_lists(self) -> dict[str, list[int | None]]:
+        """Per view the newest event time of each entity (UTC ms), None where none is known."""
+        return {
+            view: [None if time == NEVER_MS else time for time in times[self.start : self.stop]]
+            for view, times in (
+                (view, times.tolist()) for view, times in self.batch.event_times.items()
+            )
+        }
 
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The table, for pandas, Polars and whatever else reads Arrow streams."""
         return self.table.__arrow_c_stream__(requested_schema)
+
+
+def _rows(columns: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    names = list(columns)
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns.values(), strict=True)]

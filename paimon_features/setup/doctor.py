@@ -6,7 +6,6 @@ optional: without the extra ``flink``, Java is not required.
 
 from __future__ import annotations
 
-import importlib.util
 import shutil
 import sys
 import tempfile
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from paimon_features.errors import PaimonFeaturesError, SetupError
+from paimon_features.extras import installed
 from paimon_features.setup.cache import sha256_of
 from paimon_features.setup.jars import jar_folder, locked_jars
 from paimon_features.setup.java import find_java
@@ -26,6 +26,7 @@ from paimon_features.setup.resp import connect
 State = Literal["ok", "missing", "optional"]
 
 EXTRAS: Mapping[str, tuple[str, str]] = {
+    "lake": ("pypaimon", "the tables: plan, apply, training-set, verify"),
     "flink": ("pyflink", "jobs: ingest, backfill, submit"),
     "local": ("duckdb", "backfill --engine local, without Java"),
     "serve": ("redis", "the online store: materialize, lookup"),
@@ -56,15 +57,19 @@ class Check:
 
 def has_extra(extra: str) -> bool:
     """Return whether the packages of an extra are installed, without importing them."""
-    return importlib.util.find_spec(EXTRAS[extra][0]) is not None
+    return installed(EXTRAS[extra][0])
 
 
 def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
-    """Check for Python 3.11 or 3.12, the versions for which Flink and pyarrow provide wheels."""
+    """Check for a Python that this package supports, and name what has no release for it."""
     text = ".".join(map(str, version))
-    if (3, 11) <= version < (3, 13):
-        return Check("Python", "ok", text)
-    return Check("Python", "missing", text, "use Python 3.11 or 3.12")
+    if version < (3, 11):
+        return Check("Python", "missing", text, "use Python 3.11 or later; 3.11 or 3.12 for Flink")
+    without = [
+        what for what, newest in (("Flink", (3, 12)), ("the lake", (3, 13))) if version > newest
+    ]
+    found = f"{text}, without {' and '.join(without)}" if without else text
+    return Check("Python", "ok", found)
 
 
 def check_extra(extra: str) -> Check:

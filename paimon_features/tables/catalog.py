@@ -24,6 +24,8 @@ from paimon_features.errors import (
     TableError,
     UnknownNameError,
 )
+from paimon_features.extras import require
+from paimon_features.light_imports import before_pypaimon
 from paimon_features.tables import removals, side_format
 from paimon_features.tables.checksums import write_checksums
 from paimon_features.tables.claims import held
@@ -132,7 +134,10 @@ class Lake:
         TableError
             If the object store is unreachable, or a later release has changed the records of the
             side folder.
+        MissingExtraError
+            If pypaimon is not installed.
         """
+        require("pypaimon", "lake", "reading and writing the lake")
         text = os.fspath(warehouse)
         parts = urlsplit(text)
         if filesystem is None and parts.scheme in ("", "file"):
@@ -161,6 +166,7 @@ class Lake:
     @cached_property
     def catalog(self) -> Any:
         """pypaimon's catalog of the warehouse."""
+        before_pypaimon()
         from pypaimon import CatalogFactory
 
         if isinstance(self.storage, RemoteStorage):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from paimon_features._arrow import arrow_loaded, pa
 from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
@@ -65,7 +66,7 @@ class CategoryIndex:
                     if column.valid is not None:
                         codes[~column.valid] = self._none
                     return codes
-            elif self.group in (None, "strings"):
+            elif self.group in (None, "strings") and arrow_loaded():
                 return self._of_texts(column)
         values = column.values.tolist()
         codes = np.fromiter((self._index.get(v, -1) for v in values), np.int64, len(values))
@@ -135,8 +136,11 @@ def counted(column: Column, label: str) -> dict[Category, int]:
     if values.dtype == np.object_:
         kinds = {type(value) for value in values}
         if kinds <= {str}:
-            found = pa.array(values, pa.string()).value_counts()
-            out = dict(zip(*(found.field(i).to_pylist() for i in (0, 1)), strict=True))
+            if arrow_loaded():
+                found = pa.array(values, pa.string()).value_counts()
+                out = dict(zip(*(found.field(i).to_pylist() for i in (0, 1)), strict=True))
+            else:
+                out = dict(Counter(values.tolist()))
         else:
             reported = " and ".join(sorted({_GROUPS.get(kind, "decimals") for kind in kinds}))
             raise TransformError(f"{label} contains {reported}; cast it to floats, or to strings")

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.array_types import Array, Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import DataTypeError, TransformError

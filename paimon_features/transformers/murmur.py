@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
+from paimon_features._arrow import arrow_loaded, pa
 from paimon_features.murmur3 import FEW, absorb, absorb_words, finish, mixed_tail
 
 Hashes = npt.NDArray[np.int32]
@@ -42,6 +42,14 @@ def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
     """The hashes of many strings, shape ``(strings,)``; each distinct one is hashed once."""
     if len(texts) <= FEW:
         return np.fromiter((hash_text(text, seed) for text in texts), np.int32, len(texts))
+    if not arrow_loaded():
+        numbers: dict[str, int] = {}
+        found = np.fromiter((numbers.setdefault(t, len(numbers)) for t in texts), np.int64)
+        parts = [text.encode() for text in numbers]
+        ends_of = np.zeros(len(parts) + 1, np.int64)
+        np.cumsum([len(part) for part in parts], out=ends_of[1:])
+        made: Hashes = _hashed(np.frombuffer(b"".join(parts), np.uint8), ends_of, seed)[found]
+        return made
     coded = pa.array(texts, pa.large_string()).dictionary_encode()
     _, ends, flat = coded.dictionary.buffers()
     offsets = np.frombuffer(ends, np.int64, len(coded.dictionary) + 1)

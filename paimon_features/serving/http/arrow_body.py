@@ -9,8 +9,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-import pyarrow as pa
-
+from paimon_features._arrow import pa
 from paimon_features.duplicates import duplicates
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.times import check_extensions
@@ -19,10 +18,8 @@ MAX_COLUMNS = 1_000
 """The most entity keys and request inputs of a request, far more than views have."""
 
 _SCHEMA, _RECORD_BATCH = 1, 3
-_PLAIN = (
-    pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string,
-    pa.types.is_large_string, pa.types.is_date32, pa.types.is_timestamp, pa.types.is_decimal,
-)  # fmt: skip
+_PLAIN = ("integer", "floating", "boolean", "string", "large_string", "date32", "timestamp",
+          "decimal")  # fmt: skip
 
 
 def read_columns(body: bytes | bytearray) -> tuple[dict[str, pa.Array], Mapping[bytes, bytes]]:
@@ -62,7 +59,7 @@ def _check(schema: pa.Schema) -> None:
             f"the Arrow stream has {len(schema):,} columns; expected at most {MAX_COLUMNS:,}",
         )
     for field in schema:
-        if not any(is_plain(field.type) for is_plain in _PLAIN):
+        if not any(getattr(pa.types, f"is_{plain}")(field.type) for plain in _PLAIN):
             raise RequestRejected(
                 422,
                 "invalid_request",

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import pyarrow as pa
-
+from paimon_features._arrow import is_arrow
 from paimon_features.definitions import (
     CompiledView,
     Definitions,
@@ -317,7 +316,7 @@ def _typed(columns: Mapping[str, Any], plan: RequestPlan) -> dict[str, Any]:
     out = dict(columns)
     for name, read in plan.from_text.items():
         values = out.get(name)
-        if values is None or isinstance(values, pa.Array):
+        if values is None or is_arrow(values):
             continue
         single = not isinstance(values, list)
         try:

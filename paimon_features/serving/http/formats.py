@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import functools
 
+from paimon_features._arrow import has_arrow
 from paimon_features.serving.http.http_errors import RequestRejected
 
 
@@ -43,6 +44,8 @@ def format_of_body(content_type: bytes) -> Format:
     found = _KNOWN.get(media) if media else Format.JSON
     name, _, charset = parameters.strip().lower().partition(b"=")
     wrong_charset = name == b"charset" and charset.strip(b'" ') not in _CHARSETS
+    if found is Format.ARROW and not has_arrow():
+        found = None
     if found is None or (found is Format.JSON and wrong_charset):
         raise RequestRejected(
             415,
@@ -77,6 +80,8 @@ def format_of_reply(accept: bytes, body: Format) -> Format:
             found = _KNOWN.get(media)
             if found is not None and not weight:
                 refused.add(found)
+        if found is Format.ARROW and not has_arrow():
+            continue
         if found is not None and weight:
             wanted.append((-weight, place, found))
     for _, _, found in sorted(wanted, key=lambda one: one[:2]):
@@ -101,4 +106,9 @@ def _weight(parameters: list[bytes]) -> float:
 
 
 def _names() -> str:
-    return ", ".join(format_.value for format_ in Format)
+    if has_arrow():
+        return ", ".join(format_.value for format_ in Format)
+    return (
+        f"{Format.JSON.value}, {Format.MESSAGE_PACK.value} ({Format.ARROW.value} needs pyarrow on "
+        "the server: pip install 'paimon-features[arrow]')"
+    )

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
+from paimon_features._arrow import is_arrow, pa, pc
 from paimon_features.config import ServeConfig
 from paimon_features.serving.http.http_errors import RequestRejected
 
@@ -61,9 +60,9 @@ class Limits:
                 )
 
 
-def _longest_text(values: object, limit: int) -> int:
+def _longest_text(values: Any, limit: int) -> int:
     """The bytes of a column's longest text in UTF-8; for shorter ones than the limit, less."""
-    if isinstance(values, pa.Array):
+    if is_arrow(values):
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
             return 0
         return pc.max(pc.binary_length(values)).as_py() or 0

@@ -6,39 +6,34 @@ A file that does not load changes nothing but the log and the health document.
 from __future__ import annotations
 
 import asyncio
-import importlib
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 from paimon_features.clock import now_ms
 from paimon_features.config import ProjectConfig, ServeConfig
-from paimon_features.definitions import CompiledView, Definitions, load_definitions
+from paimon_features.definitions import CompiledView, Definitions
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError
 from paimon_features.online.store import OnlineStore
 from paimon_features.redaction import redact
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.serving.http.definition_source import Stamp, definition_source, stamp_of
 from paimon_features.serving.http.logs import LOGGER
-from paimon_features.serving.http.no_pandas import pandas_allowed
 from paimon_features.serving.http.tokens import Tokens
-from paimon_features.transformers.fitted_version import FOLDER
 
 POLL_S = 1.0
 _SWITCH_S = 0.0002
 _PREVIOUS_LAYOUTS = 8
 """The number of earlier layouts of views that stay readable."""
 
-Stamp = tuple[tuple[str, int, int], ...]
-
 
 class Reloader:
-    """Keeps an app up to date with the definitions file and the token file."""
+    """Keeps an app up to date with the definitions file or the bundle, and the token file."""
 
     def __init__(self, config: ProjectConfig, serve: ServeConfig, store: OnlineStore) -> None:
         self._project = config.name
-        self._path = config.definitions
+        self._source = definition_source(config, serve, store)
         self._serve = serve
         self._store = store
         self._tokens = serve.tokens
@@ -47,22 +42,21 @@ class Reloader:
 
     def first(self) -> tuple[DefinitionSet, Tokens | None]:
         """The first definitions and tokens; raises as ``load_definitions`` and ``Tokens`` do."""
-        self._stamp = self._files()
-        with pandas_allowed():
-            definitions = self._definition_set(load_definitions(self._path))
+        self._stamp = self._stamps()
+        definitions = self._definition_set(self._source.load(again=False))
         return definitions, None if self._tokens is None else Tokens(self._tokens)
 
     async def watch(self, app: FeatureApp) -> None:
         """Reload whenever a file has changed; checks once a second, until cancelled."""
         while True:
             await asyncio.sleep(POLL_S)
-            if self._files() != self._stamp:
+            if await asyncio.to_thread(self._stamps) != self._stamp:
                 await self.reload(app)
 
     async def reload(self, app: FeatureApp) -> bool:
         """Load the files and switch to them, or keep the current ones; whether it worked."""
         async with self._lock:
-            self._stamp = self._files()
+            self._stamp = await asyncio.to_thread(self._stamps)
             try:
                 with _yielding_often():
                     definitions, tokens = await asyncio.to_thread(self._load, app.state.definitions)
@@ -82,16 +76,14 @@ class Reloader:
             app.state.tokens = tokens
             app.state.reload_error = None
             _count(app, "done")
-            LOGGER.info("reloaded %s", self._path)
+            LOGGER.info("reloaded %s", self._source)
             return True
 
     def _load(self, before: DefinitionSet) -> tuple[DefinitionSet, Tokens | None]:
         tokens = None if self._tokens is None else Tokens(self._tokens)
-        forget_modules_of_folder(self._path.parent)
-        with pandas_allowed():
-            definitions: Definitions = load_definitions(self._path)
+        definitions: Definitions = self._source.load(again=True)
         if not any(view.compiled.is_online for view in definitions.views.values()):
-            raise ConfigurationError(f"{self._path} has no feature view that is read online")
+            raise ConfigurationError(f"{self._source} has no feature view that is read online")
         previous_views = before.variants[-_PREVIOUS_LAYOUTS - len(before.views) :]
         return self._definition_set(definitions, previous_views), tokens
 
@@ -103,37 +95,10 @@ class Reloader:
             out.with_cache(self._serve.cache_ms, self._serve.cache_entities)
         return out
 
-    def _files(self) -> Stamp:
-        """Path, time and size of the files to watch: Python files and fitted versions next to the
-        definitions, and the tokens."""
-        folder = self._path.parent
-        paths = {self._path, *folder.glob("*.py"), *folder.glob(f"{FOLDER}/*/*.json")}
-        if self._tokens is not None:
-            paths.add(self._tokens)
-        found = []
-        for path in sorted(paths):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            found.append((str(path), status.st_mtime_ns, status.st_size))
-        return tuple(found)
-
-
-def forget_modules_of_folder(folder: Path) -> None:
-    """Unload the modules imported from a folder, so that the next import reads them again.
-
-    Their cached bytecode goes too: it is chosen by size and whole seconds, which an edit may keep.
-    """
-    folder = folder.resolve()
-    for name, module in [*sys.modules.items()]:
-        origin = getattr(module, "__file__", None)
-        if origin is not None and Path(origin).parent == folder:
-            del sys.modules[name]
-            if (cached := getattr(module, "__cached__", None)) is not None:
-                with suppress(OSError):  # a folder that cannot be written has no such file either
-                    Path(cached).unlink()
-    importlib.invalidate_caches()
+    def _stamps(self) -> Stamp:
+        """What changes with the definitions and the tokens; may block."""
+        tokens = () if self._tokens is None else (stamp_of(self._tokens),)
+        return (*self._source.stamp(), *tokens)
 
 
 @contextmanager

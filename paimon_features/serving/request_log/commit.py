@@ -29,7 +29,7 @@ import pyarrow.compute as pc
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.errors import TableError
-from paimon_features.serving.request_log.log_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.lease import acquire
@@ -193,7 +193,7 @@ class SpoolCommitter:
         done.add(own)
 
     def _read(self, path: Path, own: CommitStats) -> pa.Table:
-        spooled = read_spool(path, SCHEMA)
+        spooled = read_spool(path, log_schema())
         rows = spooled.rows
         others = pc.unique(rows.column("project")).to_pylist()
         if any(other != self.project for other in others):

@@ -19,16 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-
+from paimon_features._arrow import pa, require_arrow
 from paimon_features.clock import now_ms
 from paimon_features.config import ServeConfig
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.request_log.log_rows import (
-    SCHEMA,
     EntityText,
     LogRowBuilder,
     SampledReply,
+    log_schema,
 )
 from paimon_features.serving.request_log.spool import (
     SpoolFile,
@@ -154,7 +153,7 @@ class RequestLog:
         self._max_age_s, self._max_spool_bytes = max_age_s, max_spool_bytes
         self._clock_ms = clock_ms
         self._maker = LogRowBuilder(project, self.worker, EntityText(salt))
-        self._schema = described_schema(SCHEMA, project, self.worker)
+        self._schema = described_schema(log_schema(), project, self.worker)
         self._lock = threading.Lock()
         self._waiting: list[SampledReply] = []
         self._waiting_rows = 0
@@ -249,7 +248,7 @@ class RequestLog:
                 self.stats.dropped_defect += one.count
                 self.stats.last_error = f"{type(error).__name__}: {error}"
         if rows:
-            self._append(pa.RecordBatch.from_pylist(rows, SCHEMA))
+            self._append(pa.RecordBatch.from_pylist(rows, log_schema()))
         file = self._file
         if file is not None and (
             file.size >= self._max_file_bytes or time.monotonic() - file.opened_s >= self._max_age_s
@@ -311,8 +310,11 @@ def open_request_log(project: str, config: ServeConfig) -> RequestLog | None:
     ------
     ConfigurationError
         If entities are to be hashed and there is no secret.
+    MissingExtraError
+        If pyarrow is not installed: the log is written in Arrow's format.
     """
     if config.request_log is None:
         return None
+    require_arrow("the request log ([serve] request_log)")
     salt = salt_of_environment() if config.request_log_hash else None
     return RequestLog(config.request_log, project, rate=config.request_log_rate, salt=salt)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
@@ -16,8 +17,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, FeatureRef
@@ -30,9 +31,14 @@ from paimon_features.definitions.served import (
 from paimon_features.schema import DataType, ListType, MapType, arrow_schema
 from paimon_features.serving.response import OnlineResponse, ViewProvenance
 from paimon_features.statuses import STATUS_NAMES
-from paimon_features.times import utc_ms
 
-SCHEMA = arrow_schema(SERVED_COLUMNS)
+
+@functools.cache
+def log_schema() -> pa.Schema:
+    """The Arrow schema of the log's rows."""
+    return arrow_schema(SERVED_COLUMNS)
+
+
 COMPUTED = ""
 """The view's name in the row of values computed for an entity: interactions, and
 transformed features."""
@@ -100,9 +106,7 @@ class LogRowBuilder:
         response, batch = noted.response, noted.response.batch
         chosen = [response.start + row for row in noted.rows]
         keys = {
-            name: plain(
-                kind, pa.array([response.keys[name][row] for row in noted.rows], kind.arrow)
-            )
+            name: plain(kind, [response.keys[name][row] for row in noted.rows])
             for name, kind in batch.key_types.items()
         }
         common = {
@@ -203,14 +207,17 @@ class LogRowBuilder:
         return found[1]
 
 
-def plain(kind: DataType, array: pa.Array) -> list[Any]:
-    """The values of an array as Python values that ``dumps`` can write."""
+_DAY_0, _TIME_0 = dt.date(1970, 1, 1), dt.datetime(1970, 1, 1)
+_MS = dt.timedelta(milliseconds=1)
+
+
+def plain(kind: DataType, values: Sequence[Any]) -> list[Any]:
+    """Python values as those that ``dumps`` can write: dates as days, times as milliseconds."""
     if kind.text == "date":
-        array = array.view(pa.int32())
-    elif kind.text == "timestamp":
-        array = utc_ms(array)
-    values: list[Any] = array.to_pylist()
-    return values
+        return [None if value is None else (value - _DAY_0).days for value in values]
+    if kind.text == "timestamp":
+        return [None if value is None else (value - _TIME_0) // _MS for value in values]
+    return list(values)
 
 
 def dumps(value: object) -> str:
@@ -234,7 +241,7 @@ def loads(kind: DataType, value: Any) -> Any:
 
 
 def _chosen(kind: DataType, column: Column, rows: Sequence[int]) -> list[Any]:
-    return plain(kind, column.take(np.array(rows, np.int64)).to_arrow(kind.arrow))
+    return plain(kind, column.take(np.array(rows, np.int64)).to_pylist(kind))
 
 
 def _names_of(codes: Codes, rows: Sequence[int]) -> list[str]:

@@ -21,8 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow as pa
-
+from paimon_features._arrow import pa
 from paimon_features.clock import now_ms
 from paimon_features.errors import TableError
 

@@ -8,8 +8,8 @@ from itertools import accumulate, pairwise
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.array_types import Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError

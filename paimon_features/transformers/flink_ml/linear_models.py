@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.array_types import Floats
 from paimon_features.transformers.flink_ml.model import Model, ModelData, one_number_per_feature
 from paimon_features.transformers.flink_ml.vectors import (

@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-import pyarrow as pa
 
+from paimon_features._arrow import pa
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError

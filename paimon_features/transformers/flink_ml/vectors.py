@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from paimon_features._arrow import pa, pc
 from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TransformError
 
-SPARSE = pa.struct(
-    [("size", pa.int64()), ("indices", pa.list_(pa.int64())), ("values", pa.list_(pa.float64()))]
-)
-"""The columns of a sparse vector in a table."""
+
+def _sparse_type() -> pa.DataType:
+    """The columns of a sparse vector in a table."""
+    indices, values = pa.list_(pa.int64()), pa.list_(pa.float64())
+    return pa.struct([("size", pa.int64()), ("indices", indices), ("values", values)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,7 +297,7 @@ def to_column(features: Matrix) -> pa.Array:
             for values in (features.indices, features.values)
         ]
         size = pa.array(np.full(len(features), features.width))
-        return pa.StructArray.from_arrays([size, *lists], fields=list(SPARSE))
+        return pa.StructArray.from_arrays([size, *lists], fields=list(_sparse_type()))
     starts = pa.array(np.arange(len(features) + 1) * features.shape[1], pa.int32())
     return pa.ListArray.from_arrays(starts, pa.array(np.ascontiguousarray(features).ravel()))
 

@@ -137,10 +137,10 @@ def test_a_file_that_the_definitions_import_is_read_again_too(
     assert (features(served), tokens) == (["count_12d"], None)
     client = make_client()
     client.app.replace_definitions(served)
-    before = reading._files()
-    assert reading._files() == before
+    before = reading._stamps()
+    assert reading._stamps() == before
     (project / "windows_of_clicks.py").write_text("WINDOWS = ['12d', '60d']\n")
-    assert reading._files() != before
+    assert reading._stamps() != before
     assert client.run(reading.reload(client.app)) is True
     assert features(client.app.state.definitions) == ["count_12d", "count_60d"]
 

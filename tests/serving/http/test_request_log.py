@@ -13,14 +13,14 @@ from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.http.metrics import page
 from paimon_features.serving.request_log.log import RequestLog, open_request_log
-from paimon_features.serving.request_log.log_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import read_spool
 from paimon_features.testing.tile_lake import PROJECT
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
     files = sorted(folder.glob("*.arrow"))
-    return [row for path in files for row in read_spool(path, SCHEMA).rows.to_pylist()]
+    return [row for path in files for row in read_spool(path, log_schema()).rows.to_pylist()]
 
 
 def test_answers_are_logged_with_the_ids_that_clients_see(

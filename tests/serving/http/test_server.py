@@ -32,8 +32,8 @@ from paimon_features.transformers.fitted_version import write_version
 pytestmark = pytest.mark.redis
 
 ROOT = Path(__file__).parents[3]
-NOT_THERE = ("pypaimon", "pypaimon_rust", "pyflink", "torch", "tensorflow", "duckdb", "pandas",
-             "polars", "jobs", "trainer_bridge")  # fmt: skip
+NOT_THERE = ("pypaimon", "pypaimon_rust", "pyarrow", "pyflink", "torch", "tensorflow", "duckdb",
+             "pandas", "polars", "jobs", "trainer_bridge")  # fmt: skip
 
 BLOCKER = f"""
 import sys

@@ -175,9 +175,9 @@ def test_another_pinned_version_changes_replies_and_mixes_none(
         write(2)
         assert not await reloader.reload(client.app)  # not exported: the previous one continues
         assert "fitted export n 2" in client.app.state.reload_error
-        stamp = reloader._files()
+        stamp = reloader._stamps()
         export(fitted, "n", StandardScaler().fit([[12.0], [14.0]]), 2)
-        assert reloader._files() != stamp  # the new file alone is seen
+        assert reloader._stamps() != stamp  # the new file alone is seen
         assert await reloader.reload(client.app)
         await asyncio.sleep(0.05)
         stop.set()
