@@ -111,13 +111,14 @@ class _Writer:
         return number
 
     def _object(self, item: object) -> Document:
-        kind: Any = type(item)
+        kind = type(item)
         if _classes().get(kind.__name__) is not kind:
             raise DefinitionError(
                 f"{kind.__module__}.{kind.__name__} is not a class of paimon-features: a bundle "
                 "contains data and no code. Serve these definitions from their file"
             )
-        fields = {name: self._value(getattr(item, name)) for name in _arguments(kind)}
+        hashable: Any = kind  # to mypy, a class of any kind may lack a hash
+        fields = {name: self._value(getattr(item, name)) for name in _arguments(hashable)}
         return {"is": kind.__name__, **fields}
 
     def _value(self, value: Any) -> Any:
