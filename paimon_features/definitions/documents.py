@@ -111,7 +111,7 @@ class _Writer:
         return number
 
     def _object(self, item: object) -> Document:
-        kind = type(item)
+        kind: Any = type(item)
         if _classes().get(kind.__name__) is not kind:
             raise DefinitionError(
                 f"{kind.__module__}.{kind.__name__} is not a class of paimon-features: a bundle "
