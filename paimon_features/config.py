@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from paimon_features.durations import parse_duration
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.schema import NAME
 
@@ -192,8 +193,6 @@ def read_config(root: Path) -> ProjectConfig:
     if parallelism < 1:
         raise ConfigurationError(f"{path}: [flink] parallelism = {parallelism}; expected 1 or more")
     try:
-        from paimon_features.windows import parse_duration
-
         interval_ms = parse_duration(value("flink", "checkpoint_interval", "1s"))
     except DefinitionError as error:
         raise ConfigurationError(f"{path}: [flink] checkpoint_interval: {error}") from error
@@ -227,8 +226,6 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     for name in ("max_wait", "cache", *_TIMEOUTS):
         if name in settings:
             try:
-                from paimon_features.windows import parse_duration
-
                 settings[f"{name}_ms"] = parse_duration(settings.pop(name))
             except DefinitionError as error:
                 raise ConfigurationError(f"{path}: [serve] {name}: {error}") from error

@@ -48,8 +48,8 @@ def _classes() -> Mapping[str, type]:
 
 
 @cache
-def _arguments(kind: Any) -> tuple[str, ...]:
-    return tuple(inspect.signature(kind).parameters)
+def _arguments(name: str) -> tuple[str, ...]:
+    return tuple(inspect.signature(_classes()[name]).parameters)
 
 
 def to_documents(definitions: Definitions) -> list[Document]:
@@ -111,15 +111,14 @@ class _Writer:
         return number
 
     def _object(self, item: object) -> Document:
-        kind = type(item)
-        if _classes().get(kind.__name__) is not kind:
+        kind, name = type(item), type(item).__name__
+        if _classes().get(name) is not kind:
             raise DefinitionError(
-                f"{kind.__module__}.{kind.__name__} is not a class of paimon-features: a bundle "
+                f"{kind.__module__}.{name} is not a class of paimon-features: a bundle "
                 "contains data and no code. Serve these definitions from their file"
             )
-        hashable: Any = kind  # to mypy, a class of any kind may lack a hash
-        fields = {name: self._value(getattr(item, name)) for name in _arguments(hashable)}
-        return {"is": kind.__name__, **fields}
+        fields = {each: self._value(getattr(item, each)) for each in _arguments(name)}
+        return {"is": name, **fields}
 
     def _value(self, value: Any) -> Any:
         if value is None or type(value) in (bool, int, float, str):
@@ -148,14 +147,14 @@ class _Reader:
     def _object(self, document: Any, depth: int) -> object:
         if not isinstance(document, dict):
             raise DefinitionError(f"{str(document)[:80]!r} is no definition")
-        kind = _classes().get(str(document.get("is")))
+        kind: Any = _classes().get(str(document.get("is")))
         if kind is None:
             raise DefinitionError(
                 f"{str(document.get('is'))[:80]!r} is no definition that this version knows"
             )
-        unknown = sorted(document.keys() - {"is", *_arguments(kind)})
+        unknown = sorted(document.keys() - {"is", *_arguments(document["is"])})
         if unknown:
-            raise DefinitionError(f"{kind.__name__} has no argument {unknown[0][:80]!r}")
+            raise DefinitionError(f"{document['is']} has no argument {unknown[0][:80]!r}")
         fields = {name: self._value(v, depth) for name, v in document.items() if name != "is"}
         return kind(**fields)
 

@@ -1,7 +1,6 @@
 """Windows: which events a feature is computed from, in UTC milliseconds."""
 
-from paimon_features.windows.calendars import CalendarUnit, check_time_zone, step_of
-from paimon_features.windows.durations import (
+from paimon_features.durations import (
     DAY_MS,
     HOUR_MS,
     MAX_TIME_MS,
@@ -14,6 +13,7 @@ from paimon_features.windows.durations import (
     is_duration,
     parse_duration,
 )
+from paimon_features.windows.calendars import CalendarUnit, check_time_zone, step_of
 from paimon_features.windows.tumbling import CALENDAR_SIZES, Tumbling
 from paimon_features.windows.window import (
     KINDS,

@@ -24,8 +24,8 @@ from zoneinfo import ZoneInfo, available_timezones
 import numpy as np
 
 from paimon_features.array_types import Ints
+from paimon_features.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 from paimon_features.errors import DefinitionError
-from paimon_features.windows.durations import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _EPOCH_ORDINAL = _EPOCH.toordinal()

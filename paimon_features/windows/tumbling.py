@@ -18,8 +18,8 @@ from typing import overload
 import numpy as np
 
 from paimon_features.array_types import Ints
+from paimon_features.durations import ceil_ms, floor_ms, format_duration
 from paimon_features.windows.calendars import CalendarUnit, unit_end, unit_start
-from paimon_features.windows.durations import ceil_ms, floor_ms, format_duration
 
 CALENDAR_SIZES: Mapping[str, CalendarUnit] = {
     "day": CalendarUnit.TODAY,

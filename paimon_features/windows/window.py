@@ -31,9 +31,7 @@ from typing import Literal, get_args, overload
 import numpy as np
 
 from paimon_features.array_types import Ints
-from paimon_features.errors import DefinitionError
-from paimon_features.windows.calendars import CalendarUnit, unit_start
-from paimon_features.windows.durations import (
+from paimon_features.durations import (
     DAY_MS,
     HOUR_MS,
     MIN_TIME_MS,
@@ -42,6 +40,8 @@ from paimon_features.windows.durations import (
     format_duration,
     parse_duration,
 )
+from paimon_features.errors import DefinitionError
+from paimon_features.windows.calendars import CalendarUnit, unit_start
 
 Kind = Literal["sawtooth", "hop", "exact"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

@@ -77,7 +77,9 @@ def of_entities(
 def entities_of(rows: pa.Table, keys: Mapping[str, DataType]) -> list[Key]:
     """The entity of each row."""
     columns = [
-        plain(kind, rows.column(name).combine_chunks().cast(kind.arrow)) if rows.num_rows else []
+        plain(kind, rows.column(name).combine_chunks().cast(kind.arrow).to_pylist())
+        if rows.num_rows
+        else []
         for name, kind in keys.items()
     ]
     return list(zip(*columns, strict=True))
@@ -123,7 +125,7 @@ class ExpectedFromTiles:
         values = {}
         for name in features:
             kind = self._types[name]
-            [value] = plain(kind, got.table.column(name).combine_chunks())
+            [value] = plain(kind, got.table.column(name).combine_chunks().to_pylist())
             # in the form in which the log is read: dates in lists as days, say
             values[name] = loads(kind, json.loads(dumps(value)))
         return values, {name: got.statuses.column(name)[0].as_py() for name in features}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import functools
 import re
 from datetime import timedelta
-from typing import overload
+from typing import TYPE_CHECKING, overload
 
-from paimon_features.array_types import Ints
 from paimon_features.errors import DefinitionError
+
+if TYPE_CHECKING:
+    from paimon_features.array_types import Ints
 
 SECOND_MS = 1_000
 MINUTE_MS = 60 * SECOND_MS
