@@ -20,7 +20,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from paimon_features.cli import load_command
-from paimon_features.materialize.monitor import Monitor, MonitorServer
+from paimon_features.materialize.monitor import Monitor
+from paimon_features.materialize.monitor_server import MonitorServer
 from paimon_features.serving.http.admin_pages import AdminPages
 from paimon_features.serving.http.metrics import Counts, page
 from paimon_features.serving.http.supervisor import GRACE_S

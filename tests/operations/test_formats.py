@@ -14,7 +14,7 @@ import pytest
 from paimon_features.errors import PaimonFeaturesError, TableError
 from paimon_features.online.markers import Marker, ViewState
 from paimon_features.operations.backup import copying
-from paimon_features.serving.request_log.log_rows import SCHEMA
+from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, described_schema, read_spool
 from paimon_features.tables import Lake, side_format
 from paimon_features.tables.catalog import SIDE_FOLDER
@@ -40,12 +40,14 @@ def view_state(_: Path) -> None:
 
 
 def spool(folder: Path) -> None:
-    schema = described_schema(SCHEMA, "shop", "w")
+    schema = described_schema(log_schema(), "shop", "w")
     later = json.loads(schema.metadata[b"paimon_features"])
     later["format"] += 1
-    file = SpoolFile(folder, "a", SCHEMA.with_metadata({"paimon_features": json.dumps(later)}))
-    file.append(pa.RecordBatch.from_pylist([], SCHEMA))
-    read_spool(file.complete(), SCHEMA)
+    file = SpoolFile(
+        folder, "a", log_schema().with_metadata({"paimon_features": json.dumps(later)})
+    )
+    file.append(pa.RecordBatch.from_pylist([], log_schema()))
+    read_spool(file.complete(), log_schema())
 
 
 def backup(folder: Path) -> None:

@@ -19,7 +19,7 @@ from paimon_features.tables.specs import events_spec, tiles_spec
 from paimon_features.tables.tags import create_tag
 from trainer_bridge import SnapshotReader
 from trainer_bridge.blocks.open_layout import read_layout
-from trainer_bridge.dataframe.sources import SnapshotSource
+from trainer_bridge.dataframe.sources import LakeSource
 from trainer_bridge.streams.following_reader import FollowingReader
 
 polars: Any = pytest.importorskip("polars", reason="pip install 'paimon-features[polars]'")
@@ -131,7 +131,7 @@ def by_stream(lake: Lake, name: str) -> pa.Table:
 
 
 def by_frame(lake: Lake, name: str) -> pa.Table:
-    source = SnapshotSource(lake, name)
+    source = LakeSource(lake, name)
     return pa.concat_tables([source.read(n, source.schema) for n in range(len(source))])
 
 
