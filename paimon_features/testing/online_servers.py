@@ -300,7 +300,11 @@ class TlsProxy(_Servers):
 
         key = self._folder / "ca.key"
         new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
-        openssl("req", "-x509", *new_key, "-keyout", key, "-out", self.ca, "-subj", "/CN=test CA")
+        # Python 3.13 verifies by RFC 5280: a CA says that it may sign certificates
+        openssl(
+            "req", "-x509", *new_key, "-keyout", key, "-out", self.ca, "-subj", "/CN=test CA",
+            "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+        )  # fmt: skip
         for name in ("localhost", "client"):
             certificate, own_key = self.certificate(name)
             openssl(
