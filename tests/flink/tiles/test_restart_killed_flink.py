@@ -80,8 +80,10 @@ class Client:
 
     def _jvm(self) -> int:
         path = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        (child,) = path.read_text().split()
-        return int(child)
+        children = [int(child) for child in path.read_text().split()]
+        # the other one is the JVM's watchdog
+        (jvm,) = (c for c in children if Path(f"/proc/{c}/comm").read_text() == "java\n")
+        return jvm
 
     def _record(self) -> str | None:
         job = self.target.record().job
