@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import stat
 import threading
 from pathlib import Path
@@ -22,6 +21,7 @@ from paimon_features.operations.backup.cut import HOLD, take_cut
 from paimon_features.schema import Int64
 from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
 from paimon_features.tables.consumers import consumers
+from paimon_features.tables.files import read_json, write_json
 from paimon_features.tables.lease import acquire, holder_of
 from paimon_features.tables.records import lost_records
 from paimon_features.tables.specs import feedback_spec
@@ -230,8 +230,9 @@ def test_what_cannot_be_restored_is_refused(shop: Shop, tmp_path: Path) -> None:
     assert found["tables"]["events_sales"] == 1
     assert "is not an empty folder" in shop.run("backup", str(folder), code=2).output
     shop.run_plain("restore", str(folder), str(shop.folder), code=2)
-    document = json.loads((folder / "backup.json").read_text())
-    (folder / "backup.json").write_text(json.dumps({**document, "format": 2}))
+    document = read_json(folder / "backup.json")
+    assert document is not None
+    write_json(folder / "backup.json", {**document, "format": 2})
     refused = shop.run_plain("restore", str(folder), str(tmp_path / "x"), code=2)
     assert "a later version wrote it" in refused.output
     assert not (tmp_path / "x").exists()

@@ -14,7 +14,11 @@ import pytest
 
 from paimon_features.aggregates import Count, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView, Selection
-from paimon_features.errors import OverloadedError, RequestError
+from paimon_features.errors import (
+    OnlineStoreError,
+    OverloadedError,
+    PaimonFeaturesError,
+)
 from paimon_features.online import MemoryStore, OnlineStore, ViewState, open_store
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.settings import from_url
@@ -278,8 +282,8 @@ def test_a_readers_clock_ahead_or_behind_is_reported_or_refused_never_wrong(
     assert known == {"STALE" if skew_min > 90 else "PRESENT"}
     high_ms = max(event["t"] for event in writer.history[generation][-1])
     if reader_ms < high_ms - VIEW.compiled.margin_ms:
-        assert isinstance(clocked, RequestError)
-    elif isinstance(clocked, RequestError):
+        assert isinstance(clocked, OnlineStoreError)
+    elif isinstance(clocked, PaimonFeaturesError):
         # what counts is the newest event of the buckets in question, not of all
         raise AssertionError(str(clocked))
     else:

@@ -259,7 +259,7 @@ class Deletion:
         salt = salt_of_environment() if os.environ.get(SALT_VARIABLE) else None
         logged = LoggedEntities(self.entities, keys, composites, salt)
         if newest is not None:
-            logged.scan(self.lake, table, newest.id)
+            logged.scan(self.lake, table, newest.ref)
         if logged.hidden:
             report.notes.append(
                 f"{table}: {logged.hidden:,} rows have entities hashed with another salt and were "

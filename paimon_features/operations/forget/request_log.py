@@ -44,9 +44,9 @@ class LoggedEntities:
         self._requests: set[tuple[Any, ...]] = set()
         self.hidden = 0
 
-    def scan(self, lake: Lake, table: str, snapshot_id: int | None) -> None:
+    def scan(self, lake: Lake, table: str, snapshot: str | None) -> None:
         """Note the requests of the entities, before ``mask`` is used."""
-        for batch in iter_batches(lake, table, COLUMNS, snapshot_id):
+        for batch in iter_batches(lake, table, COLUMNS, snapshot):
             for *request, view, entity in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                 if view == COMPUTED or view not in self._keys:
                     continue

@@ -37,7 +37,7 @@ class TableRows:
     table: str
     columns: tuple[str, ...]
     mask: Mask
-    snapshot_id: int | None
+    snapshot: str | None
     partitions: Mapping[Partition, int]
 
     @property
@@ -53,11 +53,11 @@ def find_rows(lake: Lake, table: str, columns: tuple[str, ...], mask: Mask) -> T
     keys = partition_keys(lake, table)
     counts: Counter[Partition] = Counter()
     wanted = list(dict.fromkeys([*columns, *keys]))
-    for batch in iter_batches(lake, table, wanted, newest.id):
+    for batch in iter_batches(lake, table, wanted, newest.ref):
         rows = pa.Table.from_batches([batch])
         found = rows.filter(pa.array(mask(rows))).select(keys)
         counts.update(_partitions(found))
-    return TableRows(table, columns, mask, newest.id, dict(counts))
+    return TableRows(table, columns, mask, newest.ref, dict(counts))
 
 
 def delete_rows(lake: Lake, found: TableRows) -> int | None:
@@ -99,7 +99,7 @@ def _rows(lake: Lake, found: TableRows, partition: Mapping[str, Any]) -> Iterato
         if isinstance(value, int) and not isinstance(value, bool)
     }
     others = {name: value for name, value in partition.items() if name not in ranges}
-    for batch in iter_batches(lake, found.table, None, found.snapshot_id, ranges or None):
+    for batch in iter_batches(lake, found.table, None, found.snapshot, ranges or None):
         rows = pa.Table.from_batches([batch])
         if others:
             same = np.array(

@@ -30,7 +30,8 @@ CLOSE: Headers = ((b"connection", b"close"),)
 
 _LONGEST_DETAIL = 1_000
 """Characters of a ``detail``: what is wrong with a request says little more if it is longer, and
-each is searched for secrets and sent."""
+each is searched for secrets and sent. In JSON a character takes up to six bytes."""
+_LONGEST_ESCAPED = 1_500
 
 
 class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a fault)
@@ -48,6 +49,8 @@ class RequestRejected(Exception):  # noqa: N818  (a reply of the protocol, not a
         reason: str | None = None,
     ) -> None:
         detail = shortened(detail, _LONGEST_DETAIL)
+        if len(msgspec.json.encode(detail)) > _LONGEST_ESCAPED:
+            detail = shortened(detail, _LONGEST_ESCAPED // 6)
         super().__init__(detail)
         self.status = status
         self.code = code
