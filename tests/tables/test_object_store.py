@@ -275,15 +275,15 @@ def _locked_for(lake: Lake, timeout_s: float) -> None:
 
 def test_threads_take_turns(lake: Lake) -> None:
     path = lake.side_folder / "counts" / "one.json"
-    write_json(path, 0)
+    write_json(path, {"count": 0})
 
     def add(_: int) -> None:
         with locked(lake.lock_path("t"), "counting"):
-            write_json(path, read_json(path) + 1)
+            write_json(path, {"count": read_json(path)["count"] + 1})
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(add, range(12)))
-    assert read_json(path) == 12
+    assert read_json(path) == {"count": 12}
 
 
 # -- fencing ------------------------------------------------------------------------------------
