@@ -13,10 +13,10 @@ from paimon_features.testing.object_store import object_store
 
 
 def test_a_project_can_have_its_lake_on_s3(tmp_path: Path) -> None:
-    with object_store("bucket") as store:
+    with object_store("config") as store:
         options = ", ".join(f'{name} = "{value}"' for name, value in store.options.items())
         (tmp_path / "paimon-features.toml").write_text(
-            '[lake]\nwarehouse = "s3://bucket/lake"\nside_folder = "locks"\n'
+            '[lake]\nwarehouse = "s3://config/lake"\nside_folder = "locks"\n'
             f"options = {{ {options}, attempts = 2 }}\n"
         )
         config = read_config(tmp_path)

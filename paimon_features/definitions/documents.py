@@ -63,7 +63,7 @@ def to_documents(definitions: Definitions) -> list[Document]:
         For an object of a class that is not of this package, such as an aggregate of one's own.
     """
     kinds = definitions.by_kind()
-    writer = _Writer()
+    writer = _DocumentWriter()
     for kind in ("entity", "source", "request_source", "interaction", "feature_view", "table_view"):
         for item in kinds[kind].values():
             writer.add(item)
@@ -82,7 +82,7 @@ def from_documents(documents: Sequence[Any]) -> list[object]:
     DefinitionError
         For a document that is none, names another class, or has arguments that its class rejects.
     """
-    reader = _Reader()
+    reader = _DocumentReader()
     for number, document in enumerate(documents):
         try:
             reader.read(document)
@@ -96,7 +96,7 @@ def from_documents(documents: Sequence[Any]) -> list[object]:
     return reader.objects
 
 
-class _Writer:
+class _DocumentWriter:
     def __init__(self) -> None:
         self.documents: list[Document] = []
         self._numbers: dict[int, int] = {}
@@ -136,7 +136,7 @@ class _Writer:
         return {"ref": self.add(value)}
 
 
-class _Reader:
+class _DocumentReader:
     def __init__(self) -> None:
         self.objects: list[object] = []
 

@@ -93,13 +93,13 @@ def read_document(path: TextFile) -> Document | None:
     return parse(text, str(path))
 
 
-class Texts(Protocol):
+class TextStorage(Protocol):
     """A storage, as far as it is needed here."""
 
     def read_text(self, path: str, /) -> str: ...
 
 
-def stored_document(storage: Texts, path: str) -> Document | None:
+def stored_document(storage: TextStorage, path: str) -> Document | None:
     """``read_document`` of a file in a storage."""
     try:
         text = storage.read_text(path)

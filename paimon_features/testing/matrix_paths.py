@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
-from paimon_features.errors import RequestError, SkippedEventsWarning
+from paimon_features.errors import OnlineStoreError, RequestError, SkippedEventsWarning
 from paimon_features.local import tile_rows, tile_sql
 from paimon_features.local.engine import DuckDBEngine
 from paimon_features.local.features import features as local_features
@@ -178,7 +178,7 @@ class MatrixLake:
         for question in questions:
             try:
                 got = fetcher.get(refs, {"user": [question.user]}, question.as_of_ms)
-            except RequestError:
+            except (RequestError, OnlineStoreError):  # the latter: events after this clock
                 assert question.as_of_ms < newest - view.margin_ms, question
                 continue
             result.append(question)

@@ -36,7 +36,7 @@ _CREATE_ATTEMPTS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredObject:
     """The content of an object, and its version: what ``replace_if`` compares."""
 
     text: str
@@ -85,11 +85,11 @@ class ConditionalStore:
         prefix = f"{self.address}/"
         return uri.removeprefix(prefix) if uri.startswith(prefix) else None
 
-    def get(self, key: str) -> Stored | None:
+    def get(self, key: str) -> StoredObject | None:
         """An object, None if it does not exist."""
         import obstore
 
-        def get() -> Stored | None:
+        def get() -> StoredObject | None:
             try:
                 found = obstore.get(self._open(), key)
             except FileNotFoundError:
@@ -97,7 +97,7 @@ class ConditionalStore:
             meta: Mapping[str, Any] = found.meta
             names = ("e_tag", "version")
             version = {name: meta[name] for name in names if meta[name] is not None}
-            return Stored(bytes(found.bytes()).decode("utf-8"), version)
+            return StoredObject(bytes(found.bytes()).decode("utf-8"), version)
 
         return self._do(get)
 

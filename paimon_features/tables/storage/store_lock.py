@@ -20,7 +20,7 @@ from typing import Any
 
 from paimon_features.errors import LeaseLostError, StoreUnreachableError, TableError
 from paimon_features.tables.process_holder import ProcessHolder
-from paimon_features.tables.storage.conditional import ConditionalStore, Stored
+from paimon_features.tables.storage.conditional import ConditionalStore, StoredObject
 from paimon_features.tables.storage.object_path import ObjectPath
 
 BEAT_S = 5.0
@@ -93,7 +93,7 @@ class StoreLock:
     def _store(self) -> ConditionalStore:
         return self.path.store
 
-    def _take(self, found: Stored | None) -> bool:
+    def _take(self, found: StoredObject | None) -> bool:
         text = self._content()
         taken = False
         _held.add(self.nonce)  # before another thread of this process can see it
@@ -156,7 +156,7 @@ class _Watch:
         self._seen = ""
         self._unknown = False
 
-    def may_take(self, found: Stored) -> bool:
+    def may_take(self, found: StoredObject) -> bool:
         """Whether the lock is free, or its holder has ended."""
         content = json.loads(found.text)
         if found.text != self._seen:
