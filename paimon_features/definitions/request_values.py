@@ -46,10 +46,16 @@ def plain_list(values: object) -> list[Any] | None:
     assert isinstance(values, list | tuple)
     out = list(values)
     if not _PLAIN.issuperset(map(type, out)):
-        out = [v.item() if isinstance(v, np.number | np.bool_ | np.str_) else v for v in out]
+        out = [v.item() if _is_plain_scalar(v) else v for v in out]
         if not _PLAIN.issuperset(map(type, out)):
             return None
     return out
+
+
+def _is_plain_scalar(value: object) -> bool:
+    # to NumPy, a duration is an integer
+    plain = isinstance(value, np.number | np.bool_ | np.str_)
+    return plain and not isinstance(value, np.timedelta64)
 
 
 def key_values(kind: DataType, values: Sequence[Any]) -> list[Any]:
