@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,18 @@ def replace_file(path: str | Path, rows: pa.Table | None = None, **options: Any)
     for manifest in set(folder.glob("manifest-*")) - set(lists):
         if _set_size(manifest, path.name, path.stat().st_size):
             for listed in lists:
-                _set_size(listed, manifest.name, manifest.stat().st_size)
+                if _set_size(listed, manifest.name, manifest.stat().st_size):
+                    _set_list_size(folder.parent, listed)
+
+
+def _set_list_size(table: Path, listed: Path) -> None:
+    """Set the size of a list of manifests in the snapshots and tags that have it."""
+    for path in (*(table / "snapshot").glob("snapshot-*"), *(table / "tag").glob("tag-*")):
+        snapshot = json.loads(path.read_text("utf-8"))
+        for kind in ("base", "delta"):
+            if snapshot.get(f"{kind}ManifestList") == listed.name:
+                snapshot[f"{kind}ManifestListSize"] = listed.stat().st_size
+        path.write_text(json.dumps(snapshot), "utf-8")
 
 
 def _set_size(path: Path, name: str, size: int) -> bool:
