@@ -17,7 +17,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from paimon_features.errors import TableError
-from paimon_features.tables.sealed_json import read_document, seal
+from paimon_features.tables.sealed_json import read_document, resealed
 from paimon_features.tables.write_errors import write_errors
 
 LOCK_TIMEOUT_S = 60.0
@@ -47,9 +47,7 @@ def write_json(path: Path, value: Mapping[str, Any], after: int = 0) -> None:
     DamagedFileError
         If the file is not what was written before.
     """
-    previous = read_document(path)
-    serial = max(after, 0 if previous is None else previous.serial) + 1
-    write_plain_json(path, seal(value, path.name, serial))
+    write_plain_json(path, resealed(path, value, after))
 
 
 def write_plain_json(path: Path, value: Any) -> None:

@@ -132,10 +132,10 @@ class Record:
         if self.table is not None and not self.lake.exists(self.table):
             return
         content = {"record": f"{self.kind}/{self.file}", "name": self.name, "accepted": False}
+        before = _content(self.lake, self._mark_path)
         # never a smaller number: an older record must not pass for the newest one
-        serial = max(self._current_serial(), self._marked_serial())
-        content["serial"] = serial
-        if _content(self.lake, self._mark_path) != content:
+        content["serial"] = max(self._current_serial(), self._serial_of_mark(before))
+        if before != content:
             _write(self.lake, self._mark_path, content)
 
     def is_marked(self) -> bool:
@@ -161,8 +161,10 @@ class Record:
         return _serial(self._document())
 
     def _marked_serial(self) -> int:
+        return self._serial_of_mark(_content(self.lake, self._mark_path))
+
+    def _serial_of_mark(self, content: Mapping[str, Any] | None) -> int:
         """The number of its writes by its mark; -1 without one, or if its loss was accepted."""
-        content = _content(self.lake, self._mark_path)
         if content is None or content.get("accepted", self.kind != "removals"):
             return -1
         return int(content.get("serial", 0))

@@ -47,6 +47,16 @@ def seal(value: Mapping[str, Any], name: str, serial: int = 1) -> dict[str, Any]
     return {**value, _DIGEST: _digest(value, name, serial), _SERIAL: serial}
 
 
+def resealed(path: TextFile, value: Mapping[str, Any], after: int) -> dict[str, Any]:
+    """The document that replaces the one of a file, which need not exist.
+
+    Its number is greater than that one's, and than ``after``; raises as ``parse`` does.
+    """
+    previous = read_document(path)
+    serial = max(after, 0 if previous is None else previous.serial) + 1
+    return seal(value, path.name, serial)
+
+
 def unseal(document: Any, name: str) -> Document:
     """The value of a parsed document.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from paimon_features.tables import files
 from paimon_features.tables.files import LOCK_TIMEOUT_S
-from paimon_features.tables.sealed_json import read_document, seal
+from paimon_features.tables.sealed_json import read_document, resealed
 from paimon_features.tables.storage.exclusive import ExclusiveFiles, FolderFiles
 from paimon_features.tables.storage.object_path import ObjectFiles, ObjectPath, SidePath
 from paimon_features.tables.storage.store_lock import StoreLock
@@ -33,9 +33,8 @@ def write_json(path: SidePath, value: Mapping[str, Any], after: int = 0) -> None
     if isinstance(path, Path):
         files.write_json(path, value, after)
         return
-    previous = read_document(path)
-    serial = max(after, 0 if previous is None else previous.serial) + 1
-    path.write_text(json.dumps(seal(value, path.name, serial), indent=1, sort_keys=True) + "\n")
+    document = resealed(path, value, after)
+    path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
 
 
 @contextmanager
