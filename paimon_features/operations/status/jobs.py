@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paimon_features.errors import JobError, PaimonFeaturesError
+from paimon_features.errors import PaimonFeaturesError
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.job_control.jobs import NOT_RUNNING, JobRow, job_row
 from paimon_features.job_control.restart import METADATA, find_checkpoints
@@ -25,24 +25,14 @@ _THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatus:
-    """One job, times in UTC ms.
+class JobStatus(JobRow):
+    """A job's row, with what is known of its checkpoints and failures; times in UTC ms.
 
-    The fields of ``JobRow``, and: ``checkpoint`` is the newest complete checkpoint or savepoint of
+    ``checkpoint`` is the newest complete checkpoint or savepoint of
     the job in the state folder, written at ``checkpoint_ms`` (None: none there). ``restarts`` and
     ``last_error`` are those that Flink reports, None where it does not.
     """
 
-    view: str
-    generation: int
-    kind: str
-    job_id: str
-    state: str
-    where: str
-    since_ms: int
-    snapshot: int | None
-    committed_checkpoint: int | None
-    lag_snapshots: int | None
     checkpoint: int | None
     checkpoint_ms: int | None
     restarts: int | None
@@ -142,7 +132,7 @@ def _of_flink(job: dict[str, Any] | Any, state: str) -> tuple[int | None, str | 
     try:
         rest = FlinkRest(job["rest"], REST_TIMEOUT_S)
         return rest.restarts(job["job_id"]), rest.failure(job["job_id"])
-    except (JobError, PaimonFeaturesError):
+    except PaimonFeaturesError:
         return None, None
 
 
