@@ -39,6 +39,13 @@ SPILL = click.option(
     type=click.Path(exists=True, file_okay=False),
     help="Folder to spill to when memory is exceeded; default: the system's temporary folder.",
 )
+POLL = click.option(
+    "--poll-ms",
+    type=click.IntRange(min=1),
+    default=200,
+    show_default=True,
+    help="Poll interval when there is nothing new.",
+)
 
 LOCAL_CLUSTER = "local"
 """The value of ``--cluster`` without an address: the project's own cluster."""

@@ -13,7 +13,7 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import JSON, POLL, PROJECT
 from paimon_features.cli._signals import stop_event
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
@@ -37,13 +37,7 @@ then."""
 @click.option("--follow/--once", default=False, help="Keep running; default: once.")
 @click.option("--rebuild", is_flag=True, help="Read everything again, then switch atomically.")
 @click.option("--shard", default="0/1", show_default=True, help="i/n: only buckets b, b % n = i.")
-@click.option(
-    "--poll-ms",
-    type=click.IntRange(min=1),
-    default=200,
-    show_default=True,
-    help="Poll interval when there is nothing new.",
-)
+@POLL
 @click.option(
     "--listen",
     metavar="[HOST:]PORT",

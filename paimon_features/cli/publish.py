@@ -7,7 +7,7 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._options import JSON, POLL, PROJECT
 from paimon_features.cli._signals import stop_event
 from paimon_features.project import Project
 
@@ -18,13 +18,7 @@ from paimon_features.project import Project
 @click.option("--kafka", metavar="HOST:PORT,...", help="Default: brokers under [kafka].")
 @click.option("--follow/--once", default=False, help="Keep running; default: once.")
 @click.option("--again", is_flag=True, help="First publish every entity once more.")
-@click.option(
-    "--poll-ms",
-    type=click.IntRange(min=1),
-    default=200,
-    show_default=True,
-    help="Poll interval when there is nothing new.",
-)
+@POLL
 @PROJECT
 @JSON
 def publish(
