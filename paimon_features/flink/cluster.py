@@ -13,6 +13,7 @@ import socket
 import subprocess
 import tempfile
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -287,7 +288,10 @@ def run_manager(
     own = host or socket.gethostname()
     folder = state_dir / "cluster" / f"{manager}-{own}"
     place = _Endpoint(address, own, listen, rest_port, rpc_port, Path(tempfile.gettempdir()))
-    environment = _prepare(folder, folder / "log", _options(shape, place, state_dir))
+    options = _options(shape, place, state_dir)
+    # Flink would take the host name, and end where that does not resolve, as in some containers
+    options += f"taskmanager.resource-id: {_yaml(f'{own}-{uuid.uuid4().hex[:8]}')}\n"
+    environment = _prepare(folder, folder / "log", options)
     script, arguments = f"{manager}.sh", ["start-foreground"]
     if application:
         script = "standalone-job.sh"
