@@ -13,7 +13,6 @@ import socket
 import subprocess
 import tempfile
 import time
-import uuid
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -288,10 +287,7 @@ def run_manager(
     own = host or socket.gethostname()
     folder = state_dir / "cluster" / f"{manager}-{own}"
     place = _Endpoint(address, own, listen, rest_port, rpc_port, Path(tempfile.gettempdir()))
-    options = _options(shape, place, state_dir)
-    # Flink would take the host name, and end where that does not resolve, as in some containers
-    options += f"taskmanager.resource-id: {_yaml(f'{own}-{uuid.uuid4().hex[:8]}')}\n"
-    environment = _prepare(folder, folder / "log", options)
+    environment = _prepare(folder, folder / "log", _options(shape, place, state_dir))
     script, arguments = f"{manager}.sh", ["start-foreground"]
     if application:
         script = "standalone-job.sh"
