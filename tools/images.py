@@ -118,7 +118,9 @@ class Container:
         flags += [f"--env={name}={value}" for name, value in variables.items()]
         program = self.engine.program
         if self.engine.name == "buildah":
-            return [*program, "run", "--isolation", "chroot", *flags, self.name, "--", *words]
+            # Java resolves the host's name, and nothing makes that of such a container resolvable
+            flags += ["--isolation", "chroot", "--hostname", "localhost"]
+            return [*program, "run", *flags, self.name, "--", *words]
         entry = ["--entrypoint", words[0]]
         run = ["run", "--rm", "--init", "--network", "host", *entry, *flags]
         return [*program, *run, image(self.target), *words[1:]]
