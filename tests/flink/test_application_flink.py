@@ -63,11 +63,6 @@ def test_a_tile_job_without_a_client_is_exact_after_its_job_manager_was_killed(
     assert second.wait(WAIT_S) == 0, cluster.log()
     feed.assert_exact()
 
-    feed.commit()
-    assert cluster.run(*tiles, "--bounded").wait(WAIT_S) == 0, cluster.log()
-    assert [holder_of(target.lake, table) for table in target.tables] == [None, None]
-    feed.assert_exact()
-
 
 def test_an_iteration_runs_inside_the_job_manager(
     project: Project, cluster: ApplicationCluster, tmp_path: Path
