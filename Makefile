@@ -81,7 +81,7 @@ chaos:
 	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
-		tests/flink/ingest/test_kafka_killed_flink.py \
+		tests/flink/test_application_flink.py tests/flink/ingest/test_kafka_killed_flink.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py tests/iteration/test_supersteps.py \
