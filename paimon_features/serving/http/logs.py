@@ -172,8 +172,6 @@ def set_up_logging(level: str) -> None:
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
-    # a client that disconnects or does not speak HTTP is not the server's concern
-    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, root.level))
 
 
 def time_text(seconds: float) -> str:

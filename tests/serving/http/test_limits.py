@@ -15,6 +15,8 @@ from paimon_features.errors import OnlineStoreError
 from paimon_features.online import MemoryStore
 from paimon_features.serving.http.admission import Admission
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE, RequestRejected
+from paimon_features.serving.http.messages import Request
+from tests.serving.http.conftest import Sent
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 
@@ -53,30 +55,13 @@ def test_a_body_that_says_that_it_is_too_long_is_not_read(make_client: Any) -> N
 
 
 def test_a_client_that_goes_within_its_body_gets_no_reply_and_a_line(client: Any) -> None:
-    async def gone() -> list[Any]:
-        sent: list[Any] = []
-        messages = [
-            {"type": "http.request", "body": b"{", "more_body": True},
-            {"type": "http.disconnect"},
-        ]
+    async def gone() -> int:
+        request = Request("POST", "/get-online-features", b"", "1.0", [])
+        sent = Sent(request, [b"{"], goes=True)
+        client.app.start(sent)
+        return (await sent.replied).status
 
-        async def receive() -> Any:
-            return messages.pop(0)
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "http_version": "1.0",
-            "method": "POST",
-            "path": "/get-online-features",
-            "headers": [],
-        }
-        await client.app(scope, receive, send)
-        return sent
-
-    assert client.run(gone()) == []
+    assert client.run(gone()) == 499
     assert client.log[-1]["status"] == 499
 
 
