@@ -21,6 +21,7 @@ _NAME = re.compile(rb"[a-z0-9-]+")
 _NO_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _numbers = itertools.count(1)
 _worker = secrets.token_hex(6)
+_NO_LINES = (b"", False)
 _STATUS_LINES = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
@@ -109,6 +110,21 @@ class Request:
             self.request_id = request_id.decode()
         else:
             self.request_id = f"{_worker}-{next(_numbers)}"
+
+    def again(self) -> Request:
+        """A request with the same head, which is another one with an id of its own.
+
+        Only of a head without ``x-request-id``.
+        """
+        new = Request.__new__(Request)
+        new.method, new.path, new.query = self.method, self.path, self.query
+        new.http_version, new.headers, new.hosts = self.http_version, self.headers, self.hosts
+        new.accept, new.authorization = self.accept, self.authorization
+        new.content_type, new.content_length = self.content_type, self.content_length
+        new.content_encoding, new.traceparent = self.content_encoding, self.traceparent
+        new.route, new.client = "other", ""
+        new.request_id = f"{_worker}-{next(_numbers)}"
+        return new
 
     def header(self, name: bytes) -> bytes:
         """The value of a header that has no attribute, ``b""`` for a missing one."""
@@ -226,27 +242,27 @@ async def _parts(receive: Receive, limit: int, buffers: BufferedBytes) -> bytear
         raise
 
 
-def reply_bytes(request: Request, reply: Reply, date_line: bytes, *, closes: bool) -> bytes:
-    """The reply as it is sent, with the request's id in a header; ``closes``: and the last one.
+def reply_bytes(
+    request: Request, reply: Reply, date_line: bytes, *, closes: bool
+) -> tuple[bytes, bool]:
+    """The reply as it is sent, with the request's id in a header, and whether it is the last one.
 
-    ``date_line`` is the header line ``date``, with its end.
+    It is if the connection ``closes``, or by the reply's own headers. ``date_line`` is the header
+    line ``date``, with its end.
     """
-    lines, says_so = _header_lines(reply.headers)
-    return b"%b%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b%b\r\n%b" % (
+    lines, says_so = _header_lines(reply.headers) if reply.headers else _NO_LINES
+    if closes and not says_so:
+        lines += b"connection: close\r\n"
+    body = reply.body
+    return b"%b%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
         _STATUS_LINES[reply.status],
         date_line,
         reply.media_type,
-        len(reply.body),
+        len(body),
         request.request_id.encode(),
         lines,
-        b"connection: close\r\n" if closes and not says_so else b"",
-        b"" if request.method == "HEAD" else reply.body,
-    )
-
-
-def is_last(reply: Reply) -> bool:
-    """Whether the connection ends after this reply, by its own headers."""
-    return bool(reply.headers) and _header_lines(reply.headers)[1]
+        body if request.method != "HEAD" else b"",
+    ), closes or says_so
 
 
 @functools.lru_cache(maxsize=1_024)

@@ -138,7 +138,8 @@ async def send_request(
     sent = Sent(request, [body[at : at + size] for at in range(0, max(len(body), 1), size)])
     app.start(sent)
     reply = await sent.replied
-    head, _, received = reply_bytes(request, reply, b"", closes=False).partition(b"\r\n\r\n")
+    data, _ = reply_bytes(request, reply, b"", closes=False)
+    head, _, received = data.partition(b"\r\n\r\n")
     names = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:])
     return Answer(reply.status, names, received)
 
