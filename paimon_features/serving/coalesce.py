@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,7 @@ from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.serving.store_reads import StoreRead
 
+LOGGER = logging.getLogger("paimon_features.serve")
 T = TypeVar("T")
 
 MAX_ROWS = 1_024
@@ -295,7 +297,10 @@ class Coalescer:
         for waiting, answer in zip(batch, answers, strict=True):
             if waiting.is_over:
                 continue
-            waiting.deliver(_rendered(waiting.render, answer))
+            try:
+                waiting.deliver(_rendered(waiting.render, answer))
+            except Exception:  # a defect; the others have their answers all the same
+                LOGGER.exception("an answer could not be delivered")
         # after the replies: clients that are answered now may send their next request
         loop.call_soon(self._next, loop)
 

@@ -163,7 +163,11 @@ class FeatureApp:
         """Send the reply, count the request, and add its line to the access log."""
         request = exchange.request
         reply = result if isinstance(result, Reply) else self._reply_to(request, result)
-        exchange.respond(reply)
+        try:
+            exchange.respond(reply)
+        except ValueError as error:  # a defect: it has a header that cannot be sent
+            reply = self._reply_to(request, error)
+            exchange.respond(reply)
         took_s = time.perf_counter() - started_s
         self.counts.request(request.route, reply.status, took_s)
         if self.log.wants(reply.status):

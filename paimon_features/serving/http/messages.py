@@ -22,7 +22,7 @@ _NO_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _numbers = itertools.count(1)
 _worker = secrets.token_hex(6)
 _NO_LINES = (b"", False)
-_STATUS_LINES = {
+_STATUS_LINES = {499: b"HTTP/1.1 499 \r\n"} | {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
     for status in HTTPStatus
 }

@@ -514,9 +514,18 @@ class HttpProtocol(asyncio.Protocol):
             self._starting = False
 
     def respond(self, exchange: _Exchange, reply: Reply) -> None:
-        """Write the reply to the current request; that to any other one is dropped."""
+        """Write the reply to the current request; that to any other one is dropped.
+
+        Raises
+        ------
+        ValueError
+            For a header that cannot be sent; another reply may be.
+        """
         if exchange is not self._current:
             return
+        last = self._ends and not self.pipeline
+        closes = not exchange.keep_alive or (last and not self._invalid)
+        data, closes = reply_bytes(exchange.request, reply, self._date_line(), closes=closes)
         self._current = None
         if exchange is self._incoming:  # the rest of its body is dropped
             self._incoming = None
@@ -526,13 +535,6 @@ class HttpProtocol(asyncio.Protocol):
         if reply.status == 499:
             self._close()
             return
-        last = self._ends and not self.pipeline
-        data, closes = reply_bytes(
-            exchange.request,
-            reply,
-            self._date_line(),
-            closes=not exchange.keep_alive or (last and not self._invalid),
-        )
         self._transport.write(data)
         if closes:
             self.pipeline.clear()

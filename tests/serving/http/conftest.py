@@ -104,7 +104,7 @@ class Sent:
         self.request = request
         self.body = parts[0] if len(parts) == 1 and not goes else None
         self._goes = goes
-        self.replied: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self.replied: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._parts = list(parts)
 
     async def receive(self) -> BodyPart | None:
@@ -113,7 +113,8 @@ class Sent:
         return BodyPart(self._parts.pop(0), self._goes or bool(self._parts))
 
     def respond(self, reply: Reply) -> None:
-        self.replied.set_result(reply)
+        data, _ = reply_bytes(self.request, reply, b"", closes=False)
+        self.replied.set_result((reply.status, data))
 
 
 async def send_request(
@@ -137,11 +138,10 @@ async def send_request(
     size = max(1, -(-len(body) // parts))
     sent = Sent(request, [body[at : at + size] for at in range(0, max(len(body), 1), size)])
     app.start(sent)
-    reply = await sent.replied
-    data, _ = reply_bytes(request, reply, b"", closes=False)
+    status, data = await sent.replied
     head, _, received = data.partition(b"\r\n\r\n")
     names = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:])
-    return Answer(reply.status, names, received)
+    return Answer(status, names, received)
 
 
 class Client:
