@@ -295,3 +295,15 @@ def test_a_client_that_ends_its_own_side_gets_its_reply(make_client: Any) -> Non
     got = asyncio.run(run())
     assert got.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"connection: close\r\n" in got
+
+
+def test_what_is_not_http_is_refused_after_the_requests_before_it() -> None:
+    rng = random.Random(3)
+    for rest in (b"\x00\x01\r\n\r\n", b"CONNECT a:1 HTTP/1.1\r\n\r\n", b"GET a HTTP/1.1\r\n\r\n",
+                 b"POST /b HTTP/1.1\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+                 b"POST /b HTTP/1.1\r\ncontent-length: 1\r\ncontent-length: 2\r\n\r\nab",
+                 b"GET /" + b"a" * 40_000 + b" HTTP/1.1\r\n\r\n"):  # fmt: skip
+        got = replies(rng, [b"GET /first HTTP/1.1\r\nhost: a\r\n\r\n" * 3 + rest])
+        statuses = re.findall(rb"HTTP/1.1 (\d+)", got)
+        assert statuses == [b"200"] * 3 + [b"400"], rest[:100]
+        assert got.endswith(b"connection: close\r\n\r\nInvalid HTTP request received.")
