@@ -1,4 +1,4 @@
-"""A load generator of two kinds: as fast as it goes, and at a fixed arrival rate.
+"""A load generator of two kinds: as fast as it goes, here or by wrk, and at a fixed arrival rate.
 
 Requests are bytes prepared beforehand, sent over kept-alive connections by a bare protocol on
 uvloop, so that one core makes some 20,000 a second. At a fixed rate a request's time counts from
@@ -9,39 +9,115 @@ to wait behind it ("coordinated omission").
 from __future__ import annotations
 
 import asyncio
+import re
+import subprocess
+import tempfile
 import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
 
 @dataclass
 class Measured:
-    """What came back: the seconds of each accepted request, and how many had another status."""
+    """What came back: the seconds of each accepted request, and how many had another status.
+
+    ``processor_s`` is the processor time that the server took meanwhile.
+    """
 
     seconds: float
     latencies_s: list[float] = field(default_factory=list)
     refused: dict[int, int] = field(default_factory=dict)
+    processor_s: float = 0.0
+
+    @property
+    def count(self) -> int:
+        """Accepted requests."""
+        return len(self.latencies_s)
 
     @property
     def per_s(self) -> float:
         """Accepted requests a second."""
-        return len(self.latencies_s) / self.seconds
+        return self.count / self.seconds
+
+    @property
+    def processor_us(self) -> float:
+        """Microseconds of the server's processor time for an accepted request."""
+        return self.processor_s / max(self.count, 1) * 1e6
 
     def ms(self, percentile: float) -> float:
         """A percentile of the accepted requests' times, in milliseconds."""
         return float(np.percentile(self.latencies_s, percentile)) * 1e3 if self.latencies_s else 0.0
 
 
+@dataclass
+class Counted(Measured):
+    """What wrk counted: no single times."""
+
+    accepted: int = 0
+
+    @property
+    def count(self) -> int:
+        return self.accepted
+
+
+_WRK = """\
+local requests = {%s}
+local at = 0
+request = function()
+  at = at + 1
+  return requests[at %% #requests + 1]
+end
+done = function(summary)
+  io.write(string.format("counted %%d %%d %%d\\n", summary.requests, summary.errors.status,
+    summary.duration))
+end
+"""
+
+
+def wrk_loop(
+    wrk: Path, port: int, requests: Sequence[bytes], seconds: float, connections: int
+) -> Counted:
+    """As ``closed_loop``, by wrk (whole seconds), which leaves more of the machine to the server.
+
+    >>> _quoted(b'a"\\r1')
+    '"a\\\\034\\\\0131"'
+    """
+    with tempfile.NamedTemporaryFile("w", suffix=".lua", encoding="ascii") as script:
+        script.write(_WRK % ",\n".join(map(_quoted, requests)))
+        script.flush()
+        command = [str(wrk), "-t", "1", "-c", str(connections), "-d", str(max(1, round(seconds)))]
+        command += ["-s", script.name, f"http://127.0.0.1:{port}"]
+        said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"^counted (\d+) (\d+) (\d+)$", said, re.MULTILINE)
+    if found is None:
+        raise RuntimeError(f"{wrk}: expected its counts, got {said[-500:]!r}")
+    count, errors, microseconds = map(int, found.groups())
+    refused = {0: errors} if errors else {}
+    return Counted(microseconds / 1e6, refused=refused, accepted=count - errors)
+
+
+def _quoted(data: bytes) -> str:
+    """Bytes as a string of Lua."""
+    plain = (chr(b) if 32 <= b < 127 and b not in b'"\\' else f"\\{b:03d}" for b in data)
+    return f'"{"".join(plain)}"'
+
+
 def post(
-    path: str, body: bytes, content_type: str = "application/json", accept: str = "*/*"
+    path: str,
+    body: bytes,
+    content_type: str = "application/json",
+    accept: str = "*/*",
+    token: str = "",
 ) -> bytes:
-    """A whole request."""
+    """A whole request, with a bearer token unless that is empty."""
+    bearer = f"Authorization: Bearer {token}\r\n" if token else ""
     head = (
         f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {content_type}\r\n"
-        f"Accept: {accept}\r\nContent-Length: {len(body)}\r\n\r\n"
+        f"Accept: {accept}\r\n{bearer}Content-Length: {len(body)}\r\n\r\n"
     )
     return head.encode() + body
 

@@ -8,12 +8,14 @@ PYTHON is the interpreter of a virtual environment of its own, as Feast pins oth
     python3.11 -m venv ~/feast && ~/feast/bin/pip install 'feast[redis]==0.67.0' hiredis
 
 Both servers answer for the same entities, each with one worker on uvloop and httptools, metrics and
-request logging on, and the features listed in the request. Feast reads 12 finished values of an
-entity; ours merges at least 50 tiles of it into 12 features at each request. They are queried in
-turn, round after round, by a generator in this process (see ``_load``), so that whatever else the
-machine does meets both. Without --feast only ours is measured.
+request logging on, and the features listed in the request; ours also checks a token. Feast reads 12
+finished values of an entity; ours merges at least 50 tiles of it into 12 features at each request.
+They are queried in turn, round after round, by a generator in this process (see ``_load``), so that
+whatever else the machine does meets both. Without --feast only ours is measured. With --wrk the
+rates are measured by wrk, which takes less of the machine.
 
-Printed: requests a second of one entity at 32 connections; the 99th percentile at one fixed arrival
+Printed: requests a second of one entity at 1, 16 and 32 connections, and the processor time of a
+worker for a request; the 99th percentile at one fixed arrival
 rate, which is 60 percent of what Feast reaches; entity rows a second at 100 entities per request,
 in JSON and in Arrow; two workers and one; memory of a worker; seconds from start to ready.
 """
@@ -21,9 +23,11 @@ in JSON and in Arrow; two workers and one; memory of a worker; seconds from star
 from __future__ import annotations
 
 import argparse
+import hashlib
 import io
 import json
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -40,7 +44,7 @@ from statistics import median
 import numpy as np
 import pyarrow as pa
 
-from benchmarks._load import Measured, closed_loop, open_loop, post
+from benchmarks._load import Measured, closed_loop, open_loop, post, wrk_loop
 from benchmarks._tiles import tile_rows
 from paimon_features.definitions import load_definitions
 from paimon_features.online import open_store
@@ -132,6 +136,15 @@ class Server:
     ready_s: float
     single: Sequence[bytes]
     many: Sequence[bytes]
+    token: str = ""
+
+    def processor_s(self) -> float:
+        """Processor time of all its processes so far."""
+        ticks = 0
+        for pid in [self.process.pid, *_children(self.process.pid)]:
+            of = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ticks += int(of[11]) + int(of[12])
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def resident_mb(self) -> float:
         """Memory of its largest process: the worker, or one of them."""
@@ -144,7 +157,7 @@ def fill(folder: Path, url: str, users: int) -> int:
     """A project with its tiles in the online store; the time of its newest event."""
     (folder / "features.py").write_text(DEFINITIONS)
     (folder / "paimon-features.toml").write_text(
-        f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{url}"\n'
+        f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{url}"\n[serve]\ntokens = "tokens.toml"\n'
     )
     view = load_definitions(folder / "features.py").views["spend"]
     lake = TileLake(folder / "tiles", view, buckets=4)
@@ -169,12 +182,18 @@ def fill(folder: Path, url: str, users: int) -> int:
 def ours(folder: Path, size: Size, workers: int = 1) -> Iterator[Server]:
     """Our server on the project in ``folder``."""
     port = free_ports(1)[0]
+    token = secrets.token_urlsafe(32)
+    digest = hashlib.sha256(token.encode()).hexdigest()
+    (folder / "tokens.toml").write_text(
+        f'[[token]]\nname = "bench"\nsha256 = "{digest}"\nservices = ["*"]\n'
+    )
     command = [sys.executable, "-c", "from paimon_features.cli import main; main()", "serve"]
     command += ["--port", str(port), "--workers", str(workers), "--project", str(folder)]
     features = load_definitions(folder / "features.py").view("spend").compiled.features
     refs = [f"spend:{f.name}" for f in features]
     with _started(command, folder, port, "/health/ready") as (process, ready_s):
-        yield Server("ours", process, port, ready_s, *_requests(refs, size.users))
+        requests = _requests(refs, size.users, token)
+        yield Server("ours", process, port, ready_s, *requests, token)
 
 
 @contextmanager
@@ -195,7 +214,7 @@ def feast(
         yield Server("feast", process, port, ready_s, *_requests(refs, size.users))
 
 
-def _requests(refs: Sequence[str], users: int) -> tuple[list[bytes], list[bytes]]:
+def _requests(refs: Sequence[str], users: int, token: str = "") -> tuple[list[bytes], list[bytes]]:
     rng = np.random.default_rng(1)
 
     def body(count: int) -> bytes:
@@ -203,8 +222,8 @@ def _requests(refs: Sequence[str], users: int) -> tuple[list[bytes], list[bytes]
         return json.dumps({"features": list(refs), "entities": {"user": requested}}).encode()
 
     path = "/get-online-features"
-    single = [post(path, body(1)) for _ in range(2_000)]
-    return single, [post(path, body(100)) for _ in range(200)]
+    single = [post(path, body(1), token=token) for _ in range(2_000)]
+    return single, [post(path, body(100), token=token) for _ in range(200)]
 
 
 @contextmanager
@@ -252,7 +271,7 @@ def check(server: Server, expected: int) -> None:
         request = urllib.request.Request(
             f"http://127.0.0.1:{server.port}/get-online-features",
             body,
-            {"Content-Type": "application/json"},
+            {"Content-Type": "application/json", "Authorization": f"Bearer {server.token}"},
         )
         try:
             with urllib.request.urlopen(request, timeout=10) as answer:
@@ -271,6 +290,19 @@ def in_turn(
     for number in range(rounds):
         for server in servers if number % 2 == 0 else servers[::-1]:
             found[server.name].append(measure(server))
+    return found
+
+
+def closed(
+    server: Server, requests: Sequence[bytes], seconds: float, connections: int, wrk: Path | None
+) -> Measured:
+    """Requests as fast as the server answers them, and what they take of its processor."""
+    before_s = server.processor_s()
+    if wrk is None:
+        found = closed_loop(server.port, requests, seconds, connections)
+    else:
+        found = wrk_loop(wrk, server.port, requests, seconds, connections)
+    found.processor_s = server.processor_s() - before_s
     return found
 
 
@@ -295,19 +327,30 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--feast", type=Path, metavar="PYTHON", help="a Python that has feast 0.67")
+    parser.add_argument("--wrk", type=Path, metavar="PROGRAM", help="the generator wrk")
     parser.add_argument("--small", action="store_true", help="a few seconds, to try it")
+    parser.add_argument("--rounds", type=int, help="how often each is measured, by default 5")
     options = parser.parse_args()
     size = SMALL if options.small else FULL
+    if options.rounds is not None:
+        size = replace(size, rounds=options.rounds)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = stack.enter_context(RedisServer())
         (folder / "ours").mkdir()
         tiles = fill(folder / "ours", redis.url, size.users)
         print(f"{size.users:,} entities of {tiles} tiles each, {NAMES} features")
-        run(stack, folder, options.feast, redis.port, size)
+        run(stack, folder, options.feast, redis.port, size, options.wrk)
 
 
-def run(stack: ExitStack, folder: Path, python: Path | None, redis_port: int, size: Size) -> None:
+def run(
+    stack: ExitStack,
+    folder: Path,
+    python: Path | None,
+    redis_port: int,
+    size: Size,
+    wrk: Path | None,
+) -> None:
     """All measurements."""
     with ExitStack() as one_worker:
         servers = [one_worker.enter_context(ours(folder / "ours", size))]
@@ -320,10 +363,15 @@ def run(stack: ExitStack, folder: Path, python: Path | None, redis_port: int, si
             check(server, NAMES)
             closed_loop(server.port, server.single, 1.0, 8)  # warm
         print(f"  start to ready: {', '.join(f'{s.name} {s.ready_s:.2f} s' for s in servers)}")
-        single = in_turn(
-            servers, size.rounds, lambda s: closed_loop(s.port, s.single, size.seconds, 32)
-        )
-        show("requests/s, one entity, 32 connections", single, lambda m: m.per_s, "/s")
+        for connections in (1, 16, 32):
+            single = in_turn(
+                servers,
+                size.rounds,
+                lambda s, count=connections: closed(s, s.single, size.seconds, count, wrk),  # type: ignore[misc]
+            )
+            what = f"one entity, {connections} connections"
+            show(f"requests/s, {what}", single, lambda m: m.per_s, "/s")
+            show("  processor time of a request", single, lambda m: m.processor_us, "us")
         slowest = min(median(m.per_s for m in rounds) for rounds in single.values())
         rate = 0.6 * slowest
         paced = in_turn(
@@ -331,14 +379,15 @@ def run(stack: ExitStack, folder: Path, python: Path | None, redis_port: int, si
         )
         show(f"p50 at {rate:,.0f} requests/s", paced, lambda m: m.ms(50), "ms")
         show(f"p99 at {rate:,.0f} requests/s", paced, lambda m: m.ms(99), "ms")
-        arrow = replace(servers[0], many=arrow_requests(folder, size))
+        arrow = replace(servers[0], many=arrow_requests(folder, size, servers[0].token))
         bulk = in_turn(
             [servers[0], replace(arrow, name="arrow"), *servers[1:]],
             size.rounds,
-            lambda s: closed_loop(s.port, s.many, size.seconds, 8),
+            lambda s: closed(s, s.many, size.seconds, 8, wrk),
         )
         compact = bulk.pop("arrow")
         show("entity rows/s, 100 a request, JSON", bulk, lambda m: 100 * m.per_s, "/s")
+        show("  processor time of a request", bulk, lambda m: m.processor_us, "us")
         show(
             "entity rows/s, 100 a request, Arrow",
             bulk | {"ours": compact},
@@ -378,7 +427,7 @@ def two_workers(
     )
 
 
-def arrow_requests(folder: Path, size: Size) -> list[bytes]:
+def arrow_requests(folder: Path, size: Size, token: str) -> list[bytes]:
     """Requests whose body is an Arrow stream of keys, answered by one."""
     rng = np.random.default_rng(1)
     made = []
@@ -388,7 +437,7 @@ def arrow_requests(folder: Path, size: Size) -> list[bytes]:
         with pa.ipc.new_stream(out, table.schema) as writer:
             writer.write_table(table)
         path = "/get-online-features?feature_service=churn_v1"
-        made.append(post(path, out.getvalue(), ARROW, ARROW))
+        made.append(post(path, out.getvalue(), ARROW, ARROW, token))
     return made
 
 

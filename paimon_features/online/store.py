@@ -6,8 +6,11 @@ uncoordinated writers cannot overwrite one another's work.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol, runtime_checkable
+
+from paimon_features.errors import OnlineStoreError
 
 KEEPS_ALL = "noeviction"
 """The policy of a server that rejects writes when it is full."""
@@ -145,3 +148,29 @@ class OnlineStore(Protocol):
 
     def close(self) -> None:
         """Close the connections."""
+
+
+class LoopReader(Protocol):
+    """Reads keys in one event loop, without a thread; to be used from that loop only."""
+
+    def get_many(
+        self,
+        keys: Sequence[bytes],
+        done: Callable[[list[bytes | None] | OnlineStoreError | None], None],
+    ) -> bool:
+        """Begin a read as ``OnlineStore.get_many``; False if ``get_many`` itself has to read now.
+
+        ``done`` gets the values or an error later, or None if the read failed in a way that
+        ``get_many`` may overcome, by its retries or with another connection. One read at a time.
+        """
+
+    def close(self) -> None:
+        """Close the connection, once the read under way is done."""
+
+
+@runtime_checkable
+class ReadsInLoop(Protocol):
+    """A store that may be read in an event loop."""
+
+    def loop_reader(self, loop: asyncio.AbstractEventLoop) -> LoopReader | None:
+        """A reader for this loop; None if the settings do not allow one."""

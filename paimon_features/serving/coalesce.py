@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, overload
 
-from paimon_features.errors import DefinitionError, OverloadedError, PaimonFeaturesError
-from paimon_features.online.store import OnlineStore
+from paimon_features.errors import (
+    DefinitionError,
+    OnlineStoreError,
+    OverloadedError,
+    PaimonFeaturesError,
+)
+from paimon_features.online.store import LoopReader, OnlineStore, ReadsInLoop
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.serving.store_reads import StoreRead
 
+LOGGER = logging.getLogger("paimon_features.serve")
 T = TypeVar("T")
 
 MAX_ROWS = 1_024
@@ -37,22 +43,47 @@ class Reader(Protocol):
         """The response to each query, or its own error, in the order of the queries."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _PendingQuery:
-    """A query whose response is awaited."""
+class PendingQuery:
+    """A query whose response is awaited: ``deliver`` gets it once, rendered, or an error."""
 
-    query: FeatureQuery
-    rows: int
-    fetcher: Reader
-    render: Callable[[OnlineResponse], Any] | None
-    answer: asyncio.Future[Any]
+    __slots__ = ("_deliver", "_is_over", "fetcher", "query", "render", "rows")
+
+    def __init__(
+        self,
+        query: FeatureQuery,
+        fetcher: Reader,
+        render: Callable[[OnlineResponse], Any] | None,
+        deliver: Callable[[Any], None],
+    ) -> None:
+        self.query = query
+        self.rows = _rows(query)
+        self.fetcher = fetcher
+        self.render = render
+        self._deliver = deliver
+        self._is_over = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it was answered or given up."""
+        return self._is_over
+
+    def deliver(self, answer: Any) -> None:
+        """Pass on the answer or the error, if nothing was passed on yet."""
+        if not self._is_over:
+            self._is_over = True
+            self._deliver(answer)
+
+    def give_up(self) -> None:
+        """Nobody waits for the answer any more; a query that still waits is not read."""
+        self.deliver(OverloadedError("the request was given up"))
 
 
 class Coalescer:
     """Answers the queries of one event loop together.
 
-    A thread of its own waits for the store, so that a store that hangs does not block the loop; its
-    values are processed in the loop (see ``store_reads``).
+    The store is read in the loop where its client can (``OnlineStore`` with ``loop_reader``), else,
+    and for many keys or after a failure, by a thread of its own: a store that hangs does not block
+    the loop. Its values are processed in the loop (see ``store_reads``).
 
     ::
 
@@ -82,8 +113,10 @@ class Coalescer:
         """Queries read so far, without those that were cancelled while they waited."""
         self._max_rows = max_rows
         self._max_waiting = max_waiting
-        self._waiting: deque[_PendingQuery] = deque()
+        self._waiting: deque[PendingQuery] = deque()
         self._thread = ThreadPoolExecutor(1, "online-reads")
+        self._loop_reader: LoopReader | None = None
+        self._loop_reader_of: OnlineStore | None = None
         self._reading = False
         self._closed = False
 
@@ -122,35 +155,56 @@ class Coalescer:
         PaimonFeaturesError
             As ``FeatureFetcher.get`` does.
         """
-        self._check_room()
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[Any] = loop.create_future()
-        self._waiting.append(_PendingQuery(query, _rows(query), self.fetcher, render, answer))
-        if not self._reading:
-            self._reading = True
-            loop.call_soon(self._next, loop)
-        if timeout_s is None:
-            return await answer
-        timer = loop.call_later(timeout_s, _give_up, answer, timeout_s)
+
+        def deliver(result: Any) -> None:
+            if answer.done():
+                return
+            if isinstance(result, BaseException):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+        pending = self.submit(query, render, deliver)
+        timer = None if timeout_s is None else loop.call_later(timeout_s, _late, pending, timeout_s)
         try:
             return await answer
         finally:
-            timer.cancel()
+            pending.give_up()
+            if timer is not None:
+                timer.cancel()
+
+    def submit(
+        self,
+        query: FeatureQuery,
+        render: Callable[[OnlineResponse], Any] | None,
+        deliver: Callable[[Any], None],
+    ) -> PendingQuery:
+        """As ``get`` without waiting: ``deliver`` gets the answer, or an exception, later."""
+        self._check_room()
+        pending = PendingQuery(query, self.fetcher, render, deliver)
+        self._waiting.append(pending)
+        if not self._reading:
+            self._reading = True
+            loop = asyncio.get_running_loop()
+            loop.call_soon(self._next, loop)
+        return pending
 
     def close(self) -> None:
         """Reject waiting and new queries, and release the thread once its read is done."""
         self._closed = True
         self._thread.shutdown(wait=False)
+        if self._loop_reader is not None:
+            self._loop_reader.close()
         while self._waiting:
-            answer = self._waiting.popleft().answer
-            if not answer.done():
-                answer.set_exception(_closing())
+            self._waiting.popleft().deliver(_closing())
 
     def _check_room(self) -> None:
         if self._closed:
             raise _closing()
         if len(self._waiting) >= self._max_waiting:
-            self._waiting = deque(one for one in self._waiting if not one.answer.done())
+            self._waiting = deque(one for one in self._waiting if not one.is_over)
             if len(self._waiting) >= self._max_waiting:
                 raise OverloadedError(
                     f"{len(self._waiting)} requests are waiting, the most that may; retry later, "
@@ -168,13 +222,13 @@ class Coalescer:
             self.queries += len(batch)
             self._advance(loop, _BatchRead(batch), None)
 
-    def _take(self) -> list[_PendingQuery]:
+    def _take(self) -> list[PendingQuery]:
         """The oldest queries of one fetcher, of at most ``max_rows`` entities, but at least one."""
-        batch: list[_PendingQuery] = []
+        batch: list[PendingQuery] = []
         rows = 0
         while self._waiting:
             first = self._waiting[0]
-            if first.answer.done():  # cancelled, or out of time
+            if first.is_over:  # cancelled, or out of time
                 self._waiting.popleft()
                 continue
             rows += first.rows
@@ -200,25 +254,53 @@ class Coalescer:
         except Exception as error:  # a defect: each caller gets it, and the next read continues
             self._deliver(loop, read.batch, [error] * len(read.batch))
         else:
-            try:
-                self._thread.submit(self._fetch, loop, read, keys)
-            except RuntimeError:  # closed while a read was under way that wants more
-                self._deliver(loop, read.batch, [_closing()] * len(read.batch))
+            self._read_keys(loop, read, keys)
+
+    def _read_keys(
+        self, loop: asyncio.AbstractEventLoop, read: _BatchRead, keys: Sequence[bytes]
+    ) -> None:
+        def continued(found: Sequence[bytes | None] | OnlineStoreError | None) -> None:
+            if found is None:  # the client's own way has its retries
+                self._read_in_thread(loop, read, keys)
+            else:
+                self._advance(loop, read, found)
+
+        reader = self._reader_in(loop, read.batch[0].fetcher.store)
+        if reader is None or self._closed or not reader.get_many(keys, continued):
+            self._read_in_thread(loop, read, keys)
+
+    def _reader_in(self, loop: asyncio.AbstractEventLoop, store: OnlineStore) -> LoopReader | None:
+        """The store's reader in this loop, None if it has none."""
+        if store is not self._loop_reader_of:
+            if self._loop_reader is not None:
+                self._loop_reader.close()
+            self._loop_reader_of = store
+            self._loop_reader = None
+            if isinstance(store, ReadsInLoop):
+                self._loop_reader = store.loop_reader(loop)
+        return self._loop_reader
+
+    def _read_in_thread(
+        self, loop: asyncio.AbstractEventLoop, read: _BatchRead, keys: Sequence[bytes]
+    ) -> None:
+        try:
+            self._thread.submit(self._fetch, loop, read, keys)
+        except RuntimeError:  # closed while a read was under way that wants more
+            self._deliver(loop, read.batch, [_closing()] * len(read.batch))
 
     def _deliver(
         self,
         loop: asyncio.AbstractEventLoop,
-        batch: Sequence[_PendingQuery],
+        batch: Sequence[PendingQuery],
         answers: Sequence[Any],
     ) -> None:
         for waiting, answer in zip(batch, answers, strict=True):
-            if waiting.answer.done():
+            if waiting.is_over:
                 continue
-            answer = _rendered(waiting.render, answer)
-            if isinstance(answer, BaseException):
-                waiting.answer.set_exception(answer)
-            else:
-                waiting.answer.set_result(answer)
+            try:
+                waiting.deliver(_rendered(waiting.render, answer))
+            except Exception:  # a defect; the others have their answers all the same
+                LOGGER.exception("an answer could not be delivered")
         # after the replies: clients that are answered now may send their next request
         loop.call_soon(self._next, loop)
 
@@ -241,7 +323,7 @@ class Coalescer:
 class _BatchRead:
     """A batch of queries, and the steps of its read."""
 
-    def __init__(self, batch: Sequence[_PendingQuery]) -> None:
+    def __init__(self, batch: Sequence[PendingQuery]) -> None:
         self.batch = batch
         self.reading = batch[0].fetcher.read_steps([one.query for one in batch])
 
@@ -269,8 +351,5 @@ def _rows(query: FeatureQuery) -> int:
     return 0
 
 
-def _give_up(answer: asyncio.Future[Any], timeout_s: float) -> None:
-    if not answer.done():
-        answer.set_exception(
-            OverloadedError(f"no answer within {timeout_s * 1000:,.0f} ms; retry later")
-        )
+def _late(pending: PendingQuery, timeout_s: float) -> None:
+    pending.deliver(OverloadedError(f"no answer within {timeout_s * 1000:,.0f} ms; retry later"))

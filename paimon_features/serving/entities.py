@@ -20,9 +20,9 @@ _DAY_0 = dt.date(1970, 1, 1)
 _INTEGERS = {"int32": 2**31, "int64": 2**63}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class EntityKeys:
-    """Some entities of one kind.
+    """Some entities of one kind; not to be changed (a frozen one takes a microsecond to make).
 
     ``columns`` has the Python values of each key column, by name, and ``parts`` what their
     bucket is computed from: the same, but dates as days since 1970. ``encoded`` are the bytes

@@ -103,10 +103,11 @@ class ResolvedQuery:
 
     def check(self, selection: Selection, variants: Sequence[ViewVariant]) -> None:
         """Check entities and request inputs against these definitions; raises RequestError."""
-        counts = {len(self.keys_of(variant)) for variant in variants}
-        if len(counts) > 1:
-            raise RequestError(f"entity keys of different lengths: {sorted(counts)}")
-        self.rows = counts.pop()
+        self.rows = len(self.keys_of(variants[0]))
+        if len(variants) > 1:
+            counts = {len(self.keys_of(variant)) for variant in variants}
+            if len(counts) > 1:
+                raise RequestError(f"entity keys of different lengths: {sorted(counts)}")
         if selection.inputs or self.query.inputs:
             self.inputs = request_columns(selection.inputs, self.query.inputs, self.rows)
 

@@ -378,7 +378,7 @@ def test_the_async_client_keeps_rows_too(world: World) -> None:
 # -- a host without NumPy ------------------------------------------------------------------
 
 NOT_THERE = (
-    "numpy", "pyarrow", "pandas", "polars", "pypaimon", "redis", "msgspec", "uvicorn", "pyflink",
+    "numpy", "pyarrow", "pandas", "polars", "pypaimon", "redis", "msgspec", "pyflink",
     "torch", "click", "rich",
 )  # fmt: skip
 HOST = f"""

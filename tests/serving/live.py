@@ -1,19 +1,20 @@
-"""The feature server in this process: the app under uvicorn, on a port of its own."""
+"""The feature server in this process: on a port of its own."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import socket
 import threading
 from pathlib import Path
-
-import uvicorn
+from typing import Any
 
 from paimon_features.config import ServeConfig
 from paimon_features.serving.http.app import FeatureApp
+from paimon_features.serving.http.connections import Connections
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import AccessLog
+from paimon_features.serving.http.messages import Exchange
+from paimon_features.serving.http.server import HttpServer
 from paimon_features.serving.http.tokens import Tokens
 
 
@@ -31,26 +32,27 @@ class LiveServer:
         assert self._ready.wait(10)
 
     async def _run(self) -> None:
-        log = AccessLog("error", 0.0)
-        app = FeatureApp(self._served, ServeConfig(), tokens=self._tokens, log=log)
-
-        async def counted(scope: dict[str, str], receive: object, send: object) -> None:
-            self.requested.append(scope["path"])
-            await app(scope, receive, send)  # type: ignore[arg-type]
-
-        config = uvicorn.Config(
-            counted, log_config=None, access_log=False, lifespan="off", loop="none"
-        )
-        self._server = uvicorn.Server(config)
-        serving = asyncio.ensure_future(self._server.serve([self._socket]))
-        while not self._server.started:
-            await asyncio.sleep(0.01)
-        self._ready.set()
-        with contextlib.suppress(asyncio.CancelledError):
-            await serving
+        config = ServeConfig()
+        app = _Counted(self.requested, self._served, config, tokens=self._tokens,
+                       log=AccessLog("error", 0.0))  # fmt: skip
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        connections = Connections(config, app.state.buffers, app.counts)
+        await HttpServer(app, connections).serve(self._socket, self._stop, 10, self._ready.set)
         app.close()
 
     def close(self) -> None:
-        self._server.should_exit = True
+        self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(10)
         self._socket.close()
+
+
+class _Counted(FeatureApp):
+    """Notes the path of each request."""
+
+    def __init__(self, requested: list[str], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._requested = requested
+
+    def start(self, exchange: Exchange) -> None:
+        self._requested.append(exchange.request.path)
+        super().start(exchange)

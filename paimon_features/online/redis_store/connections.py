@@ -103,6 +103,12 @@ class Link:
             self._timeout_s = max(left_s, 0.001)
             self._sock.settimeout(self._timeout_s)
 
+    def detach(self) -> socket.socket:
+        """The connected socket, not blocking; it is no longer closed with this link."""
+        self._connection._sock = None
+        self._sock.setblocking(False)
+        return self._sock
+
     def close(self) -> None:
         """Disconnect."""
         self._connection.disconnect()

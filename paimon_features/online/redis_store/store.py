@@ -7,12 +7,14 @@ and loaded again on a server that does not know them.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online.redis_store.cluster import Cluster
 from paimon_features.online.redis_store.connections import ReplyError, Server, pack
+from paimon_features.online.redis_store.loop_reads import LoopReads
 from paimon_features.online.redis_store.messages import explain
 from paimon_features.online.redis_store.routes import Job, OneServer, Route
 from paimon_features.online.redis_store.scripts import (
@@ -61,6 +63,14 @@ class RedisStore:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         return self._get(keys) if keys else []
+
+    def loop_reader(self, loop: asyncio.AbstractEventLoop) -> LoopReads | None:
+        """A reader for this event loop; None for a cluster, sentinels and TLS."""
+        settings = self._settings
+        if settings.mode != "server" or settings.tls:
+            return None
+        [server] = self._route.servers()
+        return LoopReads(settings, server, settings.hosts[0], loop)
 
     def compare_and_set_many(
         self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None

@@ -3,7 +3,7 @@
 ::
 
     supervisor ── one listening socket, starts workers, forwards signals
-      └─ worker ── uvicorn, one event loop
+      └─ worker ── server, one event loop; protocol: HTTP over one connection
            └─ app ── routes, errors, one log line and a few counts per request
                 ├─ feature_reads ── the request path
                 │    ├─ request_body     bytes of a request -> requested features and entities

@@ -1,4 +1,7 @@
-"""The ASGI application: a plain callable, since a framework would cost more than the read.
+"""The application: what is answered to each request, whichever connection it comes from.
+
+A feature read whose body has arrived is begun in the same step, and answered by the store's reply,
+without a task of its own. Everything else is answered by a task.
 
 Here are routes, errors, and what is logged and counted for every request; the endpoints are in
 ``feature_reads`` and ``admin_pages``. A request is rejected by ``RequestRejected`` or by one of
@@ -7,7 +10,9 @@ our errors; any other exception is a defect, answered with 500 and a traceback i
 
 from __future__ import annotations
 
+import asyncio
 import time
+from functools import partial
 
 from paimon_features.clock import now_ms
 from paimon_features.config import ServeConfig
@@ -18,6 +23,7 @@ from paimon_features.serving.http.admin_pages import AdminPages
 from paimon_features.serving.http.admission import Admission
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.serving.http.feast_errors import PATH as READ_PATH
 from paimon_features.serving.http.feast_errors import feast_document, is_feast
 from paimon_features.serving.http.feature_reads import FeatureReads
 from paimon_features.serving.http.hosts import Hosts
@@ -25,12 +31,10 @@ from paimon_features.serving.http.http_errors import MEDIA_TYPE, RequestRejected
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.messages import (
     ClientGoneError,
-    Receive,
+    Exchange,
+    Handler,
     Reply,
     Request,
-    Scope,
-    Send,
-    send_reply,
 )
 from paimon_features.serving.http.metrics import Counts, CountsFile, GrowingTotals
 from paimon_features.serving.http.state import ServerState
@@ -68,9 +72,10 @@ class FeatureApp:
         self.reads = FeatureReads(self.state, self._store_log, request_log)
         self._admin = AdminPages(self.state, self._all_counts, self._store_log)
         self._routes = {
-            "/get-online-features": ("POST", self.reads.read),
+            READ_PATH: ("POST", self.reads.read),
             **self._admin.routes,
         }
+        self._tasks: set[asyncio.Task[None]] = set()
         self._counts_file = counts_file
         self._batches = GrowingTotals(self.counts.reads)
         self._records = GrowingTotals(self.counts.reads)
@@ -98,35 +103,43 @@ class FeatureApp:
             self.reads.request_log.close()
         self.tick()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one ASGI request; any protocol other than HTTP is ignored."""
-        if scope["type"] != "http":
-            return
-        started = time.perf_counter()
-        request = Request(scope)
-        try:
-            reply = await self._dispatch(request, receive)
-        except ClientGoneError:
-            reply = Reply(499, b"", b"", code="client_gone")
-        except RequestRejected as error:
-            reply = self._rejected(request, error)
-        except PaimonFeaturesError as error:
-            rejection = rejection_of(error, with_detail=self.state.is_operator(request))
-            if isinstance(error, OnlineStoreError):
-                self._store_log.failed(rejection.code, str(error))
-            reply = self._rejected(request, rejection)
-        except Exception:
-            logs.LOGGER.exception(
-                "a request failed",
-                extra={"fields": {"request_id": request.request_id, "path": request.path}},
-            )
-            detail = "internal server error; the server's log has it under this request id"
-            reply = self._rejected(request, RequestRejected(500, "internal", detail))
-        if reply.status != 499:
-            await send_reply(request, reply, send)
-        self._finish(request, reply, time.perf_counter() - started)
+    @property
+    def is_working(self) -> bool:
+        """Whether a task still answers a request."""
+        return bool(self._tasks)
 
-    async def _dispatch(self, request: Request, receive: Receive) -> Reply:
+    def cancel(self) -> None:
+        """Give up requests that tasks answer."""
+        for task in self._tasks:
+            task.cancel()
+
+    def start(self, exchange: Exchange) -> None:
+        """Begin to answer a request: ``exchange.respond`` is called now or later."""
+        started_s = time.perf_counter()
+        request, body = exchange.request, exchange.body
+        if body is None or request.path != READ_PATH or request.method != "POST":
+            task = asyncio.get_running_loop().create_task(self._answer(exchange, started_s))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            return
+        finish = partial(self._finish, exchange, started_s)
+        try:
+            self._hosts.check(request)
+            request.route = READ_PATH
+            self.reads.start(request, body, finish)
+        except Exception as error:
+            finish(error)
+
+    async def _answer(self, exchange: Exchange, started_s: float) -> None:
+        try:
+            result: Reply | Exception = await self._handler(exchange.request)(
+                exchange.request, exchange.receive
+            )
+        except Exception as error:
+            result = error
+        self._finish(exchange, started_s, result)
+
+    def _handler(self, request: Request) -> Handler:
         self._hosts.check(request)
         found = self._routes.get(request.path)
         if found is None:
@@ -144,7 +157,40 @@ class FeatureApp:
                 f"{request.path} takes {method}, not {request.method[:20]}",
                 ((b"allow", method.encode()),),
             )
-        return await handler(request, receive)
+        return handler
+
+    def _finish(self, exchange: Exchange, started_s: float, result: Reply | Exception) -> None:
+        """Send the reply, count the request, and add its line to the access log."""
+        request = exchange.request
+        reply = result if isinstance(result, Reply) else self._reply_to(request, result)
+        try:
+            exchange.respond(reply)
+        except ValueError as error:  # a defect: it has a header that cannot be sent
+            reply = self._reply_to(request, error)
+            exchange.respond(reply)
+        took_s = time.perf_counter() - started_s
+        self.counts.request(request.route, reply.status, took_s)
+        if self.log.wants(reply.status):
+            self.log.add(logs.access_line(request, reply, took_s))
+
+    def _reply_to(self, request: Request, error: Exception) -> Reply:
+        """The reply to a request that failed."""
+        if isinstance(error, ClientGoneError):
+            return Reply(499, b"", b"", code="client_gone")
+        if isinstance(error, RequestRejected):
+            return self._rejected(request, error)
+        if isinstance(error, PaimonFeaturesError):
+            rejection = rejection_of(error, with_detail=self.state.is_operator(request))
+            if isinstance(error, OnlineStoreError):
+                self._store_log.failed(rejection.code, str(error))
+            return self._rejected(request, rejection)
+        logs.LOGGER.error(
+            "a request failed",
+            exc_info=error,
+            extra={"fields": {"request_id": request.request_id, "path": request.path}},
+        )
+        detail = "internal server error; the server's log has it under this request id"
+        return self._rejected(request, RequestRejected(500, "internal", detail))
 
     def _rejected(self, request: Request, rejection: RequestRejected) -> Reply:
         if rejection.reason is not None:
@@ -160,12 +206,6 @@ class FeatureApp:
             rejection.headers,
             code=rejection.code,
         )
-
-    def _finish(self, request: Request, reply: Reply, took_s: float) -> None:
-        """Count the request and add its line to the access log."""
-        self.counts.request(request.route, reply.status, took_s)
-        if self.log.wants(reply.status):
-            self.log.add(logs.access_line(request, reply, took_s))
 
     def _all_counts(self) -> list[Counts]:
         """The counts of all workers, those of this one up to date."""

@@ -55,6 +55,7 @@ class Connections:
     replaced   it was idle or had sent half a head, and a new connection needed its place
     full       it was new, and ``max_connections`` others were busy
     memory     it held memory for longest when more than ``max_buffered_bytes`` was used
+    invalid    it sent something that is not HTTP/1
     ========== ===============================================================================
     """
 

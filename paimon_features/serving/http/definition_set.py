@@ -189,17 +189,21 @@ class DefinitionSet:
             columns, given = self._columns(parsed, plan)
         else:
             given = None
-        sizes = {name: len(values) for name, values in columns.items()}
-        rows = next(iter(sizes.values()), 0)
-        if len(set(sizes.values())) > 1:
-            lists = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
-            raise RequestRejected(
-                422, "invalid_request", f"lists of different lengths: {lists}; expected one length"
-            )
+        rows = len(next(iter(columns.values()), ()))
+        if len(columns) > 1:
+            sizes = {name: len(values) for name, values in columns.items()}
+            if len(set(sizes.values())) > 1:
+                lists = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
+                raise RequestRejected(
+                    422,
+                    "invalid_request",
+                    f"lists of different lengths: {lists}; expected one length",
+                )
         limits.check(rows, len(plan.selection.outputs))
         limits.check_texts("entity key", columns)
-        limits.check_texts("request input", given or {})
-        if inputs.keys() - (given or {}).keys():
+        if given:
+            limits.check_texts("request input", given)
+        if inputs and inputs.keys() - (given or {}).keys():
             missing = next(name for name in inputs if name not in (given or {}))
             raise RequestRejected(
                 422,

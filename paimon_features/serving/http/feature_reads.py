@@ -5,16 +5,31 @@ A request passes: token, format, body, admission, decoding, names, rights, limit
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from paimon_features.errors import UnknownNameError
+from paimon_features.serving.coalesce import PendingQuery
 from paimon_features.serving.http.definition_set import DefinitionSet, RequestPlan
-from paimon_features.serving.http.formats import Format, format_of_body, format_of_reply
+from paimon_features.serving.http.formats import (
+    MEDIA_TYPES,
+    Format,
+    format_of_body,
+    format_of_reply,
+)
 from paimon_features.serving.http.http_errors import Headers, RequestRejected
 from paimon_features.serving.http.logs import StoreLog
-from paimon_features.serving.http.messages import Receive, Reply, Request, read_body
+from paimon_features.serving.http.messages import (
+    Receive,
+    Reply,
+    Request,
+    check_body,
+    read_body,
+    take_body,
+)
 from paimon_features.serving.http.rendered_reply import (
     WRITERS,
     RenderedReply,
@@ -41,7 +56,7 @@ class FeatureReads:
         self._store_log = store_log
 
     async def read(self, request: Request, receive: Receive) -> Reply:
-        """The reply with the requested features.
+        """The reply with the requested features, to a request whose body is yet to be read.
 
         Raises
         ------
@@ -52,54 +67,91 @@ class FeatureReads:
         rights = state.authorize(request)
         body_format = format_of_body(request.content_type)
         reply_format = format_of_reply(request.accept, body_format)
-        limits, buffers = state.limits, state.buffers
+        limits = state.limits
         body = await read_body(
-            request, receive, limits.max_body_bytes, buffers, limits.body_timeout_s
+            request, receive, limits.max_body_bytes, state.buffers, limits.body_timeout_s
         )
-        try:
-            return await self._answer(request, body, body_format, reply_format, rights)
-        finally:
-            buffers.free(len(body))
+        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
 
-    async def _answer(
+        def finish(result: Reply | Exception) -> None:
+            if not answer.done():
+                if isinstance(result, Exception):
+                    answer.set_exception(result)
+                else:
+                    answer.set_result(result)
+
+        pending = self._begin(request, body, body_format, reply_format, rights, finish)
+        try:
+            return await answer
+        finally:
+            pending.give_up()
+
+    def start(
+        self, request: Request, body: bytes | bytearray, finish: Callable[[Reply | Exception], None]
+    ) -> None:
+        """Begin to answer a request with its body; ``finish`` gets the reply, or why there is none.
+
+        Raises as ``read`` does for what is wrong with the request alone; ``finish`` is not called
+        then.
+        """
+        state = self._state
+        rights = state.authorize(request)
+        body_format = format_of_body(request.content_type)
+        reply_format = format_of_reply(request.accept, body_format)
+        check_body(request, state.limits.max_body_bytes, state.buffers)
+        take_body(body, state.limits.max_body_bytes, state.buffers)
+        self._begin(request, body, body_format, reply_format, rights, finish)
+
+    def _begin(
         self,
         request: Request,
         body: bytes | bytearray,
         body_format: Format,
         reply_format: Format,
         rights: Rights,
-    ) -> Reply:
+        finish: Callable[[Reply | Exception], None],
+    ) -> PendingQuery:
+        """From a body to the coalescer's queue; the body, which is counted, is freed at the end."""
         state = self._state
-        work = state.admission.enter(len(body), time.perf_counter())
+        size = len(body)
         try:
-            parsed = decode(body, body_format, request.query)
-            # nothing is awaited from here to the coalescer's queue: one set of definitions
-            definitions = state.definitions
-            plan = self._plan(definitions, parsed, rights)
-            query, rows = definitions.query(parsed, plan, state.limits)
-            full = parsed.full_feature_names
-            writer = WRITERS[reply_format]
+            work = state.admission.enter(size, time.perf_counter())
+            try:
+                parsed = decode(body, body_format, request.query)
+                # nothing is awaited from here to the coalescer's queue: one set of definitions
+                definitions = state.definitions
+                plan = self._plan(definitions, parsed, rights)
+                query, rows = definitions.query(parsed, plan, state.limits)
+                read = _Read(self, request, size, work, parsed, plan, rows, reply_format, finish)
+                return state.coalescer.submit(query, read.render, read.take)
+            except BaseException:
+                state.admission.leave(work, time.perf_counter())
+                raise
+        except BaseException:
+            state.buffers.free(size)
+            raise
 
-            def rendered_response(response: OnlineResponse) -> RenderedReply:
-                if self.request_log is not None:
-                    self.request_log.note(request.request_id, parsed.service or "", response)
-                return render(response, writer, full)
-
-            rendered = await state.coalescer.get(query, rendered_response)
-        finally:
-            state.admission.leave(work, time.perf_counter())
+    def reply(self, read: _Read, rendered: RenderedReply) -> Reply:
+        """Count an answered read; its reply."""
         if self._store_log.is_failing:
             self._store_log.answered()
-        features = len(plan.selection.outputs)
-        state.counts.answer(rows, rows * features, rendered.statuses or {})
+        features = len(read.plan.selection.outputs)
+        self._state.counts.answer(read.rows, read.rows * features, rendered.statuses or {})
+        headers = freshness_headers(rendered.freshness)
+        ignored = read.parsed.ignored
         return Reply(
             200,
-            reply_format.value.encode(),
+            read.media_type,
             rendered.body,
-            (*freshness_headers(rendered.freshness), *_ignored_headers(parsed.ignored)),
-            rows,
+            (*headers, *_ignored_headers(ignored)) if ignored else headers,
+            read.rows,
             features,
         )
+
+    def leave(self, read: _Read) -> None:
+        """Release what an admitted request holds."""
+        self._state.admission.leave(read.work, time.perf_counter())
+        self._state.buffers.free(read.size)
 
     def _plan(
         self, definitions: DefinitionSet, parsed: ParsedRequest, rights: Rights
@@ -121,6 +173,51 @@ class FeatureReads:
             ) from None
         definitions.check_rights(plan, rights)
         return plan
+
+
+class _Read:
+    """A request from its admission to its reply."""
+
+    __slots__ = (
+        "_finish", "_full", "_reads", "_request", "_writer", "media_type", "parsed", "plan", "rows",
+        "size", "work",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        reads: FeatureReads,
+        request: Request,
+        size: int,
+        work: int,
+        parsed: ParsedRequest,
+        plan: RequestPlan,
+        rows: int,
+        reply_format: Format,
+        finish: Callable[[Reply | Exception], None],
+    ) -> None:
+        self.size, self.work = size, work
+        self.parsed, self.plan, self.rows = parsed, plan, rows
+        self.media_type = MEDIA_TYPES[reply_format]
+        self._reads, self._request = reads, request
+        self._writer = WRITERS[reply_format]
+        self._finish = finish
+
+    def render(self, response: OnlineResponse) -> RenderedReply:
+        """Write the reply's body."""
+        log = self._reads.request_log
+        if log is not None:
+            log.note(self._request.request_id, self.parsed.service or "", response)
+        return render(response, self._writer, self.parsed.full_feature_names)
+
+    def take(self, result: Any) -> None:
+        """The rendered response or an error; called once, also for a query that was given up."""
+        self._reads.leave(self)
+        if not isinstance(result, BaseException):
+            try:
+                result = self._reads.reply(self, result)
+            except Exception as error:
+                result = error
+        self._finish(result)
 
 
 def _ignored_headers(names: Sequence[str]) -> Headers:

@@ -20,6 +20,7 @@ class Format(enum.Enum):
     ARROW = "application/vnd.apache.arrow.stream"
 
 
+MEDIA_TYPES = {format_: format_.value.encode() for format_ in Format}
 _KNOWN = {
     **{format_.value.encode(): format_ for format_ in Format},
     b"application/x-msgpack": Format.MESSAGE_PACK,

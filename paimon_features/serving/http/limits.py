@@ -62,6 +62,8 @@ class Limits:
 
 def _longest_text(values: Any, limit: int) -> int:
     """The bytes of a column's longest text in UTF-8; for shorter ones than the limit, less."""
+    if type(values) is list and str not in set(map(type, values)):
+        return 0
     if is_arrow(values):
         if not (pa.types.is_string(values.type) or pa.types.is_large_string(values.type)):
             return 0

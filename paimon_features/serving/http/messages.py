@@ -1,29 +1,31 @@
-"""One HTTP request and its reply: parse headers, read the body within its limit, send the reply."""
+"""One HTTP request and its reply: headers parsed, the body read within its limit, bytes written."""
 
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import re
 import secrets
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from http import HTTPStatus
+from typing import NamedTuple, Protocol
 
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.http_errors import CLOSE, Headers, RequestRejected
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-
-BODY_COMPLETE: dict[str, dict[object, object]] = {"paimon_features.body_complete": {}}
-"""The ASGI extension of a request whose body has arrived: reading it needs no deadline."""
-
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
+_NAME = re.compile(rb"[a-z0-9-]+")
+_NO_VALUE = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _numbers = itertools.count(1)
 _worker = secrets.token_hex(6)
+_NO_LINES = (b"", False)
+_STATUS_LINES = {499: b"HTTP/1.1 499 \r\n"} | {
+    status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode())
+    for status in HTTPStatus
+}
 
 
 class ClientGoneError(Exception):
@@ -48,51 +50,81 @@ class Reply:
     code: str | None = None
 
 
+class BodyPart(NamedTuple):
+    """Bytes of a body, and whether more of it follows."""
+
+    data: bytes
+    more: bool
+
+
+Receive = Callable[[], Awaitable[BodyPart | None]]
+"""Waits for the next bytes of a request's body; None if the client is gone."""
+
+
 class Request:
-    """The head of a request. Attributes are header values, ``b""`` for a missing header."""
+    """The head of a request. Attributes are header values, ``b""`` for a missing header.
+
+    ``headers`` are names in lower case with their values.
+    """
 
     __slots__ = (
         "accept", "authorization", "client", "content_encoding", "content_length", "content_type",
-        "headers", "hosts", "http_version", "is_complete", "method", "path", "query", "request_id",
-        "route", "traceparent",
+        "headers", "hosts", "http_version", "method", "path", "query", "request_id", "route",
+        "traceparent",
     )  # fmt: skip
 
-    def __init__(self, scope: Scope) -> None:
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.query: bytes = scope.get("query_string", b"")
-        self.http_version: str = scope.get("http_version", "")
-        self.hosts: tuple[bytes, ...] = ()
-        self.is_complete = scope.get("extensions") is BODY_COMPLETE
+    def __init__(
+        self,
+        method: str,
+        path: str,
+        query: bytes,
+        http_version: str,
+        headers: Sequence[tuple[bytes, bytes]],
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.http_version = http_version
         self.route = "other"
-        self.accept = self.authorization = self.content_type = self.content_encoding = b""
-        self.content_length = self.traceparent = request_id = b""
         self.client = ""
-        self.headers: Sequence[tuple[bytes, bytes]] = scope["headers"]
-        accepted: list[bytes] = []
-        for name, value in self.headers:
-            if name == b"host":
-                if len(self.hosts) < 2:  # more than one is an error, however many there are
-                    self.hosts = (*self.hosts, value)
-            elif name == b"content-type":
-                self.content_type = value
-            elif name == b"content-length":
-                self.content_length = value
-            elif name == b"accept":
-                accepted.append(value)
-            elif name == b"authorization":
-                self.authorization = value
-            elif name == b"x-request-id":
-                request_id = value
-            elif name == b"traceparent":
-                self.traceparent = value
-            elif name == b"content-encoding":
-                self.content_encoding = value
-        self.accept = b",".join(accepted)  # a repeated header is one list in parts
+        self.headers = headers
+        known = dict(headers)
+        if len(known) == len(headers):
+            host = known.get(b"host")
+            self.hosts: tuple[bytes, ...] = () if host is None else (host,)
+            self.accept = known.get(b"accept", b"")
+        else:
+            # of those that occur more than once the last one counts, but for these two
+            hosts = [value for name, value in headers if name == b"host"]
+            self.hosts = tuple(hosts[:2])  # more than one is an error, however many there are
+            # a repeated header is one list in parts
+            self.accept = b",".join([value for name, value in headers if name == b"accept"])
+        get = known.get
+        self.authorization = get(b"authorization", b"")
+        self.content_type = get(b"content-type", b"")
+        self.content_length = get(b"content-length", b"")
+        self.content_encoding = get(b"content-encoding", b"")
+        self.traceparent = get(b"traceparent", b"")
+        request_id = get(b"x-request-id")
         if request_id and _SANE_ID.fullmatch(request_id):
             self.request_id = request_id.decode()
         else:
-            self.request_id = new_request_id()
+            self.request_id = f"{_worker}-{next(_numbers)}"
+
+    def again(self) -> Request:
+        """A request with the same head, which is another one with an id of its own.
+
+        Only of a head without ``x-request-id``.
+        """
+        new = Request.__new__(Request)
+        new.method, new.path, new.query = self.method, self.path, self.query
+        new.http_version, new.headers, new.hosts = self.http_version, self.headers, self.hosts
+        new.accept, new.authorization = self.accept, self.authorization
+        new.content_type, new.content_length = self.content_type, self.content_length
+        new.content_encoding, new.traceparent = self.content_encoding, self.traceparent
+        new.route, new.client = "other", ""
+        new.request_id = f"{_worker}-{next(_numbers)}"
+        return new
 
     def header(self, name: bytes) -> bytes:
         """The value of a header that has no attribute, ``b""`` for a missing one."""
@@ -108,19 +140,32 @@ Handler = Callable[[Request, Receive], Awaitable[Reply]]
 """Serves the requests of one path."""
 
 
-async def read_body(
-    request: Request, receive: Receive, limit: int, buffers: BufferedBytes, timeout_s: float
-) -> bytes | bytearray:
-    """The complete body; its bytes are counted in ``buffers``, to be freed by the caller.
+class Exchange(Protocol):
+    """A request that is to be answered, and the connection to its client.
 
-    Raises
-    ------
-    RequestRejected
-        413 for a body over the limit, before it is read if its length is declared; 503 for one
-        that does not fit into ``buffers``; 408 for one that is not complete in time; 415 for one
-        that is compressed.
-    ClientGoneError
-        If the connection ends before the body does.
+    ``body`` is the complete body, None where it has not arrived yet: ``receive`` waits for it.
+    """
+
+    @property
+    def request(self) -> Request:
+        """The head of the request."""
+
+    @property
+    def body(self) -> bytes | bytearray | None:
+        """The complete body, None as long as more of it is to come."""
+
+    async def receive(self) -> BodyPart | None:
+        """The next bytes of the body; None if the client is gone."""
+
+    def respond(self, reply: Reply) -> None:
+        """Send the reply, once; 499 sends nothing, since nobody is there."""
+
+
+def check_body(request: Request, limit: int, buffers: BufferedBytes) -> None:
+    """Raise RequestRejected for a body that need not be read.
+
+    413 for a declared length over ``limit``, 503 for one that does not fit into ``buffers``, 415
+    for a body that is compressed.
     """
     if request.content_encoding and request.content_encoding.lower() != b"identity":
         raise RequestRejected(
@@ -140,8 +185,30 @@ async def read_body(
         if declared > limit:
             raise _too_large(declared, limit)
         buffers.check(declared, declared)
-    if request.is_complete:
-        return await _parts(receive, limit, buffers)
+
+
+def take_body(body: bytes | bytearray, limit: int, buffers: BufferedBytes) -> None:
+    """Count a body that is complete; RequestRejected as ``read_body`` does."""
+    if len(body) > limit:
+        raise _too_large(len(body), limit)
+    buffers.take(len(body), len(body))
+
+
+async def read_body(
+    request: Request, receive: Receive, limit: int, buffers: BufferedBytes, timeout_s: float
+) -> bytes | bytearray:
+    """The complete body; its bytes are counted in ``buffers``, to be freed by the caller.
+
+    Raises
+    ------
+    RequestRejected
+        413 for a body over the limit, before it is read if its length is declared; 503 for one
+        that does not fit into ``buffers``; 408 for one that is not complete in time; 415 for one
+        that is compressed.
+    ClientGoneError
+        If the connection ends before the body does.
+    """
+    check_body(request, limit, buffers)
     try:
         async with asyncio.timeout(timeout_s):
             return await _parts(receive, limit, buffers)
@@ -155,49 +222,58 @@ async def read_body(
         ) from None
 
 
-async def _parts(receive: Receive, limit: int, buffers: BufferedBytes) -> bytes | bytearray:
-    message = await receive()
-    body: bytes = message.get("body", b"")
-    if not message.get("more_body", False) and message["type"] == "http.request":
-        if len(body) > limit:
-            raise _too_large(len(body), limit)
-        buffers.take(len(body), len(body))
-        return body
+async def _parts(receive: Receive, limit: int, buffers: BufferedBytes) -> bytearray:
     # what has arrived is counted, not what is declared: a declaration costs a client nothing
     parts = bytearray()
     try:
         while True:
-            if message["type"] == "http.disconnect":
+            message = await receive()
+            if message is None:
                 raise ClientGoneError
-            part: bytes = message.get("body", b"")
+            part, more = message
             if len(parts) + len(part) > limit:
                 raise _too_large(len(parts) + len(part), limit)
             buffers.take(len(part), len(parts) + len(part))
             parts += part
-            if not message.get("more_body", False):
+            if not more:
                 return parts
-            message = await receive()
     except BaseException:
         buffers.free(len(parts))
         raise
 
 
-async def send_reply(request: Request, reply: Reply, send: Send) -> None:
-    """Send the reply, with the request's id in a header."""
-    await send(
-        {
-            "type": "http.response.start",
-            "status": reply.status,
-            "headers": [
-                (b"content-type", reply.media_type),
-                (b"content-length", b"%d" % len(reply.body)),
-                (b"x-request-id", request.request_id.encode()),
-                *reply.headers,
-            ],
-        }
-    )
-    body = b"" if request.method == "HEAD" else reply.body
-    await send({"type": "http.response.body", "body": body})
+def reply_bytes(
+    request: Request, reply: Reply, date_line: bytes, *, closes: bool
+) -> tuple[bytes, bool]:
+    """The reply as it is sent, with the request's id in a header, and whether it is the last one.
+
+    It is if the connection ``closes``, or by the reply's own headers. ``date_line`` is the header
+    line ``date``, with its end.
+    """
+    lines, says_so = _header_lines(reply.headers) if reply.headers else _NO_LINES
+    if closes and not says_so:
+        lines += b"connection: close\r\n"
+    body = reply.body
+    return b"%b%bcontent-type: %b\r\ncontent-length: %d\r\nx-request-id: %b\r\n%b\r\n%b" % (
+        _STATUS_LINES[reply.status],
+        date_line,
+        reply.media_type,
+        len(body),
+        request.request_id.encode(),
+        lines,
+        body if request.method != "HEAD" else b"",
+    ), closes or says_so
+
+
+@functools.lru_cache(maxsize=1_024)
+def _header_lines(headers: Headers) -> tuple[bytes, bool]:
+    """The lines of these headers, and whether one of them says that the connection ends."""
+    for name, value in headers:
+        # nothing of a client's or of the definitions' may become a header of its own
+        if not _NAME.fullmatch(name) or _NO_VALUE.search(value):
+            raise ValueError(f"not a header: {name!r}: {value[:200]!r}")
+    lines = b"".join(b"%b: %b\r\n" % header for header in headers)
+    return lines, (b"connection", b"close") in headers
 
 
 def _too_large(size: int, limit: int) -> RequestRejected:

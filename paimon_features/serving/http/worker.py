@@ -1,4 +1,4 @@
-"""One worker: an event loop, uvicorn, the app. The supervisor starts it; it ends with it.
+"""One worker: an event loop, the server, the app. The supervisor starts it; it ends with it.
 
 ``python -m paimon_features.serving.http.worker '<settings as JSON>'``
 """
@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import msgspec
-import uvicorn
 
 from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import PaimonFeaturesError
@@ -32,8 +30,8 @@ from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.no_pandas import forbid_pandas
-from paimon_features.serving.http.protocol import BoundedProtocol
 from paimon_features.serving.http.reload import Reloader
+from paimon_features.serving.http.server import HttpServer
 from paimon_features.serving.http.supervisor import is_loopback
 from paimon_features.serving.request_log.log import open_request_log
 
@@ -97,24 +95,11 @@ def main() -> None:
         hosts=Hosts(names),
     )
     connections = Connections(serve, app.state.buffers, app.counts, files=raise_file_limit())
-    uvicorn_config = uvicorn.Config(
-        app,
-        http=partial(BoundedProtocol, connections),  # type: ignore[arg-type]
-        loop="uvloop" if sys.platform != "win32" else "asyncio",
-        ws="none",
-        lifespan="off",
-        interface="asgi3",
-        access_log=False,
-        log_config=None,
-        server_header=False,
-        proxy_headers=False,
-        timeout_keep_alive=math.ceil(connections.idle_timeout_s) + 1,  # ours ends it before
-        timeout_graceful_shutdown=GRACE_S,
-    )
-    server = uvicorn.Server(uvicorn_config)
+    server = HttpServer(app, connections)
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
+        stop = asyncio.Event()
         jobs: set[asyncio.Task[Any]] = set()
 
         def begin(work: Coroutine[Any, Any, Any]) -> None:
@@ -125,28 +110,36 @@ def main() -> None:
         def orphaned() -> None:
             loop.remove_reader(settings.alive_fd)
             LOGGER.warning("the supervisor is gone; this worker ends")
-            server.should_exit = True
+            stop.set()
 
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: begin(reloader.reload(app)))
         loop.add_reader(settings.alive_fd, orphaned)
         begin(_tick(app, connections))
-        begin(_report_ready(server, status))
         if serve.reload:
             begin(reloader.watch(app))
         try:
-            await server.serve(sockets=[listening])
+            await server.serve(listening, stop, GRACE_S, partial(_report_ready, status))
         finally:
             for task in [*jobs]:
                 task.cancel()
             app.close()
             store.close()
 
-    # uvicorn raises the signal that ended it once more, before this worker has written its last
-    # lines: it then meets these handlers
+    # the loop gives up its handlers before this process has ended
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, frame: None)
-    with asyncio.Runner(loop_factory=uvicorn_config.get_loop_factory()) as runner:
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         runner.run(run())
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    if sys.platform == "win32":
+        return asyncio.new_event_loop
+    import uvloop
+
+    return uvloop.new_event_loop
 
 
 async def _tick(app: FeatureApp, connections: Connections) -> None:
@@ -157,9 +150,7 @@ async def _tick(app: FeatureApp, connections: Connections) -> None:
         app.tick()
 
 
-async def _report_ready(server: uvicorn.Server, status: TextIO) -> None:
-    while not server.started:
-        await asyncio.sleep(0.005)
+def _report_ready(status: TextIO) -> None:
     status.write("ready")
     status.close()
 

@@ -1,4 +1,4 @@
-"""An app over a filled memory store, and a client that calls it as an ASGI server would."""
+"""An app over a filled memory store, and a client that calls it as a connection does."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import io
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from paimon_features.schema import Date, Decimal, Float64, Int64, String, Timest
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import AccessLog
+from paimon_features.serving.http.messages import BodyPart, Reply, Request, reply_bytes
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import HOUR_MS
@@ -93,6 +94,29 @@ class Answer:
         return self.status, document["code"], document["detail"]
 
 
+class Sent:
+    """A request whose body comes in parts, and its reply, as a connection has them.
+
+    ``goes``: the client leaves when all parts are sent, although more was to come.
+    """
+
+    def __init__(self, request: Request, parts: Sequence[bytes], *, goes: bool = False) -> None:
+        self.request = request
+        self.body = parts[0] if len(parts) == 1 and not goes else None
+        self._goes = goes
+        self.replied: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
+        self._parts = list(parts)
+
+    async def receive(self) -> BodyPart | None:
+        if not self._parts:
+            return None
+        return BodyPart(self._parts.pop(0), self._goes or bool(self._parts))
+
+    def respond(self, reply: Reply) -> None:
+        data, _ = reply_bytes(self.request, reply, b"", closes=False)
+        self.replied.set_result((reply.status, data))
+
+
 async def send_request(
     app: FeatureApp,
     method: str,
@@ -102,33 +126,22 @@ async def send_request(
     query: str = "",
     parts: int = 1,
 ) -> Answer:
-    """One request, its body in ``parts`` messages."""
+    """One request, its body in ``parts`` parts."""
     given = {"content-length": str(len(body)), **(headers or {})}
-    scope = {
-        "type": "http",
-        "http_version": "1.0",  # which needs no Host
-        "method": method,
-        "path": path,
-        "query_string": query.encode(),
-        "headers": [(k.lower().encode(), v.encode("latin-1")) for k, v in given.items()],
-    }
+    request = Request(
+        method,
+        path,
+        query.encode(),
+        "1.0",  # which needs no Host
+        [(k.lower().encode(), v.encode("latin-1")) for k, v in given.items()],
+    )
     size = max(1, -(-len(body) // parts))
-    messages = [
-        {"type": "http.request", "body": body[at : at + size], "more_body": at + size < len(body)}
-        for at in range(0, max(len(body), 1), size)
-    ]
-    sent: list[dict[str, Any]] = []
-
-    async def receive() -> Any:
-        return messages.pop(0) if messages else {"type": "http.disconnect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    await app(scope, receive, send)
-    start, *rest = sent
-    names = {k.decode(): v.decode() for k, v in start["headers"]}
-    return Answer(start["status"], names, b"".join(message["body"] for message in rest))
+    sent = Sent(request, [body[at : at + size] for at in range(0, max(len(body), 1), size)])
+    app.start(sent)
+    status, data = await sent.replied
+    head, _, received = data.partition(b"\r\n\r\n")
+    names = dict(line.split(": ", 1) for line in head.decode("latin-1").split("\r\n")[1:])
+    return Answer(status, names, received)
 
 
 class Client:

@@ -13,8 +13,11 @@ import pytest
 
 from paimon_features.errors import OnlineStoreError
 from paimon_features.online import MemoryStore
+from paimon_features.serving.http import feature_reads
 from paimon_features.serving.http.admission import Admission
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE, RequestRejected
+from paimon_features.serving.http.messages import Request
+from tests.serving.http.conftest import Sent
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 
@@ -53,30 +56,13 @@ def test_a_body_that_says_that_it_is_too_long_is_not_read(make_client: Any) -> N
 
 
 def test_a_client_that_goes_within_its_body_gets_no_reply_and_a_line(client: Any) -> None:
-    async def gone() -> list[Any]:
-        sent: list[Any] = []
-        messages = [
-            {"type": "http.request", "body": b"{", "more_body": True},
-            {"type": "http.disconnect"},
-        ]
+    async def gone() -> int:
+        request = Request("POST", "/get-online-features", b"", "1.0", [])
+        sent = Sent(request, [b"{"], goes=True)
+        client.app.start(sent)
+        return (await sent.replied)[0]
 
-        async def receive() -> Any:
-            return messages.pop(0)
-
-        async def send(message: Any) -> None:
-            sent.append(message)
-
-        scope = {
-            "type": "http",
-            "http_version": "1.0",
-            "method": "POST",
-            "path": "/get-online-features",
-            "headers": [],
-        }
-        await client.app(scope, receive, send)
-        return sent
-
-    assert client.run(gone()) == []
+    assert client.run(gone()) == 499
     assert client.log[-1]["status"] == 499
 
 
@@ -236,3 +222,15 @@ def test_a_fault_of_ours_is_500_with_the_id_under_which_the_log_has_it(
     assert caplog.records[-1].exc_info is not None
     assert caplog.records[-1].fields["request_id"] == "abc-1"
     assert client.log[-1]["level"] == "error"
+
+
+def test_a_reply_that_cannot_be_sent_is_500_and_the_next_one_is_answered(
+    make_client: Any, filled: Any, monkeypatch: Any, caplog: Any
+) -> None:
+    client = make_client()
+    broken = ((b"x-applied-snapshot", b"clicks=1\r\nset-cookie: a"),)
+    with monkeypatch.context() as patched:
+        patched.setattr(feature_reads, "freshness_headers", lambda freshness: broken)
+        assert client.read(READ).problem[:2] == (500, "internal")
+    assert caplog.records[-1].exc_info is not None
+    assert client.read(READ).status == 200

@@ -5,20 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import pytest
-import uvicorn
-from uvicorn.server import ServerState
 
 from paimon_features.config import ServeConfig
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.connections import Connections
+from paimon_features.serving.http.messages import Exchange, Reply
 from paimon_features.serving.http.metrics import Counts
 from paimon_features.serving.http.protocol import (
     _HEAD_PART_BYTES,
     QUEUED_BYTES,
-    BoundedProtocol,
+    HttpProtocol,
 )
 
 GET = b"GET / HTTP/1.1\r\n\r\n"
@@ -33,32 +31,32 @@ class Gate:
     def __init__(self) -> None:
         self.permits = asyncio.Semaphore(0)
         self.answered = self.waiting = 0
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    def start(self, exchange: Exchange) -> None:
+        task = asyncio.create_task(self._answer(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _answer(self, exchange: Exchange) -> None:
         self.waiting += 1
         await self.permits.acquire()
         self.answered += 1
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+        exchange.respond(Reply(204, b"text/plain", b""))
 
 
 class Opened:
     """A server in this process with one connection to it."""
 
-    protocol: BoundedProtocol
+    protocol: HttpProtocol
 
     def __init__(self) -> None:
         self.app = Gate()
         serve = ServeConfig(idle_timeout_ms=3_600_000)
         self.connections = Connections(serve, BufferedBytes(serve.max_buffered_bytes), Counts())
-        self._config = uvicorn.Config(self.app, lifespan="off", ws="none", access_log=False)
-        self._config.load()
-        self._state = ServerState()
 
-    def make(self) -> BoundedProtocol:
-        self.protocol = BoundedProtocol(
-            self.connections, config=self._config, server_state=self._state, app_state={}
-        )
+    def make(self) -> HttpProtocol:
+        self.protocol = HttpProtocol(self.app, self.connections, lambda: b"", set())
         return self.protocol
 
 
