@@ -161,7 +161,13 @@ class LoopReader(Protocol):
         """Begin a read as ``OnlineStore.get_many``; False if ``get_many`` itself has to read now.
 
         ``done`` gets the values or an error later, or None if the read failed in a way that
-        ``get_many`` may overcome, by its retries or with another connection. One read at a time.
+        ``repeat`` may overcome, by retries or with another connection. One read at a time.
+        """
+
+    def repeat(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The last read again, as ``OnlineStore.get_many``, within what is left of its time.
+
+        To be called in a thread, before the next read.
         """
 
     def close(self) -> None:

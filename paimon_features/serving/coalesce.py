@@ -271,16 +271,20 @@ class Coalescer:
     ) -> None:
         if read.is_observed:
             read.note_start(len(keys))
+        store = read.batch[0].fetcher.store
+        reader = self._reader_in(loop, store)
+        if reader is None or self._closed:
+            self._read_in_thread(loop, read, keys, store.get_many)
+            return
 
         def continued(found: Sequence[bytes | None] | OnlineStoreError | None) -> None:
-            if found is None:  # the client's own way has its retries
-                self._read_in_thread(loop, read, keys)
+            if found is None:
+                self._read_in_thread(loop, read, keys, reader.repeat)
             else:
                 self._advance(loop, read, found)
 
-        reader = self._reader_in(loop, read.batch[0].fetcher.store)
-        if reader is None or self._closed or not reader.get_many(keys, continued):
-            self._read_in_thread(loop, read, keys)
+        if not reader.get_many(keys, continued):
+            self._read_in_thread(loop, read, keys, store.get_many)
 
     def _reader_in(self, loop: asyncio.AbstractEventLoop, store: OnlineStore) -> LoopReader | None:
         """The store's reader in this loop, None if it has none."""
@@ -294,10 +298,14 @@ class Coalescer:
         return self._loop_reader
 
     def _read_in_thread(
-        self, loop: asyncio.AbstractEventLoop, read: _BatchRead, keys: Sequence[bytes]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        read: _BatchRead,
+        keys: Sequence[bytes],
+        get_many: Callable[[Sequence[bytes]], list[bytes | None]],
     ) -> None:
         try:
-            self._thread.submit(self._fetch, loop, read, keys)
+            self._thread.submit(self._fetch, loop, read, keys, get_many)
         except RuntimeError:  # closed while a read was under way that wants more
             self._deliver(loop, read.batch, [_closing()] * len(read.batch))
 
@@ -320,11 +328,15 @@ class Coalescer:
     # -- in the store's thread -------------------------------------------------------------
 
     def _fetch(
-        self, loop: asyncio.AbstractEventLoop, read: _BatchRead, keys: Sequence[bytes]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        read: _BatchRead,
+        keys: Sequence[bytes],
+        get_many: Callable[[Sequence[bytes]], list[bytes | None]],
     ) -> None:
         found: Sequence[bytes | None] | BaseException
         try:
-            found = read.batch[0].fetcher.store.get_many(keys)
+            found = get_many(keys)
         except Exception as error:
             found = error
         try:

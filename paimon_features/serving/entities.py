@@ -88,6 +88,12 @@ def _of_lists(keys: Mapping[str, DataType], entities: Mapping[str, object]) -> E
     """A fast path without Arrow for most requests: lists of plain integers or strings, or arrays
     of exactly these types. None for anything else, also for invalid values: the general path
     reports them."""
+    if len(keys) == 1:
+        [(name, kind)] = keys.items()
+        only: Any = entities.get(name)
+        known = _encoded(kind, only) if type(only) is list else None
+        if known is not None:
+            return EntityKeys({name: only}, [only], known)
     columns: dict[str, list[Any]] = {}
     encoded: list[list[bytes]] = []
     for name, kind in keys.items():

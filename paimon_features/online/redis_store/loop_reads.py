@@ -1,14 +1,15 @@
 """Reads in an event loop: one connection to one server, one MGET at a time, no thread.
 
 Only what usually happens is done here. The connection is made and logged in by a thread, in the way
-of all connections; after a failure other than a timeout the caller repeats the read by
-``RedisStore.get_many``, with its retries and its circuit breaker, and meanwhile a new connection is
-made. So a read is never slower to recover than without this.
+of all connections; after a failure other than a timeout a thread repeats the read in the way of
+``RedisStore.get_many``, with its retries and its circuit breaker, until the same deadline, and
+meanwhile a new connection is made. So a read is never slower to recover than without this.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,11 +20,11 @@ from paimon_features.online.redis_store.connections import (
     Address,
     NoReplyError,
     Refused,
-    Server,
     open_link,
     pack,
 )
 from paimon_features.online.redis_store.messages import explain
+from paimon_features.online.redis_store.routes import OneServer
 from paimon_features.online.settings import OnlineSettings, host_and_port
 
 MOST_KEYS = 4_096
@@ -36,7 +37,7 @@ _MORE = object()
 
 
 class LoopReads(asyncio.Protocol):
-    """Implements ``LoopReader`` for the server at ``address``, whose breaker ``server`` has.
+    """Implements ``LoopReader`` for the server at ``address``, which ``route`` leads to.
 
     ::
 
@@ -47,16 +48,19 @@ class LoopReads(asyncio.Protocol):
     def __init__(
         self,
         settings: OnlineSettings,
-        server: Server,
+        route: OneServer,
         address: Address,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
-        self._settings, self._server, self._address, self._loop = settings, server, address, loop
+        self._settings, self._route, self._address, self._loop = settings, route, address, loop
+        [server] = route.servers()
+        self._breaker = server.breaker
         self._timeout_s = settings.timeout_ms / 1_000
         self._transport: asyncio.Transport | None = None
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self._done: Done | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._until_s = 0.0
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at_s = 0.0
         self._closed = False
@@ -66,12 +70,16 @@ class LoopReads(asyncio.Protocol):
         if transport is None:
             self._connect_soon()
             return False
-        if self._done is not None or len(keys) > MOST_KEYS or self._server.breaker.troubled:
+        if self._done is not None or len(keys) > MOST_KEYS or self._breaker.troubled:
             return False
         self._done = done
+        self._until_s = time.monotonic() + self._timeout_s
         self._timer = self._loop.call_later(self._timeout_s, self._timed_out)
         transport.write(pack(b"MGET", *keys))
         return True
+
+    def repeat(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return self._route.get_many(keys, max(0.001, self._until_s - time.monotonic()))
 
     def close(self) -> None:
         self._closed = True
@@ -133,9 +141,7 @@ class LoopReads(asyncio.Protocol):
         if self._done is None or reader.has_data():
             self._drop()  # nobody has asked for this
         elif type(reply) is list:
-            breaker = self._server.breaker
-            if breaker.troubled:
-                breaker.succeeded()
+            self._breaker.succeeded()
             self._end(reply)
         else:
             self._end(None)  # an error reply: the other way explains it, or tries again
@@ -145,7 +151,7 @@ class LoopReads(asyncio.Protocol):
         self._drop()
         if done is not None:
             reason = f"{host_and_port(*self._address)}: no reply before the deadline"
-            self._server.breaker.failed(reason, timed_out=True)
+            self._breaker.failed(reason, timed_out=True)
             done(explain(self._settings, NoReplyError(reason, sent=True, timed_out=True)))
 
     def _drop(self) -> None:

@@ -197,9 +197,10 @@ class OneServer(Sender):
         super().__init__(settings)
         self._server = server
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self, keys: Sequence[bytes], timeout_s: float | None = None) -> list[bytes | None]:
         packed = pack(b"MGET", *keys)
-        timeout_s = self._timeout_s
+        if timeout_s is None:
+            timeout_s = self._timeout_s
         deadline = time.monotonic() + timeout_s
         server = self._server
         job = Job(b"", packed)

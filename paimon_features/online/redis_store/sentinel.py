@@ -110,9 +110,9 @@ class Primary(OneServer):
         self._look_at_s = 0.0
         super().__init__(settings, Server(settings, self._address, check_primary))
 
-    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get_many(self, keys: Sequence[bytes], timeout_s: float | None = None) -> list[bytes | None]:
         self._look()
-        return super().get_many(keys)
+        return super().get_many(keys, timeout_s)
 
     def do(self, jobs: Sequence[Job], timeout_s: float) -> None:
         self._look()

@@ -66,11 +66,10 @@ class RedisStore:
 
     def loop_reader(self, loop: asyncio.AbstractEventLoop) -> LoopReads | None:
         """A reader for this event loop; None for a cluster, sentinels and TLS."""
-        settings = self._settings
-        if settings.mode != "server" or settings.tls:
+        settings, route = self._settings, self._route
+        if settings.mode != "server" or settings.tls or not isinstance(route, OneServer):
             return None
-        [server] = self._route.servers()
-        return LoopReads(settings, server, settings.hosts[0], loop)
+        return LoopReads(settings, route, settings.hosts[0], loop)
 
     def compare_and_set_many(
         self, writes: Sequence[Write], run: str | None = None, guard: WriteGuard | None = None

@@ -185,10 +185,9 @@ class DefinitionSet:
         """
         keys, inputs = plan.keys, plan.inputs
         columns = parsed.columns
-        if columns.keys() != keys.keys() or parsed.inputs:
+        given = None
+        if parsed.inputs or columns.keys() != keys.keys():
             columns, given = self._columns(parsed, plan)
-        else:
-            given = None
         rows = len(next(iter(columns.values()), ()))
         if len(columns) > 1:
             sizes = {name: len(values) for name, values in columns.items()}

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import io
 import logging
 import random
 import sys
@@ -59,11 +60,16 @@ class AccessLog:
         """Write the collected lines."""
         if not self._lines:
             return
-        text = b"\n".join(self._lines).decode() + "\n"
+        self._lines.append(b"")
+        data = b"\n".join(self._lines)
         self._lines = []
         stream = self._stream or sys.stderr
         try:
-            stream.write(text)
+            if isinstance(stream, io.TextIOWrapper):  # bytes already: nothing to encode
+                stream.flush()
+                stream.buffer.write(data)
+            else:
+                stream.write(data.decode())
             stream.flush()
         except (OSError, ValueError):
             return  # the reader of the log is gone; serving continues

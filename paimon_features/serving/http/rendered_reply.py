@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping
 import msgspec
 import numpy as np
 
-from paimon_features.definitions import FeatureRef
+from paimon_features.definitions import FeatureRef, Selection
+from paimon_features.definitions.selection import Codes
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import Headers
 from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
@@ -49,21 +50,32 @@ def render(response: OnlineResponse, writer: Writer, full_feature_names: bool) -
 
 def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
     """The number of values of each status, by view; computed features count as one more view."""
+    # most features of a view share one array of codes
+    outputs: dict[tuple[str, int], int] = {}
+    arrays: dict[int, Codes] = {}
+    for view, codes in zip(_views(batch.selection), batch.codes, strict=True):
+        key = view, id(codes)
+        outputs[key] = outputs.get(key, 0) + 1
+        arrays[id(codes)] = codes
+    counts = {
+        of: np.bincount(codes, minlength=len(Status)).tolist() for of, codes in arrays.items()
+    }
     out: dict[str, list[int]] = {}
-    known: dict[int, list[int]] = {}
-    for output, codes in zip(batch.selection.outputs, batch.codes, strict=True):
-        # most features of a view share one array of codes
-        counts = known.get(id(codes))
-        if counts is None:
-            counts = known[id(codes)] = np.bincount(codes, minlength=len(Status)).tolist()
-        view = output.view if isinstance(output, FeatureRef) else INTERACTIONS
-        of_view = out.get(view)
-        if of_view is None:
-            out[view] = list(counts)
-        else:
-            for status, count in enumerate(counts):
-                of_view[status] += count
+    for (view, of), times in outputs.items():
+        of_view = out.setdefault(view, [0] * len(Status))
+        for status, count in enumerate(counts[of]):
+            if count:
+                of_view[status] += count * times
     return out
+
+
+@functools.lru_cache(maxsize=256)
+def _views(selection: Selection) -> tuple[str, ...]:
+    """The view of each output of a selection, or the name under which it is counted."""
+    return tuple(
+        output.view if isinstance(output, FeatureRef) else INTERACTIONS
+        for output in selection.outputs
+    )
 
 
 def freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:

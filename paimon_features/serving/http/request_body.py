@@ -115,10 +115,13 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
             "belong in its body",
         )
     if form is Format.JSON:
-        request, ignored = _decoded(_JSON.decode, msgspec.json.decode, body, "JSON")
-        known = _keys_of(request)
+        ignored: tuple[str, ...] = ()
+        try:
+            request = _JSON.decode(body)
+        except (msgspec.DecodeError, ValueError, RecursionError, OverflowError):
+            request, ignored = _decoded(_JSON.decode, msgspec.json.decode, body, "JSON")
         # each key is matched at least once, so equal numbers mean that no key is repeated
-        if len(_KEY.findall(body)) != known:
+        if len(_KEY.findall(body)) != _keys_of(request):
             _reject_repeated_keys(body)
     else:
         request, ignored = _decoded(
@@ -219,15 +222,17 @@ def _invalid(what: str, why: object) -> RequestRejected:
 def _keys_of(request: FeatureRequest) -> int:
     """The number of keys in the JSON if none is repeated."""
     unset = msgspec.UNSET
-    count = 1 + len(request.entities)
-    count += request.features is not unset
-    count += request.feature_service is not unset
-    count += request.full_feature_names is not unset
-    count += request.include_feature_view_version_metadata is not unset
-    count += request.as_of is not unset
-    if request.request is not unset:
-        count += 1 + len(request.request or ())
-    return count
+    count = (
+        1
+        + len(request.entities)
+        + (request.features is not unset)
+        + (request.feature_service is not unset)
+        + (request.full_feature_names is not unset)
+        + (request.include_feature_view_version_metadata is not unset)
+        + (request.as_of is not unset)
+    )
+    inputs = request.request
+    return count if inputs is unset else count + 1 + len(inputs or ())
 
 
 def _reject_repeated_keys(body: bytes | bytearray) -> None:

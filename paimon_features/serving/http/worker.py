@@ -98,6 +98,8 @@ def main() -> None:
     )
     connections = Connections(serve, app.state.buffers, app.counts, files=raise_file_limit())
     server = HttpServer(app, connections)
+    # modules and definitions stay: a full collection need not look at all their objects
+    gc.freeze()
 
     async def run() -> None:
         loop = asyncio.get_running_loop()
