@@ -14,6 +14,7 @@ import click
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.project import Project
 from paimon_features.setup.jars import need_jars
+from paimon_features.tables.storage.file_path import note_checkpoints
 
 if TYPE_CHECKING:
     from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager
@@ -160,6 +161,7 @@ def run_(
     sizes = {} if memory_mb is None else {size: memory_mb}
     config = Project.open(path).config
     need_jars(config.warehouse)
+    note_checkpoints(config.flink)
     state_dir = config.state_dir
     shape = ClusterShape(slots=slots, **sizes)
     run_manager(
@@ -217,6 +219,8 @@ def application(
     if job_id is not None and not re.fullmatch("[0-9a-f]{32}", job_id):
         raise click.BadParameter(f"{job_id!r} is not 32 hexadecimal digits", param_hint="--job-id")
     config = Project.open(path).config
+    need_jars(config.warehouse)
+    note_checkpoints(config.flink)
     sizes = {} if memory_mb is None else {"job_manager_mb": memory_mb}
     run_manager(
         "jobmanager",
@@ -237,6 +241,7 @@ def _local_cluster(path: str) -> LocalCluster:
 
     config = Project.open(path).config
     need_jars(config.warehouse)
+    note_checkpoints(config.flink)
     return LocalCluster(config.state_dir)
 
 

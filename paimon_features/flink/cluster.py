@@ -24,6 +24,7 @@ from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.workers import write_python
 from paimon_features.flink_rest import FlinkRest, JobSummary
 from paimon_features.ports import free_ports
+from paimon_features.setup.jars import checkpoint_store
 from paimon_features.tables.files import locked, read_json, write_json
 from paimon_features.tables.lease import ProcessHolder
 
@@ -409,7 +410,10 @@ class _Endpoint:
 
 
 def _options(shape: ClusterShape, place: _Endpoint, state_dir: Path) -> str:
+    store = checkpoint_store()
+    base = state_dir.as_uri() if store is None else store.address
     options: dict[str, Any] = {
+        **({} if store is None else store.options),
         "jobmanager.rpc.address": place.job_manager,
         "jobmanager.rpc.port": place.rpc_port,
         "jobmanager.bind-host": place.listen,
@@ -427,8 +431,8 @@ def _options(shape: ClusterShape, place: _Endpoint, state_dir: Path) -> str:
         "rest.bind-port": place.rest_port,
         "web.submit.enable": False,
         "web.cancel.enable": True,
-        "execution.checkpointing.dir": (state_dir / "checkpoints").as_uri(),
-        "execution.checkpointing.savepoint-dir": (state_dir / "savepoints").as_uri(),
+        "execution.checkpointing.dir": f"{base}/checkpoints",
+        "execution.checkpointing.savepoint-dir": f"{base}/savepoints",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         # the classes of a job stay loaded for a while after its end
         "taskmanager.memory.jvm-metaspace.size": "384m",

@@ -106,6 +106,7 @@ def shop(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Ite
             f'options = {{ endpoint = "{store.endpoint}" }}\n'
             f'[online]\nurl = "{redis_url}"\n'
             '[flink]\nparallelism = 1\ncheckpoint_interval = "500ms"\n'
+            'checkpoints = "s3://bucket/jobs"\n'
         )
         for name, value in {
             "AWS_ACCESS_KEY_ID": store.key,

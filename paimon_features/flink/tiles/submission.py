@@ -46,6 +46,7 @@ from paimon_features.tables.consumers import (
     register_consumer,
 )
 from paimon_features.tables.lease import Lease, ProcessHolder, check_all
+from paimon_features.tables.storage.file_path import FilePath, RemotePath
 
 START_TIMEOUT_S = 180.0
 REPORT_S = 1.0
@@ -85,7 +86,7 @@ def submit(
     resume: bool = False,
     rollback: bool = False,
     rebuild: bool = False,
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
     report: OnTileJobProgress = lambda _: None,
     on_message: OnMessage = ignore_message,
 ) -> TileJobResult:
@@ -221,9 +222,9 @@ def _nothing_new(target: TileTarget) -> bool:
         return begun and lag_snapshots(target.lake, target.events, target.consumer) == 0
 
 
-def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -> None:
+def _roll_back(target: TileTarget, folder: Path | str | None, on_message: OnMessage) -> None:
     ledger = target.ledger()
-    checkpoint = ledger.newest if folder is None else read_checkpoint(folder.resolve())
+    checkpoint = ledger.newest if folder is None else read_checkpoint(_resolved(target, folder))
     if checkpoint is None:
         raise GenerationError(
             f"{target} has no checkpoint to roll back to; pass a copy by --checkpoint FOLDER, or "
@@ -238,6 +239,11 @@ def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -
     # the consumer may be ahead of an older checkpoint; the job advances it from here
     earliest = earliest_snapshot_id(target.lake, target.events)
     register_consumer(target.lake, target.events, target.consumer, earliest or 1)
+
+
+def _resolved(target: TileTarget, folder: Path | str) -> FilePath:
+    found = target.checkpoint_at(folder)
+    return found.resolve() if isinstance(found, Path) else found
 
 
 def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:
@@ -325,7 +331,7 @@ def _await_first_checkpoint(target: TileTarget, runner: JobRunner, stop: threadi
     while not stop.is_set() and not runner.ended and time.monotonic() < deadline:
         if any(c.job_id == runner.job_id for c in find_checkpoints(folder)):
             return
-        time.sleep(POLL_S / 5)
+        time.sleep(POLL_S * 2 if isinstance(folder, RemotePath) else POLL_S / 5)
 
 
 def _check_handover(target: TileTarget, runner: JobRunner, scan: EventsScan) -> None:
