@@ -212,7 +212,7 @@ class IngestJob:
             with flink_errors(doing):
                 result = inserts.execute()
         else:
-            process = LocalCluster(self.state_dir).job_manager_at(self.cluster)
+            process = LocalCluster(self.state_dir).process_of(self.cluster)
             holder = FlinkJobHolder(rest.url, job_id, process)
             kept = None if checkpoints is None else str(checkpoints)
             self.ledger.send(ClusterJob(rest.url, job_id, kept))

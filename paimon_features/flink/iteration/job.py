@@ -261,7 +261,7 @@ class IterationJob:
         )
         target = self._target()
         if target is not None and target != UNKNOWN_CLUSTER:
-            cluster = LocalCluster(self.state_dir).job_manager_at(target)
+            cluster = LocalCluster(self.state_dir).process_of(target)
             owned.hand_over(FlinkJobHolder(FlinkRest(target).url, running.job_id, cluster))
         return running
 
