@@ -304,10 +304,15 @@ class LocalCluster:
         wanted = record.shape.task_managers * record.shape.slots
         rest = FlinkRest(record.address)
         deadline = time.monotonic() + START_TIMEOUT_S
+        before = {state.name: state.restarts for state in read_states(self.folder)}
         while True:
             if rest.alive() and int(rest.overview()["slots-total"]) >= wanted:
                 return
-            failing = [s for s in read_states(self.folder) if s.restarts >= START_ATTEMPTS]
+            failing = [
+                state
+                for state in read_states(self.folder)
+                if state.restarts - before.get(state.name, 0) >= START_ATTEMPTS
+            ]
             gone = not _alive(record.supervisor)
             if failing or gone or time.monotonic() > deadline:
                 what = "not all slots are available"

@@ -26,6 +26,8 @@ from paimon_features.tables.snapshots import BATCH_IDENTIFIER, Snapshot
 from paimon_features.tables.storage.file_path import FilePath, first_bytes
 
 METADATA = "_metadata"
+REWRITTEN = "rewritten_at"
+"""In the record of a job: the checkpoint of another generation whose tiles were copied."""
 _MAGIC = 0x4960672D
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 

@@ -203,6 +203,7 @@ class JobRunner:
             "application": self.application,
             "process": None if self.process is None else asdict(self.process),
             "since_ms": self.since_ms,
+            "parallelism": self.target.flink.parallelism,
             "branch": [list(step) for step in branch.jobs],
         }
 

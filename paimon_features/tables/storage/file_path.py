@@ -106,6 +106,13 @@ def first_bytes(path: FilePath, count: int) -> bytes:
     return path.storage.first_bytes(path.address, count)
 
 
+def read_bytes(path: FilePath) -> bytes:
+    """The content of a file; FileNotFoundError if it does not exist."""
+    if isinstance(path, Path):
+        return path.read_bytes()
+    return path.storage.first_bytes(path.address, path.storage.size(path.address))
+
+
 def modified_ns(path: FilePath) -> int:
     """When a file was written, in UTC ns; FileNotFoundError if it does not exist."""
     if isinstance(path, Path):
