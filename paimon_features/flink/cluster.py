@@ -26,7 +26,13 @@ from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS, host_cluster
 from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.high_availability import HighAvailability
-from paimon_features.flink.supervisor import PROCESSES, TASKS, ProcessState, Task, read_states
+from paimon_features.flink.supervisor import (
+    PROCESSES,
+    TASKS,
+    ProcessState,
+    SupervisedTask,
+    read_states,
+)
 from paimon_features.flink.workers import write_python
 from paimon_features.flink_rest import FlinkRest, JobSummary
 from paimon_features.ports import free_ports
@@ -272,7 +278,7 @@ class LocalCluster:
         scripts = [str(flink_home() / "bin" / f"{manager}.sh") for manager in managers]
         bash = shutil.which("bash") or "/bin/bash"
         tasks = [
-            asdict(Task(name, (bash, script, "start-foreground")))
+            asdict(SupervisedTask(name, (bash, script, "start-foreground")))
             for name, script in zip(names, scripts, strict=True)
         ]
         write_plain_json(self.folder / TASKS, {"tasks": tasks})

@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class SupervisedTask:
     """A process to keep running: its name, and the script of Flink with its arguments."""
 
     name: str
@@ -96,7 +96,7 @@ def back_off_s(failures: int) -> float:
 class _Supervised:
     """One process, which is started again after it ended."""
 
-    def __init__(self, task: Task, log_dir: Path) -> None:
+    def __init__(self, task: SupervisedTask, log_dir: Path) -> None:
         self.task = task
         self.state = ProcessState(task.name, None)
         self._output = log_dir / f"{task.name}.out"
@@ -168,7 +168,7 @@ def supervise(folder: Path, log_dir: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
     tasks = json.loads((folder / TASKS).read_text("utf-8"))["tasks"]
-    running = [_Supervised(Task(t["name"], tuple(t["command"])), log_dir) for t in tasks]
+    running = [_Supervised(SupervisedTask(t["name"], tuple(t["command"])), log_dir) for t in tasks]
     try:
         while not stopped:
             changed = [one for one in running if one.poll()]

@@ -6,9 +6,13 @@ import json
 import os
 import random
 import signal
+import sys
+import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +23,7 @@ from paimon_features.flink.ingest.topic import ingest_kafka, stop_cluster_job
 from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.flink_rest import FlinkRest
+from paimon_features.iteration import IterationListener, ReferenceExecutor
 from paimon_features.job_control import rewrite as rewriting
 from paimon_features.job_control.jobs import cancel, job_state, lag_snapshots
 from paimon_features.job_control.target import TileTarget
@@ -30,7 +35,19 @@ from paimon_features.testing.matrix_paths import MatrixLake
 from paimon_features.waiting import wait_until
 from tests.flink.feed import Feed
 from tests.flink.ingest.click_source import CLICKS, new_lake
+from tests.iteration import loops
+from tests.iteration.loops import bounded
 from tests.kafka_topics import Topic
+
+pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
+
+import cloudpickle
+
+from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
+
+# where the job runs there are no tests
+cloudpickle.register_pickle_by_value(loops)
+cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
 pytestmark = [
     pytest.mark.flink,
@@ -180,6 +197,61 @@ def test_historical_features_of_four_tasks_lose_a_task_manager(
     assert killed
     assert not wrong(cell, cell.questions, given)
     assert not [name for name in stored.lake.list() if name.startswith("staging_")]
+
+
+class Grow(IterationListener):
+    """Adds one to its value at the end of each epoch, slowly enough to be killed in between."""
+
+    def open(self, ctx: Any) -> None:
+        self.values = ctx.state.map("values")
+
+    def process_element(self, value: int, ctx: Any, out: Any) -> None:
+        self.values.put(ctx.epoch, value)
+
+    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
+        value = self.values.get(epoch)
+        self.values.remove(epoch)
+        time.sleep(0.1)
+        out.collect(value + 1)
+        out.side("seen", (ctx.subtask, epoch, value))
+
+
+def growing(job: Any) -> Any:
+    def body(variables: Any, data: Any) -> Any:
+        grown = variables.get(0).process(Grow())
+        return [grown], {"seen": grown.get_side_output("seen")}, None
+
+    start = job.from_collection([0, 100, 200, 300], 4)
+    return bounded([start], body, max_rounds=60)
+
+
+@pytest.mark.redis
+def test_an_iteration_of_four_tasks_loses_task_managers(
+    tmp_path: Path, cluster: LocalCluster, address: str, redis_url: str
+) -> None:
+    files = FileOutput(tmp_path / "files")
+    job = IterationJob(
+        name="growing",
+        settings=IterationSettings(
+            mode="thread", wire=redis_url, checkpoint_interval_ms=300, restarts=100
+        ),
+        cluster=address,
+        state_dir=cluster.state_dir,
+        parallelism=4,
+    )
+    running = job.execute_async(growing, {"seen": files})
+    killed_at = iter((10, 30))
+    due = next(killed_at)
+
+    def watch(statuses: Any) -> None:
+        nonlocal due
+        if due and (statuses[0].get("epoch") or 0) >= due:
+            due = next(killed_at, 0)
+            kill_task_manager(cluster, address, running.job_id)
+
+    running.wait(watch)
+    assert due == 0
+    assert Counter(files.read()) == Counter(ReferenceExecutor().run(growing)["seen"])
 
 
 def test_a_view_gets_more_buckets_while_events_arrive(
