@@ -10,7 +10,8 @@
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
 #                 of iterations and a hundred random failures in them, random views through real jobs,
-#                 faults around the feature server (two hours);  ARGS="-k random_faults": these alone
+#                 lost processes of clusters, faults around the feature server (two hours);
+#                 ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
@@ -42,7 +43,7 @@ export PYTHON ARGS
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@sed -n '3,25s/^# *//p' Makefile
+	@sed -n '3,/^$$/s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -79,10 +80,13 @@ bench:
 chaos:
 	@tools/setup.sh test
 	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
+		PAIMON_FEATURES_LOOP_MINUTES=$(or $(PAIMON_FEATURES_LOOP_MINUTES),10) \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
 		tests/flink/test_application_flink.py tests/flink/ingest/test_kafka_killed_flink.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
+		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
+		tests/flink/test_object_store_flink.py \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py tests/iteration/test_supersteps.py \
 		--timeout=0 -rP $(ARGS)

@@ -23,6 +23,7 @@ from paimon_features.flink.sql.input_columns import parse_mapping
 from paimon_features.flink.sql.kafka import FORMATS, JSON, KafkaTopic, topic_columns
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.project import Project
+from paimon_features.tables.storage.file_path import job_state_folder
 
 
 def parser() -> argparse.ArgumentParser:
@@ -62,6 +63,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         "parallelism": config.flink.parallelism,
         "cluster": cluster_address(config.state_dir, args.cluster),
     }
+    stream = {**where, "job_state": job_state_folder(config.state_dir, config.flink)}
     interval = config.flink.checkpoint_interval_ms
     if args.kafka is not None:
         if args.topic is None:
@@ -85,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             settings=settings,
             accept_loss=args.accept_loss,
             checkpoint_interval_ms=interval,
-            **where,
+            **stream,
         )
         print(json.dumps({"job_id": job_id}))
     elif args.from_table is not None:
@@ -96,7 +98,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             columns,
             bounded=args.bounded,
             checkpoint_interval_ms=interval,
-            **where,
+            **stream,
         )
         print(json.dumps({"job_id": job_id}))
     else:

@@ -17,6 +17,7 @@ from paimon_features.flink.iteration import FileOutput, IterationJob, IterationS
 from paimon_features.flink.iteration.job_settings import choose_wire
 from paimon_features.iteration.program_file import load_program
 from paimon_features.project import Project
+from paimon_features.tables.storage.file_path import job_state_folder
 
 
 def parser() -> argparse.ArgumentParser:
@@ -50,6 +51,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         ),
         cluster=cluster,
         state_dir=config.state_dir,
+        job_state=job_state_folder(config.state_dir, config.flink),
         resume=args.resume,
         parallelism=args.parallelism or config.flink.parallelism,
     )

@@ -12,7 +12,6 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 
 from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.tiles.submission import backfill, submit
@@ -32,7 +31,7 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--bounded", action="store_true", help="Stop after the present events.")
     p.add_argument("--resume", action="store_true", help="Only resume; do not start over.")
     p.add_argument("--rollback", action="store_true", help="Roll tables back to the checkpoint.")
-    p.add_argument("--checkpoint", type=Path, help="With --rollback: resume from this folder.")
+    p.add_argument("--checkpoint", help="With --rollback: resume from this folder.")
     p.add_argument("--rebuild", action="store_true", help="Empty the generation first.")
     return p
 

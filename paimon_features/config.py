@@ -15,17 +15,25 @@ from paimon_features.schema import NAME
 
 FILE_NAME = "paimon-features.toml"
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
+_S3_FOLDER = re.compile(r"s3://[A-Za-z0-9._-]+/[^\s?#]*[^\s?#/]/?")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
 class FlinkConfig:
     """How jobs run: ``checkpoint_interval_ms`` is also how often tiles are committed. ``wire`` is
-    what iterations on a cluster send their feedback through: ``redis://...`` or ``memory``."""
+    what iterations on a cluster send their feedback through: ``redis://...`` or ``memory``.
+
+    ``checkpoints`` is the folder ``s3://...`` of checkpoints and savepoints, None for the state
+    folder; ``checkpoint_options`` are endpoint, region and keys of its store.
+    """
 
     parallelism: int = 2
     checkpoint_interval_ms: int = 1_000
     wire: str | None = None
+    checkpoints: str | None = None
+    # may contain keys, so it is not printed
+    checkpoint_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +126,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("password_file", "partition_discovery"), str),
         "tls": bool,
     },
-    "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str},
+    "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str, "checkpoints": str},
     "serve": {
         "host": str,
         "port": int,
@@ -200,6 +208,13 @@ def read_config(root: Path) -> ProjectConfig:
     if "://" not in warehouse:
         warehouse = str((root / warehouse).resolve())
     side = value("lake", "side_folder", None)
+    lake_options = {name: str(text) for name, text in value("lake", "options", {}).items()}
+    checkpoints = value("flink", "checkpoints", None)
+    if checkpoints is not None and not _S3_FOLDER.fullmatch(checkpoints):
+        raise ConfigurationError(
+            f"{path}: [flink] checkpoints = {checkpoints!r}; expected s3://BUCKET/FOLDER (for a "
+            "folder that all hosts see, set [project] state)"
+        )
     return ProjectConfig(
         name=name,
         root=root,
@@ -207,10 +222,16 @@ def read_config(root: Path) -> ProjectConfig:
         warehouse=warehouse,
         database=value("lake", "database", "features"),
         online={"url": "redis://127.0.0.1:6379/0", **document.get("online", {})},
-        flink=FlinkConfig(parallelism, interval_ms, value("flink", "wire", None)),
+        flink=FlinkConfig(
+            parallelism,
+            interval_ms,
+            value("flink", "wire", None),
+            None if checkpoints is None else checkpoints.rstrip("/"),
+            lake_options if warehouse.startswith("s3") else {},
+        ),
         state_dir=(root / value("project", "state", ".paimon-features")).resolve(),
         serve=_serve(path, document.get("serve", {})),
-        lake_options={name: str(text) for name, text in value("lake", "options", {}).items()},
+        lake_options=lake_options,
         side_folder=None if side is None else (root / side).resolve(),
         kafka=document.get("kafka", {}),
     )

@@ -115,6 +115,11 @@ class FlinkRest:
             return int(float(metric["value"]))
         return None
 
+    def sources(self, job_id: str) -> list[str]:
+        """The ids of a job's parts that begin with a source."""
+        vertices = self._request(f"/jobs/{job_id}")["vertices"]
+        return [vertex["id"] for vertex in vertices if vertex["name"].startswith("Source:")]
+
     def source_records(self, job_id: str) -> int:
         """Rows that the job's sources have read since it started."""
         total = 0

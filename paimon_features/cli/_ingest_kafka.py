@@ -13,6 +13,7 @@ from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.errors import ConfigurationError
 from paimon_features.kafka_settings import KafkaSettings, check_brokers
 from paimon_features.project import Project
+from paimon_features.tables.storage.file_path import job_state_folder
 
 if TYPE_CHECKING:
     from paimon_features.flink.ingest.job import IngestProgress
@@ -140,6 +141,7 @@ def stream_options(project: Project, cluster: str | None, report: Any) -> dict[s
     """The arguments that every stream takes."""
     return {
         "state_dir": project.config.state_dir,
+        "job_state": job_state_folder(project.config.state_dir, project.config.flink),
         "checkpoint_interval_ms": project.config.flink.checkpoint_interval_ms,
         "parallelism": project.config.flink.parallelism,
         "cluster": cluster,

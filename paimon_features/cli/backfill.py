@@ -13,6 +13,7 @@ from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
 from paimon_features.flink.tiles import submission
+from paimon_features.job_control.rewrite import rewrite
 from paimon_features.local import backfill_job as local_backfill
 
 
@@ -26,6 +27,13 @@ from paimon_features.local import backfill_job as local_backfill
     help="Flink, or DuckDB in this process, which needs no Java.",
 )
 @click.option("--memory", help="With --engine local: DuckDB's memory limit, such as 4GB.")
+@click.option(
+    "--from-generation",
+    "copied",
+    type=int,
+    metavar="N",
+    help="Copy the tiles of generation N, which differs only in its number of buckets.",
+)
 @REBUILD
 @CLUSTER
 @PARALLELISM
@@ -36,6 +44,7 @@ def backfill(
     view: str,
     engine: str,
     memory: str | None,
+    copied: int | None,
     rebuild: bool,
     cluster: str | None,
     parallelism: int | None,
@@ -51,7 +60,18 @@ def backfill(
     paimon-features backfill customer_spend
     paimon-features backfill customer_spend --engine local   # DuckDB, without Java
     paimon-features submit customer_spend
+
+    After a change of 'buckets' alone, --from-generation copies the tiles instead, without the
+    events. It stops the old generation's job with a savepoint, from which 'submit' continues.
+
+    \b
+    paimon-features apply                                       # buckets=16, makes generation 2
+    paimon-features backfill customer_spend --from-generation 1
+    paimon-features submit customer_spend --cluster
+    paimon-features switch customer_spend
     """
+    if copied is not None and (engine == "local" or cluster is not None or memory is not None):
+        raise click.UsageError("--from-generation copies in this process; it takes no engine")
     if engine == "local" and cluster is not None:
         raise click.UsageError(
             "--engine local runs in this process; --cluster requires --engine flink"
@@ -60,7 +80,10 @@ def backfill(
         raise click.UsageError("--memory requires --engine local")
     target = tile_target(path, view, generation, parallelism)
     began = time.monotonic()
-    if engine == "local":
+    if copied is not None:
+        messages = message_printer(as_json)
+        outcome = rewrite(target, copied, rebuild=rebuild, on_message=messages)
+    elif engine == "local":
         with ProgressLine(as_json) as line:
             outcome = local_backfill.backfill(
                 target,
@@ -79,6 +102,11 @@ def backfill(
         )
     if as_json:
         click.echo(json.dumps(asdict(outcome), indent=2))
+        return
+    if copied is not None:
+        click.echo(
+            f"tiles at snapshot {outcome.snapshot}. 'paimon-features submit {view}' continues"
+        )
         return
     elapsed = time.monotonic() - began
     click.echo(

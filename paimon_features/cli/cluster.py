@@ -14,6 +14,7 @@ import click
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.project import Project
 from paimon_features.setup.jars import need_jars
+from paimon_features.tables.storage.file_path import note_checkpoints
 
 if TYPE_CHECKING:
     from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager
@@ -35,29 +36,47 @@ def cluster() -> None:
     """
 
 
+HA = click.option(
+    "--ha",
+    metavar="ADDRESS",
+    help="High availability: zookeeper://HOST:PORT[,HOST:PORT...][/NAME].",
+)
+
+
 @cluster.command()
 @click.option("--task-managers", type=int, default=None, help="Worker processes; default: 1.")
 @click.option("--slots", type=int, default=None, help="Task slots per worker; default: 8.")
 @click.option(
     "--memory-mb", type=int, default=None, help="Memory per worker in MiB; default: 2048."
 )
+@HA
 @PROJECT
 @JSON
 def start(
-    task_managers: int | None, slots: int | None, memory_mb: int | None, path: str, as_json: bool
+    task_managers: int | None,
+    slots: int | None,
+    memory_mb: int | None,
+    ha: str | None,
+    path: str,
+    as_json: bool,
 ) -> None:
     """Start the cluster; no effect if it is running.
 
     \b
     paimon-features cluster start
     paimon-features cluster start --task-managers 2 --slots 4 --memory-mb 4096
+    paimon-features cluster start --ha zookeeper://127.0.0.1:2181
+
+    A process of the cluster that ends is started again, after 0.5 to 30 s. A lost task manager
+    costs a job a restart from its last checkpoint. A lost job manager ends its jobs, which
+    'submit' resumes; with --ha they continue by themselves.
     """
     from paimon_features.flink.cluster import ClusterShape
 
     given = {"task_managers": task_managers, "slots": slots, "task_manager_mb": memory_mb}
     sizes = {name: size for name, size in given.items() if size is not None}
     local = _local_cluster(path)
-    local.start(ClusterShape(**sizes) if sizes else None)
+    local.start(ClusterShape(**sizes) if sizes else None, ha)
     _show(local.status(), as_json)
 
 
@@ -131,6 +150,7 @@ RPC_PORT = click.option(
 @LISTEN
 @REST_PORT
 @RPC_PORT
+@HA
 @PROJECT
 def run_(
     manager: Manager,
@@ -141,6 +161,7 @@ def run_(
     listen: str,
     rest_port: int,
     rpc_port: int,
+    ha: str | None,
     path: str,
 ) -> None:
     """Run one process of a multi-host cluster in the foreground, for containers.
@@ -151,8 +172,10 @@ def run_(
     paimon-features submit customer_spend --cluster jobs-1:8081
 
     All hosts, including the one that submits, must see the project folder and the lake under the
-    same paths. Anyone who can reach the cluster's ports (8081, 6123, those of the task managers)
-    can run code in it: keep it in a private network. docker/ has an example compose file.
+    same paths. With the same --ha on all of them, jobs continue after the loss of a job manager;
+    see docs/how-to/serving/high-availability.md. Anyone who can reach the cluster's ports (8081,
+    6123, those of the task managers) can run code in it: keep it in a private network. docker/ has
+    an example compose file.
     """
     from paimon_features.flink.cluster import ClusterShape, run_manager
 
@@ -160,6 +183,7 @@ def run_(
     sizes = {} if memory_mb is None else {size: memory_mb}
     config = Project.open(path).config
     need_jars(config.warehouse)
+    note_checkpoints(config.flink)
     state_dir = config.state_dir
     shape = ClusterShape(slots=slots, **sizes)
     run_manager(
@@ -171,6 +195,7 @@ def run_(
         listen=listen,
         rest_port=rest_port,
         rpc_port=rpc_port,
+        ha=ha,
     )
 
 
@@ -217,6 +242,8 @@ def application(
     if job_id is not None and not re.fullmatch("[0-9a-f]{32}", job_id):
         raise click.BadParameter(f"{job_id!r} is not 32 hexadecimal digits", param_hint="--job-id")
     config = Project.open(path).config
+    need_jars(config.warehouse)
+    note_checkpoints(config.flink)
     sizes = {} if memory_mb is None else {"job_manager_mb": memory_mb}
     run_manager(
         "jobmanager",
@@ -237,6 +264,7 @@ def _local_cluster(path: str) -> LocalCluster:
 
     config = Project.open(path).config
     need_jars(config.warehouse)
+    note_checkpoints(config.flink)
     return LocalCluster(config.state_dir)
 
 
@@ -245,17 +273,19 @@ def _show(found: ClusterStatus, as_json: bool) -> None:
         click.echo(json.dumps(asdict(found), indent=2))
         return
     if not found.running:
-        gone = (
-            f"; lost processes: {', '.join(map(str, found.lost_pids))}" if found.lost_pids else ""
-        )
-        click.echo(f"no cluster runs{gone}; 'paimon-features cluster start' starts one")
+        click.echo("no cluster runs; 'paimon-features cluster start' starts one")
         return
     click.echo(f"address  {found.address}   (http://{found.address} shows its jobs)")
-    click.echo(f"slots    {found.slots_free} free of {found.slots_total}")
+    if found.starting:
+        click.echo("slots    the job manager does not answer; it is being restarted")
+    else:
+        click.echo(f"slots    {found.slots_free} free of {found.slots_total}")
     click.echo(f"pids     {', '.join(map(str, found.pids))}")
-    if found.lost_pids:
-        lost = ", ".join(map(str, found.lost_pids))
-        click.echo(f"lost     {lost}; 'cluster stop' and 'cluster start' restart it")
+    if found.ha is not None:
+        click.echo(f"ha       {found.ha}")
+    for process in found.processes:
+        if process.restarts:
+            click.echo(f"process  {process}")
     click.echo(f"logs     {found.log_dir}")
     for job in found.jobs:
         since = datetime.fromtimestamp(job.start_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")

@@ -11,6 +11,7 @@ from paimon_features.clock import now_ms
 from paimon_features.planning.drop import KINDS, Drop, plan_drop, rows_of
 from paimon_features.project import Project
 from paimon_features.tables import Lake
+from paimon_features.tables.storage.file_path import job_state_folder
 
 
 @click.command()
@@ -42,7 +43,8 @@ def drop(kind: str, name: str, generation: int | None, yes: bool, path: str, as_
         if typed != name:
             raise click.ClickException("nothing was deleted: the name was not typed")
     store = project.store if planned.online else None
-    planned.carry_out(project.lake, project.name, store, project.config.state_dir, now_ms())
+    job_state = job_state_folder(project.config.state_dir, project.config.flink)
+    planned.carry_out(project.lake, project.name, store, job_state, now_ms())
     if as_json:
         click.echo(json.dumps({"kind": planned.kind, "name": name, "tables": planned.tables}))
     else:

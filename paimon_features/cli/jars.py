@@ -34,6 +34,7 @@ def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) 
     \b
       paimon-features jars                      the jars of every job, and Kafka's
       paimon-features jars --group s3           for a warehouse on S3
+      paimon-features jars --group s3-checkpoints   a plugin of Flink: checkpoints on S3
       export HADOOP_CLASSPATH=$(paimon-features jars --group flink --class-path)
 
     \b

@@ -17,6 +17,7 @@ from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.errors import JobError
 from paimon_features.iteration.program_file import load_program
 from paimon_features.project import Project
+from paimon_features.tables.storage.file_path import FilePath, job_state_folder
 
 if TYPE_CHECKING:
     from paimon_features.flink.iteration.job_settings import Mode
@@ -146,6 +147,7 @@ def iterate(
         ),
         cluster=address,
         state_dir=config.state_dir,
+        job_state=job_state_folder(config.state_dir, config.flink),
         resume=resume,
         parallelism=parallelism or config.flink.parallelism,
     )
@@ -186,7 +188,7 @@ def iterate(
             click.echo(f"  {value!r}")
 
 
-def _how_to_resume(checkpoint: Path | None, folder: Path) -> str:
+def _how_to_resume(checkpoint: FilePath | None, folder: Path) -> str:
     if checkpoint is None:
         return " before its first checkpoint: nothing is committed; run it again from the start"
     return (

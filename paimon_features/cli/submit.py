@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 
 import click
 
@@ -24,8 +23,8 @@ from paimon_features.job_control.backfill import TileJobResult
 @REBUILD
 @click.option(
     "--checkpoint",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="With --rollback: resume from this folder, .../<job id>/chk-N.",
+    metavar="FOLDER",
+    help="With --rollback: resume from this folder, .../<job id>/chk-N, also of s3://.",
 )
 @CLUSTER
 @PARALLELISM
@@ -38,7 +37,7 @@ def submit(
     resume: bool,
     rollback: bool,
     rebuild: bool,
-    checkpoint: Path | None,
+    checkpoint: str | None,
     cluster: str | None,
     parallelism: int | None,
     generation: int | None,

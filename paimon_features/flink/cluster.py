@@ -1,34 +1,51 @@
 """A session cluster on this machine, run from the Flink wheel: its jobs outlive their client.
 
 Its configuration, logs and process ids are files under ``<state folder>/cluster``; nothing is
-written into the wheel. It listens on the loopback interface only, on free ports.
+written into the wheel. It listens on the loopback interface only, on free ports. A process of its
+own runs its processes, and starts those again that end (``supervisor``).
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS, host_cluster
 from paimon_features.flink.gateway import flink_environment, flink_home
+from paimon_features.flink.high_availability import HighAvailability
+from paimon_features.flink.supervisor import (
+    PROCESSES,
+    TASKS,
+    ProcessState,
+    SupervisedTask,
+    read_states,
+)
 from paimon_features.flink.workers import write_python
 from paimon_features.flink_rest import FlinkRest, JobSummary
 from paimon_features.ports import free_ports
-from paimon_features.tables.files import locked, read_json, write_json
+from paimon_features.setup.jars import checkpoint_store
+from paimon_features.tables.files import locked, read_json, write_json, write_plain_json
 from paimon_features.tables.lease import ProcessHolder
 
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
+CANCEL_TIMEOUT_S = 30.0
+START_ATTEMPTS = 2
+"""A cluster that is starting has failed once one of its processes was restarted so often."""
+JOB_MANAGER = "jobmanager"
 REST_PORT, RPC_PORT = 8081, 6123
 """Flink's own ports, for clusters of several hosts."""
 PYTHON_DRIVER = "org.apache.flink.client.python.PythonDriver"
@@ -65,30 +82,37 @@ class ClusterShape:
 
 @dataclass(frozen=True, slots=True)
 class ClusterRecord:
-    """A started cluster: its address and processes."""
+    """A started cluster: its address, and the process that runs its processes.
+
+    ``ha`` is the address of ZooKeeper, None without high availability.
+    """
 
     address: str
     shape: ClusterShape
-    job_manager: ProcessHolder
-    task_managers: tuple[ProcessHolder, ...]
-
-    @property
-    def processes(self) -> tuple[ProcessHolder, ...]:
-        return (self.job_manager, *self.task_managers)
+    supervisor: ProcessHolder
+    ha: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterStatus:
-    """The state of a cluster. ``address`` is None if none runs."""
+    """The state of a cluster. ``address`` is None if none runs.
+
+    ``pids`` are its running processes: job manager, task managers. ``processes`` has their states,
+    with what was restarted; ``supervisor`` is the process that does that. ``starting``: the job
+    manager does not answer now, because it is being restarted.
+    """
 
     address: str | None = None
     slots_total: int = 0
     slots_free: int = 0
     pids: tuple[int, ...] = ()
-    lost_pids: tuple[int, ...] = ()
+    processes: tuple[ProcessState, ...] = ()
+    supervisor: int | None = None
     jobs: tuple[JobSummary, ...] = ()
     log_dir: str = ""
+    ha: str | None = None
     running: bool = field(default=False)
+    starting: bool = field(default=False)
 
 
 def cluster_address(state_dir: Path, cluster: str | None) -> str | None:
@@ -127,40 +151,51 @@ class LocalCluster:
         raw = read_json(self._record_path)
         if raw is None:
             return None
+        if "supervisor" not in raw:
+            raise ConfigurationError(
+                f"{self._record_path} is of an earlier version, whose cluster may still run: end "
+                "its processes (their ids are in that file), then delete the file"
+            )
         return ClusterRecord(
             raw["address"],
             ClusterShape(**raw["shape"]),
-            ProcessHolder(**raw["job_manager"]),
-            tuple(ProcessHolder(**holder) for holder in raw["task_managers"]),
+            ProcessHolder(**raw["supervisor"]),
+            raw["ha"],
         )
 
-    def start(self, shape: ClusterShape | None = None) -> ClusterRecord:
+    def start(self, shape: ClusterShape | None = None, ha: str | None = None) -> ClusterRecord:
         """Start the cluster and wait until all its slots are available (about 6 s).
 
-        A running one is returned unchanged; remaining processes of a broken one are ended first.
+        A running one is returned unchanged. Its processes are restarted when they end, until
+        ``stop``. With ``ha``, ``zookeeper://HOST:PORT``, jobs continue when the job manager was
+        restarted; otherwise they are lost then, and have to be resumed.
 
         Raises
         ------
         ConfigurationError
-            If one of another shape runs, and ``shape`` is given.
+            If one of another shape runs, and ``shape`` is given, or one with another ``ha``; or if
+            ``ha`` is not an address of ZooKeeper.
         JobError
             If it does not start; its processes are ended again.
         SetupError, MissingExtraError
             If Java, a jar or pyflink is missing.
         """
+        if ha is not None:
+            HighAvailability.parse(ha)
         with locked(self.folder / "lock", "the local cluster", timeout_s=START_TIMEOUT_S):
             found = self.record()
-            if found is not None and all(_alive(process) for process in found.processes):
-                if shape is not None and shape != found.shape:
+            if found is not None and _alive(found.supervisor):
+                other = shape is not None and shape != found.shape
+                if other or (ha is not None and ha != found.ha):
                     raise ConfigurationError(
-                        f"a cluster of another shape runs at {found.address} ({found.shape}); "
-                        "'paimon-features cluster stop' ends it"
+                        f"a cluster of another shape runs at {found.address} ({found.shape}, high "
+                        f"availability: {found.ha}); 'paimon-features cluster stop' ends it"
                     )
                 self._await_slots(found)
                 return found
             if found is not None:
                 self._end(found)
-            return self._start(shape or ClusterShape())
+            return self._start(shape or ClusterShape(), ha)
 
     def stop(self) -> tuple[int, ...]:
         """End the cluster's processes; returns the process ids of those that ran.
@@ -177,68 +212,120 @@ class LocalCluster:
             return () if found is None else self._end(found)
 
     def status(self) -> ClusterStatus:
-        """The current state; ``lost_pids`` are processes that ended without being stopped."""
+        """The current state."""
         found = self.record()
-        if found is None:
+        if found is None or not _alive(found.supervisor):
             return ClusterStatus(log_dir=str(self.log_dir))
-        alive = [process.pid for process in found.processes if _alive(process)]
-        lost = [process.pid for process in found.processes if process.pid not in alive]
-        known = ClusterStatus(pids=tuple(alive), lost_pids=tuple(lost), log_dir=str(self.log_dir))
-        if found.job_manager.pid not in alive:
-            return known
-        rest = FlinkRest(found.address)
-        overview = rest.overview()
-        return ClusterStatus(
-            found.address,
-            int(overview["slots-total"]),
-            int(overview["slots-available"]),
-            known.pids,
-            known.lost_pids,
-            tuple(rest.jobs()),
-            known.log_dir,
+        states = read_states(self.folder)
+        pids = tuple(state.pid for state in states if state.pid is not None and _exists(state.pid))
+        known = ClusterStatus(
+            address=found.address,
+            pids=pids,
+            processes=states,
+            supervisor=found.supervisor.pid,
+            log_dir=str(self.log_dir),
+            ha=found.ha,
             running=True,
         )
+        rest = FlinkRest(found.address)
+        try:
+            overview = rest.overview()
+            jobs = tuple(rest.jobs())
+        except JobError:
+            return replace(known, starting=True)
+        return replace(
+            known,
+            slots_total=int(overview["slots-total"]),
+            slots_free=int(overview["slots-available"]),
+            jobs=jobs,
+        )
 
-    def job_manager_at(self, address: str) -> ProcessHolder | None:
-        """The job manager's process if this cluster was started at ``address``, else None."""
+    def process_of(self, address: str) -> ProcessHolder | None:
+        """The process with which the jobs at ``address`` end, if this cluster was started there.
+
+        That is the job manager; with high availability jobs outlive it, but not the supervisor.
+        None for another cluster.
+        """
         found = self.record()
-        return found.job_manager if found is not None and found.address == address else None
+        if found is None or found.address != address:
+            return None
+        if found.ha is not None:
+            return found.supervisor
+        pids = [state.pid for state in read_states(self.folder) if state.name == JOB_MANAGER]
+        if not pids or pids[0] is None:
+            raise JobError(
+                f"the job manager at {address} is being restarted; repeat the command in a moment"
+            )
+        return ProcessHolder.of(pids[0])
 
     @property
     def _record_path(self) -> Path:
         return self.folder / "cluster.json"
 
-    def _start(self, shape: ClusterShape) -> ClusterRecord:
+    def _start(self, shape: ClusterShape, ha: str | None) -> ClusterRecord:
         rest_port, rpc_port = free_ports(2)
         own = "127.0.0.1"
         place = _Endpoint(own, own, own, rest_port, rpc_port, self.folder / "tmp")
-        environment = _prepare(self.folder, self.log_dir, _options(shape, place, self.state_dir))
-        pids = Path(environment["FLINK_PID_DIR"])
+        options = _options(shape, place, self.state_dir, self._availability(ha))
+        # a lost process is missed after some seconds, and is then there again
+        options["heartbeat.interval"] = 2_000
+        environment = _prepare(self.folder, self.log_dir, options)
+        conf = Path(environment["FLINK_CONF_DIR"])
+        # in the foreground, too, Flink writes its log files, and not to the standard output
+        shutil.copy(conf / "log4j.properties", conf / "log4j-console.properties")
         managers = ["jobmanager", *["taskmanager"] * shape.task_managers]
+        names = [JOB_MANAGER, *(f"taskmanager-{n + 1}" for n in range(shape.task_managers))]
+        scripts = [str(flink_home() / "bin" / f"{manager}.sh") for manager in managers]
+        bash = shutil.which("bash") or "/bin/bash"
+        tasks = [
+            asdict(SupervisedTask(name, (bash, script, "start-foreground")))
+            for name, script in zip(names, scripts, strict=True)
+        ]
+        write_plain_json(self.folder / TASKS, {"tasks": tasks})
+        (self.folder / PROCESSES).unlink(missing_ok=True)
+        supervisor = _supervisor(self.folder, self.log_dir, environment)
         try:
-            _run([flink_home() / "bin" / f"{manager}.sh" for manager in managers], environment)
-            holders = [ProcessHolder.of(pid) for pid in _written_pids(pids)]
-            address = f"127.0.0.1:{rest_port}"
-            record = ClusterRecord(address, shape, holders[0], tuple(holders[1:]))
+            record = ClusterRecord(f"{own}:{rest_port}", shape, ProcessHolder.of(supervisor), ha)
             # written before the wait, so that stop() finds the processes in any case
             write_json(self._record_path, asdict(record))
             self._await_slots(record)
         except BaseException:
-            _terminate(_written_pids(pids))
+            _terminate([supervisor])
             self._record_path.unlink(missing_ok=True)
             raise
         return record
+
+    def _availability(self, ha: str | None) -> dict[str, str]:
+        """The options of high availability. A name of its own for each start: what a cluster that
+        was killed left in ZooKeeper is not continued, its jobs may have been resumed elsewhere."""
+        if ha is None:
+            return {}
+        asked = HighAvailability.parse(ha)
+        named = HighAvailability(asked.quorum, f"{asked.cluster_id}-{secrets.token_hex(4)}")
+        store = checkpoint_store()
+        shutil.rmtree(self.folder / "ha", ignore_errors=True)
+        return named.options(f"{store.address}/ha" if store else (self.folder / "ha").as_uri())
 
     def _await_slots(self, record: ClusterRecord) -> None:
         wanted = record.shape.task_managers * record.shape.slots
         rest = FlinkRest(record.address)
         deadline = time.monotonic() + START_TIMEOUT_S
+        before = {state.name: state.restarts for state in read_states(self.folder)}
         while True:
             if rest.alive() and int(rest.overview()["slots-total"]) >= wanted:
                 return
-            dead = [process.pid for process in record.processes if not _alive(process)]
-            if dead or time.monotonic() > deadline:
-                what = f"process {dead[0]} has ended" if dead else "not all slots are available"
+            failing = [
+                state
+                for state in read_states(self.folder)
+                if state.restarts - before.get(state.name, 0) >= START_ATTEMPTS
+            ]
+            gone = not _alive(record.supervisor)
+            if failing or gone or time.monotonic() > deadline:
+                what = "not all slots are available"
+                if gone:
+                    what = "its supervisor has ended"
+                elif failing:
+                    what = str(failing[0])
                 raise JobError(
                     f"the cluster at {record.address} did not start: {what}; "
                     f"its logs are in {self.log_dir}"
@@ -246,10 +333,17 @@ class LocalCluster:
             time.sleep(0.2)
 
     def _end(self, record: ClusterRecord) -> tuple[int, ...]:
-        # a process id may be reused by now: only those that were started here
-        running = [process.pid for process in record.processes if _alive(process)]
-        _terminate(running)
-        shutil.rmtree(self.folder / "pid", ignore_errors=True)
+        if record.ha is not None and _alive(record.supervisor):
+            _cancel_all(FlinkRest(record.address))
+        states = read_states(self.folder)
+        pids = [state.pid for state in states if state.pid is not None]
+        # a process id may be reused by now: only those that this cluster has
+        running = [pid for pid in pids if _exists(pid) and _is_of(pid, self.folder)]
+        if _alive(record.supervisor):
+            _terminate([record.supervisor.pid])
+        _terminate([pid for pid in running if _exists(pid)])
+        for name in ("pid", "ha"):
+            shutil.rmtree(self.folder / name, ignore_errors=True)
         self._record_path.unlink(missing_ok=True)
         return tuple(running)
 
@@ -266,6 +360,7 @@ def run_manager(
     rpc_port: int = RPC_PORT,
     application: Sequence[str] = (),
     job_id: str | None = None,
+    ha: str | None = None,
 ) -> NoReturn:
     """Run one process of a cluster of several hosts in the foreground, for containers.
 
@@ -274,6 +369,10 @@ def run_manager(
     ``listen`` the address on which it listens: clients can run code there, so it belongs in
     a private network. ``state_dir`` contains checkpoints and must be the same for all
     processes. The log goes to the standard output.
+
+    With ``ha``, ``zookeeper://HOST:PORT[,...]/NAME``, which must be the same for all processes of
+    a cluster, jobs continue after the loss of the job manager, and there may be several: one leads,
+    the others wait. Task managers find the one that leads.
 
     With ``application``, the path of a program and its arguments, the job manager runs that
     program itself (application mode), and ends when the program and its job have ended. The job
@@ -287,7 +386,12 @@ def run_manager(
     own = host or socket.gethostname()
     folder = state_dir / "cluster" / f"{manager}-{own}"
     place = _Endpoint(address, own, listen, rest_port, rpc_port, Path(tempfile.gettempdir()))
-    environment = _prepare(folder, folder / "log", _options(shape, place, state_dir))
+    options = _options(shape, place, state_dir, {})
+    if ha is not None:
+        store = checkpoint_store()
+        storage = f"{store.address}/ha" if store else (state_dir / "cluster" / "ha").as_uri()
+        options |= HighAvailability.parse(ha).options(storage)
+    environment = _prepare(folder, folder / "log", options)
     script, arguments = f"{manager}.sh", ["start-foreground"]
     if application:
         script = "standalone-job.sh"
@@ -298,7 +402,7 @@ def run_manager(
     os.execvpe("bash", command, environment)
 
 
-def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
+def _prepare(folder: Path, log_dir: Path, options: Mapping[str, Any]) -> dict[str, str]:
     """Write the configuration under ``folder``; returns the environment for Flink's scripts."""
     conf, pids = folder / "conf", folder / "pid"
     for fresh in (conf, pids):
@@ -309,7 +413,7 @@ def _prepare(folder: Path, log_dir: Path, options: str) -> dict[str, str]:
     for path in (home / "conf").glob("log*"):
         shutil.copy(path, conf)
     standard = (home / "conf" / "config.yaml").read_text("utf-8")
-    (conf / "config.yaml").write_text(_java_options(standard) + options, "utf-8")
+    (conf / "config.yaml").write_text(_java_options(standard) + _lines(options), "utf-8")
     environment = flink_environment()
     programs = write_python(folder / "bin")
     # for Python operators, also of jobs of other clients; not shipped with each job, because a
@@ -333,13 +437,13 @@ def _alive(process: ProcessHolder) -> bool:
 
 def _terminate(pids: list[int]) -> None:
     """End processes by id: SIGTERM, wait, SIGKILL; raises JobError for one that remains."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
+    for number, wait_s in ((signal.SIGTERM, 2 * STOP_TIMEOUT_S), (signal.SIGKILL, STOP_TIMEOUT_S)):
         for pid in pids:
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
                 continue
-        deadline = time.monotonic() + STOP_TIMEOUT_S
+        deadline = time.monotonic() + wait_s
         while pids and time.monotonic() < deadline:
             pids = [pid for pid in pids if _exists(pid)]
             time.sleep(0.05)
@@ -355,39 +459,38 @@ def _exists(pid: int) -> bool:
     return state[0] not in ("Z", "X")
 
 
-def _written_pids(folder: Path) -> list[int]:
-    """The process ids of the job manager, then of the task managers."""
-    found: list[int] = []
-    for daemon in ("standalonesession", "taskexecutor"):
-        path = folder / f"flink-local-{daemon}.pid"
-        if path.is_file():
-            found += [int(line) for line in path.read_text("ascii").split()]
-    return found
+def _is_of(pid: int, folder: Path) -> bool:
+    """Whether a process was started with the configuration in ``folder``."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return not Path("/proc/self").exists()  # no way to tell
+    return f"FLINK_CONF_DIR={folder / 'conf'}".encode() in variables
 
 
-def _run(scripts: list[Path], environment: dict[str, str]) -> None:
-    """Run Flink's start scripts in parallel: each takes seconds before its daemon starts."""
-    started = [
-        subprocess.Popen(
-            ["bash", str(script), "start"],
-            env=environment,
+def _cancel_all(rest: FlinkRest) -> None:
+    """End the jobs, so that nothing of them is left in ZooKeeper."""
+    with suppress(JobError):
+        for job in rest.jobs():
+            if job.running:
+                rest.cancel(job.id, CANCEL_TIMEOUT_S)
+
+
+def _supervisor(folder: Path, log_dir: Path, environment: Mapping[str, str]) -> int:
+    """Start the supervisor; returns its process id."""
+    program = [sys.executable, "-m", "paimon_features.flink.supervisor"]
+    with (log_dir / "supervisor.out").open("wb") as output:
+        started = subprocess.run(
+            [*program, str(folder), str(log_dir), "--detach"],
+            env={**environment},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # Ctrl-C in the terminal is for the client only
+            stderr=output,
+            check=False,
         )
-        for script in scripts
-    ]
-    try:
-        for script, process in zip(scripts, started, strict=True):
-            output, _ = process.communicate()
-            if process.returncode != 0:
-                raise JobError(f"{script.name} start failed: {output.strip()[-500:]}")
-    finally:
-        # also after Ctrl-C: a script writes the pid file only at its end
-        for process in started:
-            process.wait()
+    if not started.stdout.isdigit():
+        raise JobError(f"the cluster's supervisor did not start; see {output.name}")
+    return int(started.stdout)
 
 
 def _java_options(standard: str) -> str:
@@ -408,8 +511,14 @@ class _Endpoint:
     tmp: Path
 
 
-def _options(shape: ClusterShape, place: _Endpoint, state_dir: Path) -> str:
-    options: dict[str, Any] = {
+def _options(
+    shape: ClusterShape, place: _Endpoint, state_dir: Path, availability: Mapping[str, str]
+) -> dict[str, Any]:
+    store = checkpoint_store()
+    base = state_dir.as_uri() if store is None else store.address
+    return {
+        **({} if store is None else store.options),
+        **availability,
         "jobmanager.rpc.address": place.job_manager,
         "jobmanager.rpc.port": place.rpc_port,
         "jobmanager.bind-host": place.listen,
@@ -427,13 +536,16 @@ def _options(shape: ClusterShape, place: _Endpoint, state_dir: Path) -> str:
         "rest.bind-port": place.rest_port,
         "web.submit.enable": False,
         "web.cancel.enable": True,
-        "execution.checkpointing.dir": (state_dir / "checkpoints").as_uri(),
-        "execution.checkpointing.savepoint-dir": (state_dir / "savepoints").as_uri(),
+        "execution.checkpointing.dir": f"{base}/checkpoints",
+        "execution.checkpointing.savepoint-dir": f"{base}/savepoints",
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         # the classes of a job stay loaded for a while after its end
         "taskmanager.memory.jvm-metaspace.size": "384m",
         "io.tmp.dirs": str(place.tmp),
     }
+
+
+def _lines(options: Mapping[str, Any]) -> str:
     return "".join(f"{key}: {_yaml(value)}\n" for key, value in options.items())
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
 from paimon_features.flink.gateway import (
     DEFAULT_HEAP,
+    check_checkpoint_store,
     check_jars,
     start_gateway,
     started_by_flink,
@@ -211,6 +212,7 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
         For a remote warehouse that Flink cannot open.
     """
     check_jars(lake.warehouse)
+    check_checkpoint_store()
     options = {"type": "paimon", "warehouse": lake.warehouse, **lake.flink_options()}
     given = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in options.items())
     with flink_errors(f"opening the lake {lake.warehouse}"):

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import atexit
 import getpass
+import hashlib
 import logging
 import os
 import re
@@ -33,6 +34,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +42,13 @@ from paimon_features.errors import JobError, MissingExtraError
 from paimon_features.flink.jvm_watchdog import JvmWatchdog
 from paimon_features.setup import class_path, find_java_home
 from paimon_features.setup.cache import cache_root
-from paimon_features.setup.jars import jars_for, needed_groups
+from paimon_features.setup.jars import (
+    CHECKPOINT_GROUP,
+    checkpoint_store,
+    fetch_jars,
+    jars_for,
+    needed_groups,
+)
 
 JAR_GROUPS = ("flink", "kafka", "parquet")
 """The jar groups on the class path of client and cluster."""
@@ -76,6 +84,8 @@ appender.file.layout.pattern = %d{yyyy-MM-dd HH:mm:ss,SSS} %-5p %-60c %x - %m%n
 
 _lock = threading.Lock()
 _running: Gateway | HostGateway | None = None
+_with_checkpoints = False
+"""Whether this process's JVM has Flink's file system for checkpoints on S3."""
 _groups: set[str] | None = None
 """The groups of jars on the class path of this process's JVM."""
 
@@ -216,7 +226,7 @@ def start_gateway(
     JobError
         If the JVM does not start, or has ended since (a process cannot start a second one).
     """
-    global _running, _groups
+    global _running, _groups, _with_checkpoints
     with _lock:
         if _running is not None:
             if isinstance(_running, Gateway) and _running.ended:
@@ -237,6 +247,8 @@ def start_gateway(
         compilers = SHORT_LIVED if short_lived else COMPILE_LATER
         _running = _start(log_folder(state_dir), heap, compilers)
         atexit.register(_running.stop)
+        _with_checkpoints = checkpoint_store() is not None
+        _load_file_systems()
         return _running
 
 
@@ -276,6 +288,10 @@ def flink_environment() -> dict[str, str]:
     jars = class_path(needed_groups(JAR_GROUPS))
     environment["HADOOP_CLASSPATH"] = os.pathsep.join(filter(None, [jars, own]))
     environment["JAVA_HOME"] = str(find_java_home())
+    store = checkpoint_store()
+    if store is not None:
+        environment |= store.variables
+        environment["FLINK_PLUGINS_DIR"] = str(plugin_folder())
     scripts = str(Path(sys.executable).parent)
     environment["PATH"] = os.pathsep.join([scripts, environment.get("PATH", os.defpath)])
     # Python functions there import this package, also when it is a checkout
@@ -283,6 +299,58 @@ def flink_environment() -> dict[str, str]:
     known = environment.get("PYTHONPATH", "").split(os.pathsep)
     environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [own_packages, *known])))
     return environment
+
+
+def plugin_folder() -> Path:
+    """A folder of links to Flink's plugins, and to its file system for checkpoints on S3.
+
+    Flink loads each plugin with its own classes; on the class path this one and the Hadoop of
+    the other jars exclude each other. The wheel itself is not changed.
+    """
+    own = flink_home() / "plugins"
+    jars = fetch_jars([CHECKPOINT_GROUP])
+    name = hashlib.sha256(repr((str(own), *map(str, jars))).encode()).hexdigest()[:12]
+    folder = cache_root() / "plugins" / name
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            draft = Path(scratch) / name
+            draft.mkdir()
+            for plugin in own.iterdir():
+                (draft / plugin.name).symlink_to(plugin)
+            (draft / CHECKPOINT_GROUP).mkdir()
+            for jar in jars:
+                (draft / CHECKPOINT_GROUP / jar.name).symlink_to(jar)
+            with suppress(OSError):  # another process was faster
+                draft.rename(folder)
+    return folder
+
+
+def check_checkpoint_store() -> None:
+    """Raise JobError if this process's JVM was started before it was known that checkpoints are on
+    S3."""
+    if checkpoint_store() is not None and isinstance(_running, Gateway) and not _with_checkpoints:
+        raise JobError(
+            "the JVM of this process was started without Flink's file system for checkpoints on "
+            "S3: open the project before the first Flink job"
+        )
+
+
+def _load_file_systems() -> None:
+    """Jobs inside this JVM load no plugins by themselves."""
+    store = checkpoint_store()
+    if store is None:
+        return
+    from pyflink.java_gateway import get_gateway
+
+    jvm: Any = get_gateway().jvm
+    configuration = jvm.org.apache.flink.configuration.Configuration()
+    for name, value in store.options.items():
+        configuration.setString(name, value)
+    plugins = jvm.org.apache.flink.core.plugin.PluginUtils.createPluginManagerFromRootFolder(
+        configuration
+    )
+    jvm.org.apache.flink.core.fs.FileSystem.initialize(configuration, plugins)
 
 
 def _start(log_dir: Path, heap: str, compilers: str) -> Gateway:

@@ -156,7 +156,7 @@ def cancel(target: TileTarget) -> str | None:
             raise JobError(f"the job on {target} is still {state} after {CANCEL_TIMEOUT_S:g} s")
         return None
     try:
-        rest.stop_with_savepoint(job_id, target.checkpoint_folder / job_id)
+        rest.stop_with_savepoint(job_id, str(target.checkpoint_folder / job_id))
     except JobError:
         # a local cluster ends with its job and may not confirm the savepoint any more; another
         # one may have lost the reply: the savepoint is there before the job has ended

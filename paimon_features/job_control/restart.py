@@ -19,13 +19,15 @@ import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import GenerationError
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER, Snapshot
+from paimon_features.tables.storage.file_path import FilePath, first_bytes
 
 METADATA = "_metadata"
+REWRITTEN = "rewritten_at"
+"""In the record of a job: the checkpoint of another generation whose tiles were copied."""
 _MAGIC = 0x4960672D
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -35,7 +37,7 @@ class Checkpoint:
     """A complete checkpoint or savepoint: its number, its folder, the job that wrote it."""
 
     id: int
-    path: Path
+    path: FilePath
     job_id: str
 
     def __str__(self) -> str:
@@ -322,7 +324,7 @@ def checkpoint_number(metadata: bytes) -> int:
     return int(struct.unpack_from(">q", metadata, 8)[0])
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
+def read_checkpoint(path: FilePath) -> Checkpoint:
     """The checkpoint or savepoint in a folder such as ``.../<job id>/chk-N``.
 
     Raises
@@ -331,8 +333,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
         If it is not complete.
     """
     try:
-        with (path / METADATA).open("rb") as file:
-            number = checkpoint_number(file.read(16))
+        number = checkpoint_number(first_bytes(path / METADATA, 16))
     except FileNotFoundError:
         raise GenerationError(f"{path} is not a complete checkpoint: no {METADATA}") from None
     except GenerationError as error:
@@ -345,7 +346,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(number, path, path.parent.name)
 
 
-def find_checkpoints(folder: Path | None) -> tuple[Checkpoint, ...]:
+def find_checkpoints(folder: FilePath | None) -> tuple[Checkpoint, ...]:
     """All complete checkpoints and savepoints below ``folder``, which has one folder per job.
 
     An incomplete one, whose job died while it was written, has no metadata and is not included.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -30,6 +29,13 @@ from paimon_features.tables.lease import Holder, Lease, acquire
 from paimon_features.tables.rollback import roll_back_table, rollback
 from paimon_features.tables.snapshots import tagged
 from paimon_features.tables.specs import TRAINING_PREFIX, skipped_spec
+from paimon_features.tables.storage.file_path import (
+    CHECKPOINTS,
+    FilePath,
+    checkpoint_path,
+    delete_folder,
+    job_state_folder,
+)
 
 
 class ProjectParts(Protocol):
@@ -115,9 +121,14 @@ class TileTarget:
         return self.record().consumer
 
     @property
-    def checkpoint_folder(self) -> Path:
+    def checkpoint_folder(self) -> FilePath:
         """Checkpoints and savepoints, one folder per job."""
-        return self.state_dir / "checkpoints" / self.view.name / f"g{self.generation}"
+        base = job_state_folder(self.state_dir, self.flink)
+        return base / CHECKPOINTS / self.view.name / f"g{self.generation}"
+
+    def checkpoint_at(self, path: str | Path) -> FilePath:
+        """The folder of a checkpoint: a path, or its address on S3."""
+        return checkpoint_path(self.state_dir, self.flink, path)
 
     def record(self) -> GenerationRecord:
         """The generation's current record."""
@@ -131,10 +142,12 @@ class TileTarget:
     def ledger(self, record: GenerationRecord | None = None) -> GenerationState:
         """The recorded and the actual state, for the rules of ``job_control.restart``."""
         record = self.record() if record is None else record
-        found = {c.path: c for c in find_checkpoints(self.checkpoint_folder)}
-        if record.resume_path is not None and Path(record.resume_path).is_dir():
-            resume = read_checkpoint(Path(record.resume_path))
-            found.setdefault(resume.path, resume)
+        found: dict[FilePath, Checkpoint] = {}
+        found |= {c.path: c for c in find_checkpoints(self.checkpoint_folder)}
+        if record.resume_path is not None:
+            path = self.checkpoint_at(record.resume_path)
+            if path not in found and path.is_dir():
+                found[path] = read_checkpoint(path)
         return GenerationState(
             view=self.view.name,
             generation=self.generation,
@@ -215,7 +228,7 @@ class TileTarget:
             self.lake.drop(name, how="emptied")
             self.lake.create(spec)
         delete_consumer(self.lake, self.events, self.consumer)
-        shutil.rmtree(self.checkpoint_folder, ignore_errors=True)
+        delete_folder(self.checkpoint_folder)
         return record
 
     def empty(self, on_message: OnMessage) -> None:
@@ -239,7 +252,7 @@ class TileTarget:
         # resume from one of them on top of tables that were rolled back, and skip events
         for other in find_checkpoints(self.checkpoint_folder):
             if other.id > checkpoint.id:
-                shutil.rmtree(other.path)
+                delete_folder(other.path)
         record = self.update(resume_path=str(checkpoint.path), last_committed_identifier=None)
         if tiles in targets:
             record = self._roll_back_tiles(record, targets[tiles])
@@ -251,7 +264,7 @@ class TileTarget:
         """Delete the checkpoint folders of jobs that nothing resumes from."""
         for folder in self.checkpoint_folder.glob("*"):
             if kept is None or folder.name != kept.job_id:
-                shutil.rmtree(folder, ignore_errors=True)
+                delete_folder(folder)
 
     def _roll_back_tiles(self, record: GenerationRecord, snapshot: int | None) -> GenerationRecord:
         if snapshot is not None:

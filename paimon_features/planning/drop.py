@@ -8,11 +8,9 @@ a table that a job writes is refused with the name of its owner.
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 
 from paimon_features.definitions import Definitions
 from paimon_features.definitions.derived import TABLE_PREFIX
@@ -25,6 +23,7 @@ from paimon_features.tables.consumers import delete_consumer
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import TRAINING_PREFIX
+from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath, delete_folder
 from paimon_features.tables.tags import delete_tag
 
 KINDS = (
@@ -51,7 +50,7 @@ class Drop:
     notes: tuple[str, ...] = ()
 
     def carry_out(
-        self, lake: Lake, project: str, store: OnlineStore | None, state_dir: Path, now_ms: int
+        self, lake: Lake, project: str, store: OnlineStore | None, job_state: FilePath, now_ms: int
     ) -> None:
         """Delete it. A drop that was cut off is finished by doing it again.
 
@@ -67,8 +66,8 @@ class Drop:
                 _empty_online(store, ViewKeys(project, self.name, store.key_prefix))
             for record in self.records:
                 _let_go_of_events(lake, record)
-                folder = state_dir / "checkpoints" / record.view / f"g{record.generation}"
-                shutil.rmtree(folder, ignore_errors=True)
+                folder = job_state / CHECKPOINTS / record.view / f"g{record.generation}"
+                delete_folder(folder)
             for source, tag in self.tags:
                 delete_tag(lake, source, tag)
             for table in self.tables:

@@ -251,6 +251,12 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
             f"{_duration(lake, events)}; then "
             f"'paimon-features switch {view.name}'. Generation {records[-1].generation} stays"
         )
+        same = [r.generation for r in records if dict(r.contents) == dict(view.tile_contents)]
+        if same:
+            details.append(
+                f"generation {same[-1]} has the same tiles in other buckets: 'paimon-features "
+                f"backfill {view.name} --from-generation {same[-1]}' copies them instead"
+            )
     elif events := _events(lake, view.source):
         details.append(
             f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "

@@ -64,8 +64,10 @@ class ProjectContext:
         """The lake with all tables of the project; needs the extra ``lake``."""
         require("pypaimon", "lake", "reading and writing the lake")
         from paimon_features.tables import Lake
+        from paimon_features.tables.storage.file_path import note_checkpoints
 
         config = self.config
+        note_checkpoints(config.flink)
         return Lake.open(
             config.warehouse,
             config.database,

@@ -15,9 +15,9 @@ import os
 import shutil
 import tempfile
 import tomllib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib import resources
 from pathlib import Path
 
@@ -69,6 +69,16 @@ class FetchedJar:
     @property
     def size_bytes(self) -> int:
         return self.path.stat().st_size
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStore:
+    """Where checkpoints are on S3: ``options`` of Flink, without keys, and environment
+    ``variables`` of its processes, with them."""
+
+    address: str
+    options: Mapping[str, str]
+    variables: Mapping[str, str] = field(repr=False)
 
 
 def locked_jars(groups: Collection[str] | None = None) -> list[Jar]:
@@ -148,7 +158,10 @@ def fetch_jar_details(
         ) from error
 
 
+CHECKPOINT_GROUP = "s3-checkpoints"
+"""The jars of Flink's own file system for ``s3://``, which must be a plugin."""
 _needed: set[str] = set()
+_checkpoint_store: CheckpointStore | None = None
 
 
 def need_jars(warehouse: str) -> None:
@@ -163,6 +176,17 @@ def need_jars(warehouse: str) -> None:
 def jars_for(warehouse: str) -> tuple[str, ...]:
     """The groups of jars for a warehouse's address, in addition to those of every job."""
     return ("s3",) if warehouse.partition("://")[0] in ("s3", "s3a") else ()
+
+
+def need_checkpoint_store(store: CheckpointStore) -> None:
+    """Note that the JVMs that this process starts from now on keep checkpoints on S3."""
+    global _checkpoint_store
+    _checkpoint_store = store
+
+
+def checkpoint_store() -> CheckpointStore | None:
+    """The store of checkpoints that was noted."""
+    return _checkpoint_store
 
 
 def needed_groups(groups: Iterable[str]) -> tuple[str, ...]:

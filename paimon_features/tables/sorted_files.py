@@ -74,8 +74,10 @@ class SortedFiles:
                 rows = part if self._buckets == 1 else part.filter(pa.array(own == bucket))
                 self._file(int(days[start]), bucket).add(rows)
 
-    def commit(self, commit_user: str) -> int | None:
-        """Publish all files in one batch commit; return the snapshot id, None without rows.
+    def commit(self, commit_user: str, identifier: int = BATCH_IDENTIFIER) -> int | None:
+        """Publish all files in one commit; return the snapshot id, None without rows.
+
+        ``identifier`` is that of a batch, or the checkpoint that a stream continues from.
 
         Raises
         ------
@@ -99,7 +101,7 @@ class SortedFiles:
             try:
                 check()
                 with write_errors(f"table {self.name!r} cannot be written"):
-                    commit.commit(messages, BATCH_IDENTIFIER)
+                    commit.commit(messages, identifier)
             except LeaseLostError:
                 raise
             except Exception:

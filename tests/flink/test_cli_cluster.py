@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.flink.cluster import ClusterRecord, ClusterShape, ClusterStatus, LocalCluster
+from paimon_features.flink.supervisor import ProcessState
 from paimon_features.flink_rest import JobSummary
 
 
@@ -74,7 +76,9 @@ def test_outside_a_project_there_is_no_cluster(
 def test_size_options_determine_the_cluster_shape(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[ClusterShape | None] = []
 
-    def start(self: LocalCluster, shape: ClusterShape | None = None) -> ClusterRecord | None:
+    def start(
+        self: LocalCluster, shape: ClusterShape | None = None, ha: str | None = None
+    ) -> ClusterRecord | None:
         shapes.append(shape)
         return None
 
@@ -84,23 +88,47 @@ def test_size_options_determine_the_cluster_shape(monkeypatch: pytest.MonkeyPatc
     assert shapes == [None, ClusterShape(slots=3, task_manager_mb=1500)]
 
 
-def test_a_status_shows_jobs_and_lost_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_status_shows_jobs_and_restarted_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     job = JobSummary("ab" * 16, "ingest retail", "RUNNING", 1_291_191_960_000, None)
-    found = ClusterStatus("127.0.0.1:8081", 8, 7, (11,), (12,), (job,), "/log", running=True)
+    processes = (
+        ProcessState("jobmanager", 11),
+        ProcessState("taskmanager-1", None, 1, -9, 1_291_191_960_000),
+        ProcessState("taskmanager-2", 13, 3, 1, 1_291_191_960_000),
+    )
+    found = ClusterStatus(
+        address="127.0.0.1:8081",
+        slots_total=8,
+        slots_free=7,
+        pids=(11, 13),
+        processes=processes,
+        supervisor=10,
+        jobs=(job,),
+        log_dir="/log",
+        ha="zookeeper://zk:2181",
+        running=True,
+    )
     monkeypatch.setattr(LocalCluster, "status", lambda self: found)
     assert run("status").stdout.splitlines() == [
         "address  127.0.0.1:8081   (http://127.0.0.1:8081 shows its jobs)",
         "slots    7 free of 8",
-        "pids     11",
-        "lost     12; 'cluster stop' and 'cluster start' restart it",
+        "pids     11, 13",
+        "ha       zookeeper://zk:2181",
+        "process  taskmanager-1: waits for its restart, restarted once, last after signal 9",
+        "process  taskmanager-2: pid 13, restarted 3 times, last after exit code 1",
         "logs     /log",
         f"job      {'ab' * 16}  RUNNING    since 2010-12-01 08:26:00 UTC  ingest retail",
     ]
-    broken = ClusterStatus(pids=(11,), lost_pids=(12,), log_dir="/log")
-    monkeypatch.setattr(LocalCluster, "status", lambda self: broken)
+    starting = replace(found, starting=True, jobs=())
+    monkeypatch.setattr(LocalCluster, "status", lambda self: starting)
     done = run("status")
-    assert done.exit_code == 1
-    assert "no cluster runs; lost processes: 12" in done.stdout
+    assert done.exit_code == 0
+    assert "slots    the job manager does not answer; it is being restarted" in done.stdout
+
+
+def test_an_address_of_high_availability_is_checked_before_anything_starts() -> None:
+    done = run("start", "--ha", "etcd://host:2379")
+    assert done.exit_code == 2
+    assert "'etcd://host:2379': expected zookeeper://HOST:PORT" in done.stderr
 
 
 def test_an_application_has_an_id_that_flink_accepts() -> None:

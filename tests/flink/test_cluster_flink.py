@@ -6,6 +6,7 @@ import ipaddress
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -17,8 +18,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError
-from paimon_features.flink import cluster as module
+from paimon_features.errors import ConfigurationError, OwnershipError, UnknownNameError
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.history import engine as history
 from paimon_features.flink.ingest.files import ingest_files
@@ -114,7 +114,7 @@ def test_a_second_start_does_nothing_and_another_shape_is_rejected(
 
 def test_a_cluster_uses_only_its_folder_and_the_loopback_interface(cluster: LocalCluster) -> None:
     made = {path.name for path in cluster.folder.iterdir()}
-    assert {"cluster.json", "conf", "log", "pid"} <= made
+    assert {"cluster.json", "conf", "log", "pid", "processes.json", "supervisor.json"} <= made
     for pid in cluster.status().pids:
         addresses = listening(pid)
         assert addresses
@@ -233,47 +233,32 @@ def test_historical_features_run_on_the_cluster_and_ctrl_c_cancels_the_job(
     assert not [name for name in stored.lake.list() if name.startswith("staging_")]
 
 
-def test_a_lost_process_is_reported_and_stop_ends_the_rest(cluster: LocalCluster) -> None:
+def test_a_lost_process_is_started_again_and_stop_ends_all(cluster: LocalCluster) -> None:
     job_manager, task_manager = cluster.status().pids
+
+    def restarted(name: str, pid: int) -> bool:
+        found = {state.name: state for state in cluster.status().processes}[name]
+        return found.restarts == 1 and found.pid not in (None, pid)
+
     os.kill(task_manager, signal.SIGKILL)
-    await_true(lambda: cluster.status().lost_pids == (task_manager,))
-    shown = run(cluster, "status")
-    assert f"lost     {task_manager}" in shown.output
+    await_true(lambda: restarted("taskmanager-1", task_manager))
+    await_true(lambda: cluster.status().slots_free == 4)
+    os.kill(job_manager, signal.SIGKILL)
+    await_true(lambda: restarted("jobmanager", job_manager))
+    await_true(lambda: cluster.status().slots_free == 4)
+    shown = run(cluster, "status").output
+    for name in ("jobmanager", "taskmanager-1"):
+        assert re.search(f"process  {name}: pid [0-9]+, restarted once, last after signal 9", shown)
+    log = (cluster.log_dir / "supervisor.log").read_text()
+    assert f"taskmanager-1 (pid {task_manager}) has ended with -9" in log
+    pids, supervisor = cluster.status().pids, cluster.status().supervisor
     stopped = run(cluster, "stop", "--json")
-    assert json.loads(stopped.output) == {"stopped_pids": [job_manager]}
-    for pid in (job_manager, task_manager):
+    assert json.loads(stopped.output) == {"stopped_pids": list(pids)}
+    for pid in (job_manager, task_manager, supervisor, *pids):
         assert not Path(f"/proc/{pid}/exe").exists()
     assert run(cluster, "status").exit_code == 1
     again = run(cluster, "stop")
     assert (again.exit_code, again.output) == (0, "no cluster runs\n")
-
-
-def test_a_cluster_that_fails_to_start_leaves_no_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    started: list[subprocess.Popen[bytes]] = []
-
-    def start_sleepers(scripts: list[Path], environment: dict[str, str]) -> None:
-        for daemon in ("standalonesession", "taskexecutor"):
-            started.append(subprocess.Popen(["sleep", "60"]))
-            path = Path(environment["FLINK_PID_DIR"]) / f"flink-local-{daemon}.pid"
-            path.write_text(f"{started[-1].pid}\n")
-
-    monkeypatch.setattr(module, "_run", start_sleepers)
-    monkeypatch.setattr(module, "START_TIMEOUT_S", 0.5)
-    local = LocalCluster(tmp_path)
-    with pytest.raises(JobError, match="did not start: not all slots are available"):
-        local.start(SHAPE)
-    assert [process.wait(timeout=5) for process in started] == [-signal.SIGTERM] * 2
-    assert local.record() is None
-    assert not local.status().running
-
-
-def test_the_output_of_a_failed_start_script_is_reported(tmp_path: Path) -> None:
-    script = tmp_path / "jobmanager.sh"
-    script.write_text("echo no Java here; exit 3")
-    with pytest.raises(JobError, match="jobmanager.sh start failed: no Java here"):
-        module._run([script], dict(os.environ))
 
 
 def test_a_size_that_flink_does_not_support_is_rejected() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -19,12 +20,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from paimon_features.flink.cluster import LocalCluster
+from paimon_features.job_control.jobs import lag_snapshots
 from paimon_features.job_control.restart import find_checkpoints
 from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
+from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import latest_snapshot, lease, read_arrow
 from paimon_features.testing.object_store import ObjectStore, object_store
 from paimon_features.testing.tile_jobs import wrong_tiles
+from paimon_features.testing.zookeeper import ZooKeeper
+from paimon_features.waiting import wait_until
+from tests.flink.iteration.halving_program import PROGRAM
+from tests.kafka_topics import Topic
 
 pytestmark = pytest.mark.flink
 
@@ -106,6 +114,7 @@ def shop(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Ite
             f'options = {{ endpoint = "{store.endpoint}" }}\n'
             f'[online]\nurl = "{redis_url}"\n'
             '[flink]\nparallelism = 1\ncheckpoint_interval = "500ms"\n'
+            'checkpoints = "s3://bucket/jobs"\n'
         )
         for name, value in {
             "AWS_ACCESS_KEY_ID": store.key,
@@ -189,6 +198,91 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: Shop, tmp_path: Path) -
     # nobody owns a table any more, and nothing was written beside the store
     assert lease.holders(project.lake) == []
     assert not list(tmp_path.rglob("_paimon_features"))
+
+
+@pytest.mark.kafka
+@pytest.mark.timeout(0)
+@pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="a part of make chaos")
+def test_everything_on_s3_is_exact_while_processes_are_killed(
+    shop: Shop, tmp_path: Path, kafka_broker: KafkaServer
+) -> None:
+    """Topic, ingestion, tiles and online store, on a cluster of two task managers with its
+    checkpoints, savepoints and high availability on S3; PAIMON_FEATURES_LOOP_MINUTES of kills."""
+    minutes = float(os.environ.get("PAIMON_FEATURES_LOOP_MINUTES", "1"))
+    seed = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
+    print(f"PAIMON_FEATURES_SEED={seed}")
+    rng = random.Random(seed)
+    sent, topic = 0, Topic(kafka_broker, partitions=2)
+    ingest = ["ingest", "retail", "--kafka", kafka_broker.address, "--topic", topic.name]
+    jobs = [[*ingest, "--cluster"], ["submit", "spend", "--cluster", "--parallelism", "2"]]
+    sizes = ["--task-managers", "2", "--slots", "4", "--memory-mb", "1200"]
+
+    def send(count: int) -> None:
+        nonlocal sent
+        topic.send([json.dumps(row).encode() for row in events(sent, count)])
+        sent += count
+
+    project = Project.open(shop.folder)
+    cluster = LocalCluster(project.config.state_dir)
+
+    def caught_up() -> bool:
+        with suppress(Exception):  # the store or a table may be behind for a moment
+            target = TileTarget.of(project, "spend")
+            rows = read_arrow(project.lake, "events_retail", columns=["at_ms"]).num_rows
+            assert rows <= sent
+            return rows == sent and lag_snapshots(project.lake, target.events, target.consumer) == 0
+        return False
+
+    try:
+        with ZooKeeper() as zookeeper:
+            send(300)
+            start = ["cluster", "start", *sizes, "--ha", zookeeper.address]
+            shop.run(["apply"], start, *jobs)
+            target = TileTarget.of(project, "spend")
+            first = (target.record().job or {})["job_id"]
+            until = time.monotonic() + 60 * minutes
+            kills = 0
+            while time.monotonic() < until or kills < 3:
+                states = [state for state in cluster.status().processes if state.pid is not None]
+                for state in rng.sample(states, min(len(states), rng.choice((1, 1, 2)))):
+                    with suppress(ProcessLookupError):
+                        os.kill(state.pid or 0, signal.SIGKILL)
+                kills += 1
+                send(rng.randrange(20, 200))
+                time.sleep(rng.uniform(1, 20))
+            assert wait_until(caught_up, 600, 2.0), cluster.status()
+            # nobody has submitted a job again
+            assert (target.record().job or {})["job_id"] == first
+            said = shop.run(["cancel", "spend"], ["ingest", "retail", "--stop"])
+            assert all("savepoint s3://bucket/jobs/checkpoints/" in text for text in said)
+            send(100)
+            shop.run(*jobs)
+            assert wait_until(caught_up, 600, 2.0), cluster.status()
+            program = tmp_path / "halve_it.py"
+            program.write_text(PROGRAM)
+            output = tmp_path / "halved"
+            iterate = ["jobs", "iterate", f"{program}:build", "--cluster", "--mode", "thread"]
+            iterate += ["--wire", "memory", "--parallelism", "1", "--output", str(output)]
+            found = shop.run(
+                iterate,
+                ["cancel", "spend"],
+                ["ingest", "retail", "--stop"],
+                ["cluster", "stop"],
+                ["materialize"],
+                ["lookup", "churn", "--entity", "customer_id=0", "--as-of", str(NOW_MS), "--json"],
+            )
+    finally:
+        cluster.stop()
+    everything = events(0, sent)
+    view = project.definitions.view("spend")
+    assert wrong_tiles(project.lake, view, target.tables[0], everything) == []
+    rows = read_arrow(project.lake, "events_retail", columns=["at_ms"])["at_ms"].to_pylist()
+    assert sorted(rows) == [row["at_ms"] for row in everything]
+    total = sum(row["amount"] for row in everything if row["customer_id"] == 0)
+    assert total in _numbers(json.loads(found[-1]))
+    from paimon_features.flink.iteration import FileOutput
+
+    assert FileOutput(output / "model").read() == [[0.0625]]
 
 
 def _await_commit(project: Project, job: subprocess.Popen[str]) -> TileTarget:

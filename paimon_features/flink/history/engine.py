@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from paimon_features.callbacks import OnMessage
 from paimon_features.config import ProjectConfig
+from paimon_features.errors import JobError
 from paimon_features.flink.cluster import cluster_address
 from paimon_features.flink.sql.history import CHUNK, JoinLayout, edges_sql, tiles_sql
 from paimon_features.flink.sql.history_rows import NeededDays, finish_features, rows_to_stage
@@ -38,6 +39,25 @@ MESSAGE_EVERY_S = 10.0
 """Interval of the messages about a running job."""
 SHORT_LIVED_ROWS = 200_000
 """A local job over at most this number of rows ends before Java's second compiler pays off."""
+
+
+ATTEMPTS = 3
+"""How often a job is started on a cluster whose task managers are lost under it."""
+_LOST = (
+    "no longer reachable",
+    "unexpectedly closed by remote task manager",
+    "Lost connection to task manager",
+    "Heartbeat of TaskManager",
+    "TaskExecutor",
+    "Connection refused",
+    "NoResourceAvailable",
+)
+"""What Flink says of a job whose task manager has ended."""
+
+
+def _lost_host(error: JobError) -> bool:
+    texts = [str(error), *getattr(error, "__notes__", ())]
+    return any(sign in text for sign in _LOST for text in texts)
 
 
 @dataclass(frozen=True)
@@ -76,7 +96,7 @@ class FlinkHistoryEngine:
         spill_folder: str | None,
         tick: Callable[[int], None],
     ) -> FlinkFeatures:
-        """Compute all rows of a view by one job.
+        """Compute all rows of a view by one job, repeated if the cluster loses a task manager.
 
         Raises
         ------
@@ -85,6 +105,24 @@ class FlinkHistoryEngine:
         JobError
             If the job fails, or the cluster does not answer.
         """
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return self._join(lake, read, entity_rows, spill_folder, tick)
+            except JobError as error:
+                # the tables of the attempt are gone; the next one has its own
+                if self.cluster is None or attempt == ATTEMPTS or not _lost_host(error):
+                    raise
+                self._report(f"{read.name}: the cluster has lost a process; the job starts again")
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def _join(
+        self,
+        lake: Lake,
+        read: FeatureViewRead,
+        entity_rows: EntityRows,
+        spill_folder: str | None,
+        tick: Callable[[int], None],
+    ) -> FlinkFeatures:
         from paimon_features.flink.history import batch_job as history
 
         if self.cluster is not None:

@@ -26,6 +26,7 @@ from paimon_features.flink.sql.ingest import IngestStatements
 from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
+from paimon_features.tables.storage.file_path import FilePath
 
 if TYPE_CHECKING:
     from pyflink.table import StatementSet, TableEnvironment
@@ -187,7 +188,7 @@ class IngestJob:
         doing: str,
         sinks: tuple[bool, bool] = (True, True),
         conf: Mapping[str, str] | None = None,
-        checkpoints: Path | None = None,
+        checkpoints: FilePath | None = None,
         until: Callable[[], bool] | None = None,
     ) -> str:
         """Execute the inserts chosen by ``sinks`` and wait for the end; returns the job's id.
@@ -211,7 +212,7 @@ class IngestJob:
             with flink_errors(doing):
                 result = inserts.execute()
         else:
-            process = LocalCluster(self.state_dir).job_manager_at(self.cluster)
+            process = LocalCluster(self.state_dir).process_of(self.cluster)
             holder = FlinkJobHolder(rest.url, job_id, process)
             kept = None if checkpoints is None else str(checkpoints)
             self.ledger.send(ClusterJob(rest.url, job_id, kept))
@@ -259,7 +260,7 @@ def _stopping(
     rest: FlinkRest,
     job_id: str,
     until: Callable[[], bool],
-    folder: Path,
+    folder: FilePath,
 ) -> Callable[[float], None]:
     """``tick``, which also stops the job with a savepoint in ``folder`` once ``until`` is True."""
 
@@ -269,7 +270,7 @@ def _stopping(
             # a local cluster ends with its job and may not answer any more; if the job continues,
             # the next tick retries
             with suppress(JobError):
-                rest.stop_with_savepoint(job_id, folder)
+                rest.stop_with_savepoint(job_id, str(folder))
 
     return watch
 

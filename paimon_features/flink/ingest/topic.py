@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
@@ -27,7 +29,7 @@ from paimon_features.flink.sql.ingest import (
 )
 from paimon_features.flink.sql.kafka import KafkaTopic
 from paimon_features.flink_rest import ENDED, FlinkRest
-from paimon_features.job_control.restart import find_checkpoints
+from paimon_features.job_control.restart import METADATA, find_checkpoints
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.consumers import consumers, register_consumer
@@ -35,6 +37,7 @@ from paimon_features.tables.files import read_json, write_json
 from paimon_features.tables.reader import snapshots
 from paimon_features.tables.release import release_due
 from paimon_features.tables.snapshots import earliest_snapshot_id, snapshot_ids
+from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath, modified_ns
 
 _TABLES = "tables.json"
 """In a folder of checkpoints: when the tables that they belong to were created."""
@@ -46,6 +49,7 @@ def ingest_kafka(
     topic: KafkaTopic,
     *,
     state_dir: Path,
+    job_state: FilePath | None = None,
     checkpoint_interval_ms: int = 1_000,
     parallelism: int = 2,
     cluster: str | None = None,
@@ -57,7 +61,8 @@ def ingest_kafka(
     """Load a Kafka topic into the source's events table, until it is stopped.
 
     Exactly once: the offsets are part of the checkpoints with which the rows are committed. A
-    later run resumes from the last checkpoint. Returns the job's id; without ``cluster`` after
+    later run resumes from the last checkpoint. Checkpoints are in ``job_state``, by default the
+    state folder. Returns the job's id; without ``cluster`` after
     the end of the job, with it the job continues detached. With ``settings``, the client of Kafka
     has their security; secrets stand in the state folder while the job runs, readable by its
     owner only, and on a cluster until ``stop_cluster_job``.
@@ -76,7 +81,7 @@ def ingest_kafka(
     job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
     run = IngestRun(f"kafka-{source.name}-{topic.topic}", None)
     secrets = secret_folder(state_dir, source.name)
-    folder = checkpoint_folder(state_dir, source, topic.topic)
+    folder = checkpoint_folder(job_state or state_dir, source, topic.topic)
     written = False
 
     def statements() -> IngestStatements:
@@ -103,6 +108,7 @@ def ingest_change_log(
     mapping: Mapping[str, str] | None = None,
     *,
     state_dir: Path,
+    job_state: FilePath | None = None,
     bounded: bool = False,
     checkpoint_interval_ms: int = 1_000,
     parallelism: int = 2,
@@ -144,23 +150,23 @@ def ingest_change_log(
         job,
         run,
         lambda: change_log_statements(source, log, run),
-        checkpoint_folder(state_dir, source, log.name),
+        checkpoint_folder(job_state or state_dir, source, log.name),
         checkpoint_interval_ms,
         until=reached if bounded else None,
         reads=[(opened, name)],
     )
 
 
-def checkpoint_folder(state_dir: Path, source: EventSource, topic: str) -> Path:
+def checkpoint_folder(job_state: FilePath, source: EventSource, topic: str) -> FilePath:
     """The folder of the checkpoints of a topic's stream; another topic has other offsets."""
-    return state_dir / "checkpoints" / f"ingest-{source.name}-{topic}"
+    return job_state / CHECKPOINTS / f"ingest-{source.name}-{topic}"
 
 
 def follow(
     job: IngestJob,
     run: IngestRun,
     statements: Callable[[], IngestStatements],
-    folder: Path,
+    folder: FilePath,
     checkpoint_interval_ms: int,
     restart: bool = False,
     until: Callable[[], bool] | None = None,
@@ -186,7 +192,7 @@ def follow(
         tables = [*((job.lake, table) for table in job.tables), *reads]
         if checkpoint is not None:
             check_same_tables(tables, folder)
-        write_json(folder / _TABLES, creation_times(tables))
+        _write_json(folder / _TABLES, creation_times(tables))
         if checkpoint is not None:
             conf["execution.state-recovery.path"] = checkpoint.as_uri()
         doing = f"following {folder.name}"
@@ -204,7 +210,9 @@ def _memory_of_ids(source: EventSource) -> dict[str, str]:
     }
 
 
-def recovery_path(lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: Path) -> Path | None:
+def recovery_path(
+    lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: FilePath
+) -> FilePath | None:
     """The checkpoint from which a stream resumes, None for a first run.
 
     Raises
@@ -214,7 +222,7 @@ def recovery_path(lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: P
     """
     found = find_checkpoints(folder)
     # numbers start again after --restart, so the one that was written last counts
-    newest = max(found, key=lambda c: (c.path / "_metadata").stat().st_mtime_ns, default=None)
+    newest = max(found, key=lambda c: modified_ns(c.path / METADATA), default=None)
     for table in tables:
         ids = snapshot_ids(lake, table)
         mine = [
@@ -232,12 +240,12 @@ def recovery_path(lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: P
     return None if newest is None else newest.path
 
 
-def check_same_tables(tables: Iterable[tuple[Lake, str]], folder: Path) -> None:
+def check_same_tables(tables: Iterable[tuple[Lake, str]], folder: FilePath) -> None:
     """Raise JobError if one was created again since the checkpoints in ``folder`` were written.
 
     Their positions are those of the earlier table, or of what was written into it.
     """
-    known = read_json(folder / _TABLES) or {}
+    known = _read_json(folder / _TABLES) or {}
     for path, created_ms in creation_times(tables).items():
         if known.get(path, created_ms) != created_ms:
             raise JobError(
@@ -246,6 +254,22 @@ def check_same_tables(tables: Iterable[tuple[Lake, str]], folder: Path) -> None:
                 "folder to start from the beginning; --restart (with --kafka) continues from the "
                 "group's offsets"
             )
+
+
+def _read_json(path: FilePath) -> Any | None:
+    if isinstance(path, Path):
+        return read_json(path)
+    try:
+        return json.loads(path.storage.read_text(path.address))
+    except FileNotFoundError:
+        return None
+
+
+def _write_json(path: FilePath, value: Mapping[str, Any]) -> None:
+    if isinstance(path, Path):
+        write_json(path, value)
+    else:
+        path.storage.write_json(path.address, value)
 
 
 def creation_times(tables: Iterable[tuple[Lake, str]]) -> dict[str, int]:
@@ -330,7 +354,7 @@ def stop_cluster_job(
     if sent.checkpoints is None:
         rest.cancel(sent.job_id)
         return sent.job_id, None
-    savepoint = rest.stop_with_savepoint(sent.job_id, Path(sent.checkpoints) / sent.job_id)
+    savepoint = rest.stop_with_savepoint(sent.job_id, f"{sent.checkpoints}/{sent.job_id}")
     if state_dir is not None:
         remove_secrets(secret_folder(state_dir, source.name))
     return sent.job_id, savepoint

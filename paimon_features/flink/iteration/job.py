@@ -47,6 +47,7 @@ from paimon_features.iteration.program import (
 from paimon_features.iteration.streams import IterationStream
 from paimon_features.iteration.wires.spec import WireSpec
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder
+from paimon_features.tables.storage.file_path import SAVEPOINTS, FilePath
 
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
@@ -86,6 +87,9 @@ class IterationJob:
     state_dir
         Folder for checkpoints, savepoints and logs, accessible by all hosts of a cluster under
         the same path. By default a temporary folder, for jobs inside this process only.
+    job_state
+        Folder for checkpoints and savepoints in place of ``state_dir``, such as one on S3
+        (``job_state_folder``).
     resume
         A savepoint or retained checkpoint of the same program, with the same parallelism.
     parallelism
@@ -107,6 +111,7 @@ class IterationJob:
         settings: IterationSettings | None = None,
         cluster: str | None = None,
         state_dir: Path | None = None,
+        job_state: FilePath | None = None,
         resume: Path | str | None = None,
         parallelism: int = 1,
     ) -> None:
@@ -125,6 +130,7 @@ class IterationJob:
             self._temporary = tempfile.TemporaryDirectory(prefix="paimon-features-iteration-")
             state_dir = Path(self._temporary.name)
         self.state_dir = state_dir.absolute()
+        self.job_state = job_state or self.state_dir
         if env is not None:
             _check_streaming(env)
             # already here: the user's streams must run in the mode of the job
@@ -217,7 +223,7 @@ class IterationJob:
                 self._target(), state_dir=self.state_dir, workers=threads
             )
         configuration = Configuration()
-        for name, value in self.settings.options(self.state_dir).items():
+        for name, value in self.settings.options(self.job_state).items():
             configuration.set_string(name, value)
         if self._resume is not None:
             configuration.set_string(_RESUME, str(self._resume))
@@ -251,11 +257,11 @@ class IterationJob:
             owned.release()
             raise
         running = RunningIteration(
-            self.name, client, plan, wires, self.state_dir, self.settings, owned
+            self.name, client, plan, wires, self.job_state, self.settings, owned
         )
         target = self._target()
         if target is not None and target != UNKNOWN_CLUSTER:
-            cluster = LocalCluster(self.state_dir).job_manager_at(target)
+            cluster = LocalCluster(self.state_dir).process_of(target)
             owned.hand_over(FlinkJobHolder(FlinkRest(target).url, running.job_id, cluster))
         return running
 
@@ -285,7 +291,7 @@ class IterationJob:
                 f"detached: the program has {len(program.plan.controls)} iterations, and a "
                 "detached job drains itself at the end of one; wait for it instead"
             )
-        folder = (self.state_dir / "savepoints").as_uri()
+        folder = (self.job_state / SAVEPOINTS).as_uri()
         return JobDrain(self._cluster, f"{self.name} {secrets.token_hex(4)}", folder)
 
     def _wires(self, plan: ExecutionPlan) -> WireSpec:

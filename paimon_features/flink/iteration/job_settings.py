@@ -16,7 +16,8 @@ from paimon_features.flink.environment import (
     flink_errors,
     remote_options,
 )
-from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway
+from paimon_features.flink.gateway import DEFAULT_HEAP, check_checkpoint_store, start_gateway
+from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath
 
 if TYPE_CHECKING:
     from pyflink.datastream import StreamExecutionEnvironment
@@ -113,8 +114,11 @@ class IterationSettings:
                 f"max_record_bytes = {self.max_record_bytes}; expected 1 or more"
             )
 
-    def options(self, state_dir: Path | None) -> dict[str, str]:
-        """Return the Flink options of this job, whose mode is resolved."""
+    def options(self, job_state: FilePath | None) -> dict[str, str]:
+        """Return the Flink options of this job, whose mode is resolved.
+
+        ``job_state`` is the folder of its checkpoints and savepoints.
+        """
         assert self.mode != "auto"
         options = {
             "execution.runtime-mode": "STREAMING",
@@ -146,8 +150,8 @@ class IterationSettings:
         if self.mode == "process":
             # inside this process a lost one is not replaced: the others have the slots
             options["minicluster.number-of-taskmanagers"] = str(LOCAL_TASK_MANAGERS)
-        if state_dir is not None:
-            options["execution.checkpointing.dir"] = (state_dir / "checkpoints").as_uri()
+        if job_state is not None:
+            options["execution.checkpointing.dir"] = (job_state / CHECKPOINTS).as_uri()
         return {**options, **self.conf}
 
 
@@ -176,6 +180,7 @@ def open_stream_environment(
     """
     remote = {} if cluster in (None, UNKNOWN_CLUSTER) else remote_options(str(cluster))
     start_gateway(state_dir, heap)
+    check_checkpoint_store()
     from pyflink.common import Configuration
     from pyflink.datastream import StreamExecutionEnvironment
     from pyflink.java_gateway import get_gateway

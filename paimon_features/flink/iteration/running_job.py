@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,11 +20,21 @@ from paimon_features.interrupts import interruptible
 from paimon_features.iteration.execution_plan import ControlledNode, ControlPlan, ExecutionPlan
 from paimon_features.iteration.wires import ENDED, INIT_ENDED, ROUND_CLOSED
 from paimon_features.iteration.wires.spec import WireSpec
+from paimon_features.tables.storage.file_path import (
+    CHECKPOINTS,
+    SAVEPOINTS,
+    FilePath,
+    RemotePath,
+    delete_folder,
+    modified_ns,
+)
 
 if TYPE_CHECKING:
     from pyflink.common import JobClient
 
 POLL_S = 0.02
+REMOTE_POLL_S = 0.5
+"""Between two listings of checkpoints in an object store, which cost requests."""
 REPORT_S = 0.2
 STOP_TRIES = 3
 START_S = 120.0
@@ -44,7 +53,7 @@ class RunningIteration:
         client: JobClient,
         plan: ExecutionPlan,
         wires: WireSpec,
-        state_dir: Path,
+        job_state: FilePath,
         settings: IterationSettings,
         owned: TableOwnership,
     ) -> None:
@@ -52,7 +61,7 @@ class RunningIteration:
         self._client = client
         self._plan = plan
         self._wires = wires
-        self._state_dir = state_dir
+        self._job_state = job_state
         self.settings = settings
         self._owned = owned
         self._ended: Any = None
@@ -66,8 +75,8 @@ class RunningIteration:
         return str(self._client.get_job_id())
 
     @property
-    def _checkpoints(self) -> Path:
-        return self._state_dir / "checkpoints" / self.job_id
+    def _checkpoints(self) -> FilePath:
+        return self._job_state / CHECKPOINTS / self.job_id
 
     @property
     def state(self) -> str:
@@ -116,9 +125,9 @@ class RunningIteration:
             self.discard()
         if self._drained is not None:
             # nothing can resume from the end; the savepoint may contain a complete training set
-            shutil.rmtree(unquote(urlsplit(self._drained).path), ignore_errors=True)
+            delete_folder(self._path(self._drained))
 
-    def stop(self, folder: Path | None = None) -> str:
+    def stop(self, folder: FilePath | None = None) -> str:
         """Stop a running iteration with a savepoint that another job can resume.
 
         Raises
@@ -150,7 +159,7 @@ class RunningIteration:
                     time.sleep(POLL_S)
         self.discard()
 
-    def checkpoint(self) -> Path | None:
+    def checkpoint(self) -> FilePath | None:
         """Return the latest completed checkpoint, which another job can resume: also that of a
         cancelled or failed job, but not of a finished one."""
         folders = (path.parent for path in self._checkpoints.glob("chk-*/_metadata"))
@@ -203,28 +212,35 @@ class RunningIteration:
         """
         pause_s = self.settings.checkpoint_interval_ms / 1000
         deadline = time.monotonic() + min(5 * pause_s + 1, MAX_CHECKPOINT_WAIT_S)
-        completed: set[Path] = set()
+        completed: set[FilePath] = set()
         while time.monotonic() < deadline and not self._has_ended():
             for path in self._checkpoints.glob("chk-*/_metadata"):
                 with suppress(FileNotFoundError):  # only the latest one is retained
-                    after_s = path.stat().st_mtime - since_s
+                    after_s = modified_ns(path) / 1e9 - since_s
                     if after_s > 3 * pause_s + 1:
                         return
                     if after_s > 0:
                         completed.add(path)
             if len(completed) > 1:
                 return
-            time.sleep(POLL_S)
+            time.sleep(POLL_S if isinstance(self._job_state, Path) else REMOTE_POLL_S)
 
-    def _stop_with_savepoint(self, drain: bool, folder: Path | None = None) -> str:
+    def _path(self, uri: str) -> FilePath:
+        """A folder of this job by the address that Flink reports."""
+        if isinstance(self._job_state, Path):
+            return Path(unquote(urlsplit(uri).path))
+        return RemotePath(self._job_state.storage, uri.rstrip("/"))
+
+    def _stop_with_savepoint(self, drain: bool, folder: FilePath | None = None) -> str:
         from pyflink.java_gateway import get_gateway
 
         jvm: Any = get_gateway().jvm
-        target = (folder or self._state_dir / "savepoints").absolute().as_uri()
+        target = folder or self._job_state / SAVEPOINTS
+        address = (target.absolute() if isinstance(target, Path) else target).as_uri()
         # pyflink's own method calls a signature that Flink 2 has removed
         kind = jvm.org.apache.flink.core.execution.SavepointFormatType.NATIVE
         with flink_errors(f"stopping the iteration job {self.name!r} with a savepoint"):
-            future = self._client._j_job_client.stopWithSavepoint(drain, target, kind)
+            future = self._client._j_job_client.stopWithSavepoint(drain, address, kind)
             return str(future.get())
 
     def _end(self) -> Any:

@@ -59,7 +59,7 @@ class JobRunner:
         jvm = ProcessHolder.of(start_gateway(target.state_dir, short_lived=short_lived).pid)
         self.process: ProcessHolder | None = jvm
         if cluster is not None:
-            self.process = LocalCluster(target.state_dir).job_manager_at(cluster)
+            self.process = LocalCluster(target.state_dir).process_of(cluster)
         self.job_holder = FlinkJobHolder(self.rest.url, self.job_id, self.process)
         # owned by the job from the start; alive while the JVM that submits it is
         self.holder = self.job_holder if cluster is None else replace(self.job_holder, client=jvm)
@@ -203,6 +203,7 @@ class JobRunner:
             "application": self.application,
             "process": None if self.process is None else asdict(self.process),
             "since_ms": self.since_ms,
+            "parallelism": self.target.flink.parallelism,
             "branch": [list(step) for step in branch.jobs],
         }
 

@@ -31,7 +31,10 @@ from paimon_features.job_control.backfill import (
 )
 from paimon_features.job_control.jobs import check_not_running, job_state, lag_snapshots
 from paimon_features.job_control.restart import (
+    METADATA,
+    REWRITTEN,
     Branch,
+    Checkpoint,
     Start,
     decide_rollback,
     decide_start,
@@ -46,6 +49,7 @@ from paimon_features.tables.consumers import (
     register_consumer,
 )
 from paimon_features.tables.lease import Lease, ProcessHolder, check_all
+from paimon_features.tables.storage.file_path import FilePath, RemotePath, read_bytes
 
 START_TIMEOUT_S = 180.0
 REPORT_S = 1.0
@@ -85,7 +89,7 @@ def submit(
     resume: bool = False,
     rollback: bool = False,
     rebuild: bool = False,
-    checkpoint: Path | None = None,
+    checkpoint: Path | str | None = None,
     report: OnTileJobProgress = lambda _: None,
     on_message: OnMessage = ignore_message,
 ) -> TileJobResult:
@@ -136,6 +140,8 @@ def submit(
                 f"{target} has no checkpoint to resume from; without --resume it starts from the "
                 "events"
             )
+        if start.resume is not None:
+            _check_parallelism(target)
         resumed = None if start.resume is None else str(start.resume.path)
         newest = latest_snapshot(target.lake, target.events)
         goal = None if not bounded or newest is None else newest.id
@@ -221,9 +227,9 @@ def _nothing_new(target: TileTarget) -> bool:
         return begun and lag_snapshots(target.lake, target.events, target.consumer) == 0
 
 
-def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -> None:
+def _roll_back(target: TileTarget, folder: Path | str | None, on_message: OnMessage) -> None:
     ledger = target.ledger()
-    checkpoint = ledger.newest if folder is None else read_checkpoint(folder.resolve())
+    checkpoint = ledger.newest if folder is None else read_checkpoint(_resolved(target, folder))
     if checkpoint is None:
         raise GenerationError(
             f"{target} has no checkpoint to roll back to; pass a copy by --checkpoint FOLDER, or "
@@ -238,6 +244,24 @@ def _roll_back(target: TileTarget, folder: Path | None, on_message: OnMessage) -
     # the consumer may be ahead of an older checkpoint; the job advances it from here
     earliest = earliest_snapshot_id(target.lake, target.events)
     register_consumer(target.lake, target.events, target.consumer, earliest or 1)
+
+
+def _check_parallelism(target: TileTarget) -> None:
+    """Raise GenerationError for more tasks than one after a job of one: Flink then runs source and
+    commit as one task, and marks its state as that of a task that never has another number."""
+    before = (target.record().job or {}).get("parallelism")
+    wanted = target.flink.parallelism
+    if before == 1 and wanted > 1:
+        raise GenerationError(
+            f"{target} ran with one task, and Flink cannot resume its checkpoint with {wanted}: "
+            "use --parallelism 1, or start over with --rebuild. A job with two or more can be "
+            "resumed with any number"
+        )
+
+
+def _resolved(target: TileTarget, folder: Path | str) -> FilePath:
+    found = target.checkpoint_at(folder)
+    return found.resolve() if isinstance(found, Path) else found
 
 
 def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:
@@ -294,8 +318,14 @@ def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: EventsSca
     branch = Branch.of(record.job).then(runner.job_id, start.resume)
     keeps_user = start.resume is not None or start.from_snapshot is not None
     user = record.commit_user if keeps_user else None
+    rewritten = start.resume is not None and str(start.resume.path) == (record.job or {}).get(
+        REWRITTEN
+    )
+    job = runner.describe("stream", branch)
+    if rewritten:
+        job[REWRITTEN] = str(start.resume.path)  # type: ignore[union-attr]
     record = target.update(
-        job=runner.describe("stream", branch),
+        job=job,
         commit_user=user or target.new_commit_user(),
         checkpoint_folder=str(target.checkpoint_folder),
         resume_path=None if start.resume is None else str(start.resume.path),
@@ -310,12 +340,32 @@ def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: EventsSca
     }
     if start.resume is not None:
         options["execution.state-recovery.path"] = start.resume.path.as_uri()
+    if rewritten:
+        # that of the sinks belongs to the table of the other generation
+        options["execution.state-recovery.ignore-unclaimed-state"] = "true"
     assert record.commit_user is not None
     try:
         runner.execute(False, options, scan, record.commit_user)
     except JobError:
         target.finish(runner.job_id, "FAILED")
         raise
+    if rewritten and start.resume is not None:
+        _check_source(target, runner, start.resume)
+
+
+def _check_source(target: TileTarget, runner: JobRunner, resume: Checkpoint) -> None:
+    """Check that the job's source continues from the checkpoint: other state may be left out."""
+    state = read_bytes(resume.path / METADATA)
+    sources = runner.rest.sources(runner.job_id)
+    if not sources or any(bytes.fromhex(source) not in state for source in sources):
+        # without a recorded commit user, the tables are refused until they are rebuilt
+        target.update(commit_user=None)
+        runner.cancel()
+        raise GenerationError(
+            f"{target}: {resume} does not contain the position of this job's source; "
+            f"'paimon-features backfill {target.view.name} --rebuild' computes the tiles from the "
+            "events"
+        )
 
 
 def _await_first_checkpoint(target: TileTarget, runner: JobRunner, stop: threading.Event) -> None:
@@ -325,7 +375,7 @@ def _await_first_checkpoint(target: TileTarget, runner: JobRunner, stop: threadi
     while not stop.is_set() and not runner.ended and time.monotonic() < deadline:
         if any(c.job_id == runner.job_id for c in find_checkpoints(folder)):
             return
-        time.sleep(POLL_S / 5)
+        time.sleep(POLL_S * 2 if isinstance(folder, RemotePath) else POLL_S / 5)
 
 
 def _check_handover(target: TileTarget, runner: JobRunner, scan: EventsScan) -> None:

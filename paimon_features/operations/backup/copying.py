@@ -62,7 +62,8 @@ def back_up(project: Project, target: Path, on_message: OnMessage = ignore_messa
     Raises
     ------
     ConfigurationError
-        If the warehouse is not a folder, or ``target`` exists and is not empty.
+        If the warehouse is not a folder, checkpoints are on S3, or ``target`` exists and is not
+        empty.
     TableError
         If there is no moment without a commit, or a table is dropped meanwhile.
     """
@@ -71,6 +72,11 @@ def back_up(project: Project, target: Path, on_message: OnMessage = ignore_messa
         raise ConfigurationError(
             f"a backup requires a local warehouse, but {lake.warehouse!r} is remote: use the "
             "object store's own versions or replication"
+        )
+    if config.flink.checkpoints is not None:
+        raise ConfigurationError(
+            f"a backup requires checkpoints in the state folder, but [flink] checkpoints is "
+            f"{config.flink.checkpoints!r}: use the object store's own versions or replication"
         )
     _check_empty(target)
     target.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import PaimonFeaturesError
@@ -15,6 +14,7 @@ from paimon_features.job_control.restart import METADATA, find_checkpoints
 from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import LeaseRecord, ProcessHolder, current_state, holders
+from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath, modified_ns
 from paimon_features.windows import MINUTE_MS
 
 REST_TIMEOUT_S = 2.0
@@ -29,7 +29,7 @@ class JobStatus(JobRow):
     """A job's row, with what is known of its checkpoints and failures; times in UTC ms.
 
     ``checkpoint`` is the newest complete checkpoint or savepoint of
-    the job in the state folder, written at ``checkpoint_ms`` (None: none there). ``restarts`` and
+    the job, written at ``checkpoint_ms`` (None: none there). ``restarts`` and
     ``last_error`` are those that Flink reports, None where it does not.
     """
 
@@ -84,7 +84,7 @@ class LeaseStatus:
         return None
 
 
-def read_jobs(lake: Lake, state_dir: Path) -> list[JobStatus]:
+def read_jobs(lake: Lake, job_state: FilePath) -> list[JobStatus]:
     """The newest job of each generation; their clusters are requested concurrently."""
     records = [
         record
@@ -93,7 +93,7 @@ def read_jobs(lake: Lake, state_dir: Path) -> list[JobStatus]:
         if record.job is not None
     ]
     with ThreadPoolExecutor(_THREADS) as threads:
-        return list(threads.map(lambda record: _job(lake, state_dir, record), records))
+        return list(threads.map(lambda record: _job(lake, job_state, record), records))
 
 
 def read_leases(lake: Lake, now_ms: int) -> list[LeaseStatus]:
@@ -102,14 +102,14 @@ def read_leases(lake: Lake, now_ms: int) -> list[LeaseStatus]:
         return list(threads.map(lambda record: _lease(lake, record, now_ms), holders(lake)))
 
 
-def _job(lake: Lake, state_dir: Path, record: GenerationRecord) -> JobStatus:
+def _job(lake: Lake, job_state: FilePath, record: GenerationRecord) -> JobStatus:
     row: JobRow = job_row(lake, record, REST_TIMEOUT_S)
-    folder = state_dir / "checkpoints" / record.view / f"g{record.generation}"
+    folder = job_state / CHECKPOINTS / record.view / f"g{record.generation}"
     own = [c for c in find_checkpoints(folder) if c.job_id == row.job_id]
     checkpoint, checkpoint_ms = None, None
     for newest in reversed(own):
         try:
-            checkpoint_ms = (newest.path / METADATA).stat().st_mtime_ns // 1_000_000
+            checkpoint_ms = modified_ns(newest.path / METADATA) // 1_000_000
             checkpoint = newest.id
             break
         except FileNotFoundError:  # Flink deletes old checkpoints

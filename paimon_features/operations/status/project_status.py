@@ -20,6 +20,7 @@ from paimon_features.operations.status.views import OnlineReader, OnlineStatus, 
 from paimon_features.project import Project
 from paimon_features.tables.claims import BEAT_S, SILENT_BEATS
 from paimon_features.tables.records import lost_records
+from paimon_features.tables.storage.file_path import job_state_folder
 
 FORMAT = 1
 """The version of the JSON document; fields are added to a version, never changed or removed."""
@@ -75,7 +76,8 @@ class StatusReader:
         jobs: list[JobStatus] = []
         try:
             problems += [str(record.error()) for record in lost_records(lake)]
-            jobs = read_jobs(lake, project.config.state_dir)
+            config = project.config
+            jobs = read_jobs(lake, job_state_folder(config.state_dir, config.flink))
         except PaimonFeaturesError as error:
             problems.append(f"the jobs cannot be read: {error}")
         leases: list[LeaseStatus] = []

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import pyarrow.fs as pafs
 
 from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.setup.jars import CheckpointStore
 
 S3_SCHEMES = ("s3", "s3a", "s3n")
 HDFS_SCHEMES = ("hdfs", "viewfs")
@@ -193,6 +194,36 @@ def paimon_options(address: str, found: Mapping[str, str]) -> dict[str, str]:
         if found.get(name):
             options[option] = found[name]
     return options
+
+
+_VARIABLES: Mapping[str, str] = {
+    "s3.access-key": "AWS_ACCESS_KEY_ID",
+    "s3.secret-key": "AWS_SECRET_ACCESS_KEY",
+    "s3.session.token": "AWS_SESSION_TOKEN",
+}
+
+
+def checkpoint_store(address: str, options: Mapping[str, str]) -> CheckpointStore:
+    """How Flink's own file system opens a folder ``s3://``.
+
+    >>> store = checkpoint_store("s3://b/w", {"endpoint": "http://minio:9000",
+    ...                          "access-key": "a", "secret-key": "b"})
+    >>> store.options
+    {'s3.endpoint': 'http://minio:9000', 's3.path.style.access': 'true'}
+    >>> store.variables
+    {'AWS_ACCESS_KEY_ID': 'a', 'AWS_SECRET_ACCESS_KEY': 'b'}
+
+    Raises
+    ------
+    ConfigurationError
+        As ``settings`` and ``s3_arguments``.
+    """
+    found = paimon_options(address, settings(address, options))
+    return CheckpointStore(
+        address,
+        {name: value for name, value in found.items() if name not in _VARIABLES},
+        {_VARIABLES[name]: value for name, value in found.items() if name in _VARIABLES},
+    )
 
 
 def _virtual(address: str, found: Mapping[str, str], of_oss: bool) -> bool:

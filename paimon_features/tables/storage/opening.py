@@ -23,8 +23,12 @@ _HINTS = ("LATEST", "EARLIEST")
 """The files of a table that are replaced; all others that pypaimon writes atomically are new."""
 
 
-def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> RemoteStorage:
+def open_remote(
+    address: str, options: Mapping[str, str], filesystem: Any, *, for_lake: bool = True
+) -> RemoteStorage:
     """The storage of a URI, verified to be reachable.
+
+    ``for_lake``: JVMs that this process starts from now on read Paimon's tables there.
 
     Raises
     ------
@@ -57,7 +61,8 @@ def open_remote(address: str, options: Mapping[str, str], filesystem: Any) -> Re
             settings=found,
         )
     storage.check()
-    need_jars(address)
+    if for_lake:
+        need_jars(address)
     return storage
 
 

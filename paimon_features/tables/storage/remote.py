@@ -119,6 +119,23 @@ class RemoteStorage(Storage):
 
         return self._do(read).decode("utf-8")
 
+    def first_bytes(self, path: str, count: int) -> bytes:
+        """The first bytes of a file."""
+
+        def read() -> bytes:
+            with self.filesystem.open_input_file(self.place(path)) as file:
+                content: bytes = file.read(count)
+                return content
+
+        return self._do(read)
+
+    def modified_ns(self, path: str) -> int:
+        """When a file was written, in UTC ns."""
+        info = self._do(lambda: self.filesystem.get_file_info(self.place(path)))
+        if info.type is not pafs.FileType.File:
+            raise FileNotFoundError(path)
+        return int(info.mtime_ns)
+
     def write_json(self, path: str, value: Any) -> None:
         """Atomic in an object store; elsewhere a reader may see a partial file for a moment."""
         content = (json.dumps(value, indent=1, sort_keys=True) + "\n").encode()

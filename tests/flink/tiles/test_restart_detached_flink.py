@@ -52,7 +52,8 @@ def test_a_detached_job_is_exclusive_resumable_and_survives_its_cluster(
     (row,) = list_jobs(project.lake)
     assert (row.state, row.where, row.job_id) == ("RUNNING", cluster.address, first.job_id)
     holders = [holder_of(target.lake, table) for table in target.tables]
-    job = FlinkJobHolder(f"http://{cluster.address}", first.job_id, cluster.job_manager)
+    process = LocalCluster(target.state_dir).process_of(cluster.address)
+    job = FlinkJobHolder(f"http://{cluster.address}", first.job_id, process)
     assert [held and held.holder for held in holders] == [job, job]
     with pytest.raises(OwnershipError, match=f"Flink job {first.job_id}"):
         submit(target)

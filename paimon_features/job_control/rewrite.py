@@ -1,0 +1,252 @@
+"""A generation filled with the tiles of another one that differs only in its number of buckets.
+
+Events need not be read again, and may have expired. The new generation continues exactly where the
+old one stopped: from the same savepoint, which is a position in the events::
+
+    events        1 ... 41 | 42 43 ...
+    generation 1  ---------+ savepoint
+    generation 2           + copied, one commit ----> 'submit' resumes from that savepoint
+
+The copy is committed as the savepoint's own commit: by the same commit user and with the same
+number. The state of the sinks belongs to the old table, and is left out; that of the source, whose
+identifier is the same in both jobs, is what the new job starts with (``REWRITTEN``).
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import asdict, replace
+from typing import Any
+
+import pyarrow as pa
+
+from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.clock import now_ms
+from paimon_features.errors import GenerationError
+from paimon_features.job_control.backfill import TileJobResult
+from paimon_features.job_control.jobs import NOT_RUNNING, cancel, check_not_running, job_state
+from paimon_features.job_control.restart import REWRITTEN, Checkpoint, GenerationState
+from paimon_features.job_control.target import TileTarget
+from paimon_features.tables import append_arrow, generations, latest_snapshot, read_arrow
+from paimon_features.tables.consumers import consumers, earliest_snapshot_id, register_consumer
+from paimon_features.tables.deltas import live_files
+from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.lease import ProcessHolder
+from paimon_features.tables.snapshots import BATCH_IDENTIFIER
+from paimon_features.tables.sorted_files import SortedFiles
+from paimon_features.tables.specs import TILE_DAY, TILE_START
+
+
+def rewrite(
+    target: TileTarget,
+    generation: int,
+    *,
+    rebuild: bool = False,
+    on_message: OnMessage = ignore_message,
+) -> TileJobResult:
+    """Fill the empty generation of ``target`` with the tiles of ``generation``.
+
+    The job of that generation, if it runs, is stopped with a savepoint; ``submit`` then continues
+    the new generation from there. Readers see the old one, unchanged, until ``switch``. Each table
+    is one commit: a copy that was cut off is emptied and made again by the next call. A day of
+    tiles is in memory at a time.
+
+    Raises
+    ------
+    GenerationError
+        If the generations differ in more than the number of buckets, the old one does not end
+        with a savepoint or a backfill, or the new one is not empty.
+    OwnershipError
+        If a job or process owns one of the tables.
+    JobError
+        If the running job cannot be stopped; it then continues.
+    """
+    source = replace(target, generation=generation)
+    old = _fitting(target, generation)
+    if job_state(source.lake, old) not in NOT_RUNNING:
+        on_message(f"{source}: its job is stopped with a savepoint")
+        cancel(source)
+    holder = ProcessHolder.current()
+    with (
+        source.owned(holder, "copy its tiles"),
+        target.owned(holder, f"fill it with the tiles of generation {generation}"),
+    ):
+        check_not_running(source)
+        check_not_running(target)
+        ledger = source.ledger()
+        resume = _position(source, ledger)
+        _prepare(target, rebuild, on_message)
+        old = source.record()
+        job = _describe(target, holder, generation)
+        target.update(job=job, events_history=old.events_history)
+        held = consumers(target.lake, target.events).get(source.consumer)
+        register_consumer(
+            target.lake,
+            target.events,
+            target.consumer,
+            held or earliest_snapshot_id(target.lake, target.events) or 1,
+        )
+        _copy_skipped(source, target, ledger, resume)
+        tiles = _copy_tiles(source, target, ledger, resume)
+        target.update(
+            job={
+                **job,
+                "state": "STOPPED",
+                "branch": [list(step) for step in ledger.branch.jobs],
+                REWRITTEN: None if resume is None else str(resume.path),
+            },
+            commit_user=old.commit_user,
+            resume_path=None if resume is None else str(resume.path),
+            last_committed_identifier=None if resume is None or tiles is None else resume.id,
+            handover_snapshot=old.handover_snapshot,
+            backfilled=old.backfilled,
+            backfill_snapshot=tiles if old.backfilled and resume is None else None,
+        )
+        on_message(
+            f"{target}: {tiles_of(target):,} tiles copied from generation {generation}, in "
+            f"{target.view.buckets} buckets instead of {old.buckets}"
+        )
+        return TileJobResult(
+            target.view.name,
+            target.generation,
+            "STOPPED",
+            job["job_id"],
+            checkpoint=None if resume is None else str(resume.path),
+            snapshot=tiles,
+        )
+
+
+def tiles_of(target: TileTarget) -> int:
+    """The number of rows in the newest snapshot of a tile table, before merging."""
+    newest = latest_snapshot(target.lake, target.tables[0])
+    return 0 if newest is None else newest.total_records
+
+
+def same_tiles(record: GenerationRecord, target: TileTarget) -> bool:
+    """Whether a generation has the tiles of the target's definition, in other buckets perhaps."""
+    return dict(record.contents) == dict(target.view.tile_contents)
+
+
+def _fitting(target: TileTarget, generation: int) -> GenerationRecord:
+    record = generations.get(target.lake, target.view.name, generation)
+    if generation == target.generation:
+        raise GenerationError(
+            f"{target} is the one to be filled; name an older one, which has the tiles"
+        )
+    if not same_tiles(record, target):
+        raise GenerationError(
+            f"generation {generation} of view {target.view.name!r} has other tiles than "
+            f"generation {target.generation}, not only another number of buckets: "
+            f"'paimon-features backfill {target.view.name}' computes them from the events"
+        )
+    return record
+
+
+def _position(source: TileTarget, ledger: GenerationState) -> Checkpoint | None:
+    """The savepoint with which a generation ended; None if it ended with its backfill."""
+    state = job_state(source.lake, source.record())
+    resume = ledger.newest
+    if ledger.events_replaced or state != "STOPPED" or ledger.commit_user is None:
+        raise GenerationError(
+            f"{source} did not end with a savepoint or a backfill (its job is {state}), or its "
+            "events were replaced since: what its tiles contain is not known exactly. With the "
+            f"definition that it was created for, 'paimon-features submit {source.view.name}' "
+            "continues it; then repeat this"
+        )
+    if resume is None and not (ledger.backfilled and ledger.committed < 0):
+        raise GenerationError(
+            f"{source}: the savepoint of its job is gone; 'paimon-features backfill "
+            f"{source.view.name}' computes the tiles from the events"
+        )
+    if resume is not None and ledger.committed > resume.id:
+        raise GenerationError(
+            f"{source}: {resume} is older than its tables, which contain checkpoint "
+            f"{ledger.committed}"
+        )
+    return resume
+
+
+def _prepare(target: TileTarget, rebuild: bool, on_message: OnMessage) -> None:
+    """Empty the target if that was demanded, or if it has a part of an earlier copy."""
+    ledger = target.ledger()
+    job = target.record().job or {}
+    unfinished = job.get("rewrites") is not None and "state" not in job
+    if rebuild or unfinished:
+        target.empty(on_message)
+    elif not ledger.is_empty or ledger.newest is not None or job:
+        raise GenerationError(
+            f"{target} is not empty: tiles on top would count events twice; --rebuild empties it "
+            "first"
+        )
+
+
+def _describe(target: TileTarget, holder: ProcessHolder, generation: int) -> dict[str, Any]:
+    return {
+        "kind": "backfill",
+        "engine": "local",
+        "rewrites": generation,
+        "job_id": uuid.uuid4().hex,
+        "events": target.events,
+        "rest": None,
+        "local": True,
+        "process": asdict(holder),
+        "since_ms": now_ms(),
+        "branch": [],
+    }
+
+
+def _author(
+    source: TileTarget, ledger: GenerationState, index: int, resume: Checkpoint | None
+) -> tuple[str, int]:
+    """The commit user and number of a copy: those of the stream, so that its sink knows them."""
+    table, user = ledger.tables[index], ledger.commit_user
+    assert user is not None
+    streamed = [
+        snapshot
+        for snapshot in table.snapshots
+        if snapshot.commit_user.startswith(f"{user}_")
+        and snapshot.commit_identifier != BATCH_IDENTIFIER
+    ]
+    if resume is not None and streamed:
+        return streamed[-1].commit_user, resume.id
+    if resume is not None and index == 0 and ledger.last_committed is not None:
+        raise GenerationError(
+            f"{source}: none of the retained snapshots of table {table.name!r} is one of its job; "
+            f"'paimon-features backfill {source.view.name}' computes the tiles from the events"
+        )
+    return f"{user}_{uuid.uuid4()}", BATCH_IDENTIFIER
+
+
+def _copy_skipped(
+    source: TileTarget, target: TileTarget, ledger: GenerationState, resume: Checkpoint | None
+) -> None:
+    rows = read_arrow(source.lake, source.tables[1])
+    if rows.num_rows:
+        user, number = _author(source, ledger, 1, resume)
+        append_arrow(
+            target.lake, target.tables[1], rows, commit_user=user, commit_identifier=number
+        )
+
+
+def _copy_tiles(
+    source: TileTarget, target: TileTarget, ledger: GenerationState, resume: Checkpoint | None
+) -> int | None:
+    """Copy the tiles, a day at a time; returns the snapshot, None if there are none."""
+    lake, view = target.lake, target.view
+    newest = latest_snapshot(lake, source.tables[0])
+    if newest is None:
+        return None
+    user, number = _author(source, ledger, 0, resume)
+    keys = dict(view.keys)
+    order = [(name, "ascending") for name in (*keys, TILE_START)]
+    names = lake.schema(target.tables[0]).names
+    days = {file.partition[TILE_DAY] for file in live_files(lake, source.tables[0], newest.id)}
+    with SortedFiles(lake, target.tables[0], keys, TILE_DAY) as files:
+        for day in sorted(days):
+            rows = read_arrow(
+                lake, source.tables[0], names, newest.ref, partitions={TILE_DAY: (day, day + 1)}
+            )
+            merged: pa.Table = rows.sort_by(order).combine_chunks()
+            for batch in merged.to_batches():
+                files.write(batch)
+        return files.commit(user, number)
