@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -55,7 +55,7 @@ from paimon_features.serving.window_features import (
     window_spans,
 )
 from paimon_features.statuses import Status
-from paimon_features.windows import DAY_MS, floor_ms
+from paimon_features.windows import DAY_MS, CalendarUnit, Window, floor_ms
 
 if TYPE_CHECKING:
     from paimon_features.native import Core
@@ -186,6 +186,19 @@ class _Borders:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class _ReadTime:
+    """What follows from the time of a read, and stays the same for some time.
+
+    ``first_ms`` is the start of the view's window that starts first, ``reads_ms`` the read time of
+    each window, None where it is that of the read.
+    """
+
+    borders: _Borders
+    first_ms: int
+    reads_ms: tuple[int | None, ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Folded:
     """What the core computed for some rows.
 
@@ -196,7 +209,7 @@ class Folded:
     words: Ints
     flat: npt.NDArray[np.uint8]
     flags: bytes
-    read_ms: Ints
+    read_ms: bytes
     newest: Ints
     snapshots: Ints
     codes: npt.NDArray[np.int8]
@@ -254,12 +267,15 @@ class NativeFold:
             words += [operation, at, of[0], second, p, q, number if number < self._decayed else -1]
         self._plan = np.array(words, "<i8").tobytes()
         self._of_feature, self._place = of_feature, place
-        self._is_float = [operations[f.name][0] in _FLOATS for f in self._features]
+        self._columns = [(f.name, operations[f.name][0] in _FLOATS) for f in self._features]
         self._partial_types = [view.partial[name].type.text for name in partials]
         self._slot_is_float = [self._partial_types[partial] == "float64" for partial, _ in wanted]
         self._left = self._left_groups(operations)
         self._is_left = {f.name for group in self._left for f in group.features}
+        self._times = struct.Struct(f"<{len(self._windows)}q")
+        self._step_ms = _step_of(view, (*self._windows, *view.starting_first, *view.ending_last))
         self._known: dict[Spans, _Borders] = {}
+        self._read_times: dict[tuple[int, bool], _ReadTime] = {}
 
     def _partial_words(self, layout: RecordLayout, partial: Partial) -> list[int]:
         valid = layout.validity(partial.name)
@@ -303,16 +319,16 @@ class NativeFold:
         """
         view, rows = self._view, stop - start
         horizon_ms = view.horizon(as_of_ms)
-        borders = self._borders(as_of_ms, horizon_ms)
-        read_ms = np.array([window.read_time(as_of_ms) for window in self._windows], np.int64)
+        time = self._read_time(as_of_ms, horizon_ms)
+        borders, known_from_ms, ttl_from_ms = time.borders, time.first_ms, -_INT64
+        if view.ttl_ms is not None:
+            ttl_from_ms = horizon_ms - view.ttl_ms
+            known_from_ms = min(known_from_ms, ttl_from_ms)
+        read_ms = self._times.pack(*[as_of_ms if t is None else t for t in time.reads_ms])
         features, windows = len(self._features), len(self._windows)
         words = np.empty((features + self._slots + 2 + self._decayed + windows, rows), np.int64)
         flat = np.empty((features + self._slots + 1, rows), np.uint8)
-        ttl_from = -_INT64 if view.ttl_ms is None else horizon_ms - view.ttl_ms
-        read = struct.pack(
-            "<7q", horizon_ms, ttl_from, view.known_from(as_of_ms), borders.ranges,
-            Status.PRESENT, Status.EXPIRED, Status.MISSING,
-        )  # fmt: skip
+        read = _READ.pack(horizon_ms, ttl_from_ms, known_from_ms, borders.ranges, *_CODES)
         while True:
             tables = self._tables
             done = self._core.fold(
@@ -345,6 +361,12 @@ class NativeFold:
         """The features by name; ``null`` is where the entity is unknown or expired."""
         words, valid = folded.words, folded.flat.view(np.bool_)
         floats = words.view(np.float64)
+        if not any(folded.flags):
+            # most reads: every value is there, and finished
+            return {
+                name: FeatureColumn(Column(floats[i] if is_float else words[i]), None)
+                for i, (name, is_float) in enumerate(self._columns)
+            }
         out: dict[str, FeatureColumn] = {}
         again: list[_Left] = []
         for i, feature in enumerate(self._features):
@@ -353,7 +375,7 @@ class NativeFold:
                 if feature.name not in self._is_left:
                     again.append(self._group([feature]))
                 continue
-            values: Array = floats[i] if self._is_float[i] else words[i]
+            values: Array = floats[i] if self._columns[i][1] else words[i]
             column = Column(values, valid[i] if flag & _HAS_NULL else None)
             out[feature.name] = FeatureColumn(column, None)
         for group in (*self._left, *again):
@@ -371,7 +393,7 @@ class NativeFold:
         """Let the aggregate finish features from the merged partials."""
         rows, tile_ms, first = len(folded.newest), self._view.tile_ms, len(self._features)
         # axes: windows, rows
-        read_ms = folded.read_ms[group.windows][:, None]
+        read_ms = np.frombuffer(folded.read_ms, np.int64)[group.windows][:, None]
         newest = floor_ms(folded.of_windows[group.windows], tile_ms) + tile_ms
         alike = bool((read_ms == as_of_ms).all())
         reading = Reading(
@@ -395,6 +417,26 @@ class NativeFold:
         weights: Floats = np.exp2(np.arange(count) * self._view.tile_ms / -half_life_ms)
         return weights
 
+    def _read_time(self, as_of_ms: int, horizon_ms: int) -> _ReadTime:
+        """What follows from the time of a read: the same within a step, but for its first ms."""
+        step_ms = self._step_ms
+        key = (as_of_ms // step_ms, as_of_ms % step_ms == 0)
+        known = self._read_times.get(key)
+        if known is None:
+            starts = [window.start(as_of_ms) for window in self._view.starting_first]
+            known = _ReadTime(
+                self._borders(as_of_ms, horizon_ms),
+                min(starts),
+                tuple(
+                    window.read_time(as_of_ms) if window.kind == "hop" else None
+                    for window in self._windows
+                ),
+            )
+            if len(self._read_times) >= _KNOWN:
+                self._read_times = {}  # a new one: another thread may be reading the old
+            self._read_times[key] = known
+        return known
+
     def _borders(self, as_of_ms: int, horizon_ms: int) -> _Borders:
         spans = window_spans(self._view, self._windows, as_of_ms, horizon_ms)
         known = self._known.get(spans)
@@ -411,6 +453,23 @@ class NativeFold:
         return known
 
 
+def _step_of(view: CompiledView, windows: Iterable[Window]) -> int:
+    """A step between whose multiples (exclusive) no window of a read changes its cells, ms.
+
+    All that windows are computed from are multiples of it. A calendar's are not: then 1.
+    """
+    step = view.tile_ms
+    for window in windows:
+        if isinstance(window.length, CalendarUnit):
+            return 1
+        ends = window.end_step_ms if window.end_step_ms > 1 else 0
+        parts = (window.length or 0, window.offset_ms, window.start_step_ms, window.hop_ms, ends)
+        step = math.gcd(step, *parts)
+    return step
+
+
+_READ = struct.Struct("<7q")
+_CODES = (int(Status.PRESENT), int(Status.EXPIRED), int(Status.MISSING))
 _FLOATS = frozenset(range(15)) - {_INT_TOTAL, _INT_VALUE, _AGE}
 
 

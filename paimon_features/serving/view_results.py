@@ -187,9 +187,28 @@ def result_batch(
     as_of_ms: int,
 ) -> ResultBatch:
     """The results of several views as one batch, with computed features."""
+    newest = {view: result.newest for view, result in results.items()}
+    key_types = {
+        name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
+    }
+    if not selection.computed:
+        # most selections: no feature is computed from others
+        own = [(results[ref.view], plans[ref.view], ref.feature) for ref in selection.refs]
+        return ResultBatch(
+            selection,
+            as_of_ms,
+            key_types,
+            [plan.types[name] for _, plan, name in own],
+            [result.values[name] for result, _, name in own],
+            [result.codes[name] for result, _, name in own],
+            [result.newest for result, _, _ in own],
+            newest,
+            epochs,
+            reads,
+            inputs,
+        )
     values = {ref: results[ref.view].values[ref.feature] for ref in selection.refs}
     codes = {ref: results[ref.view].codes[ref.feature] for ref in selection.refs}
-    newest = {view: result.newest for view, result in results.items()}
     rows = len(next(iter(newest.values())))
     computed = selection.columns_of(values, inputs, rows)
     columns: list[Column] = []
@@ -208,9 +227,6 @@ def result_batch(
             statuses.append(selection.worst(output, overflown, codes, rows))
             times.append(_newest_of([newest[ref.view] for ref in output.refs], rows))
             types.append(output.type)
-    key_types = {
-        name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
-    }
     return ResultBatch(
         selection,
         as_of_ms,

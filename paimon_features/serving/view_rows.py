@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -225,11 +225,11 @@ class FreshnessLookup:
 
     def __init__(self, view: CompiledView, part: RowRange, clock_ms: int) -> None:
         self._bucket_of = part.bucket_of
-        self._known = {
-            frozenset((bucket,)): worst_freshness(view, [marker], clock_ms)
+        self._single = {
+            bucket: _own_freshness(marker, is_stale(view, marker.current_ms, clock_ms))
             for bucket, marker in part.markers.items()
         }
-        self._single = {next(iter(of)): freshness for of, freshness in self._known.items()}
+        self._known: dict[frozenset[int], ViewFreshness] = {}
         self._view, self._markers, self._clock_ms = view, part.markers, clock_ms
         self.stale = {bucket for bucket, freshness in self._single.items() if freshness.stale}
 
@@ -238,6 +238,8 @@ class FreshnessLookup:
         if stop - start == 1:
             return self._single[self._bucket_of[start]]
         buckets = frozenset(self._bucket_of[start:stop])
+        if len(buckets) == 1:
+            return self._single[self._bucket_of[start]]
         found = self._known.get(buckets)
         if found is None:
             markers = [self._markers[bucket] for bucket in buckets]
@@ -250,14 +252,33 @@ def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int
     highs = [m.high_ms for m in markers] or [NEVER_MS]
     low_ms, high_ms = min(highs), max(highs)
     current_ms = min((m.current_ms for m in markers), default=0)
-    limit_ms = view.max_staleness_ms
     return ViewFreshness(
         applied_snapshot=min((m.applied_snapshot for m in markers), default=0),
         commit_time_ms=min((m.commit_time_ms for m in markers), default=0),
         event_time_low_ms=None if low_ms == NEVER_MS else low_ms,
         event_time_high_ms=None if high_ms == NEVER_MS else high_ms,
         current_ms=current_ms,
-        stale=bool(markers) and limit_ms is not None and clock_ms - current_ms > limit_ms,
+        stale=bool(markers) and is_stale(view, current_ms, clock_ms),
+    )
+
+
+def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
+    """Whether a bucket that was up to date at ``current_ms`` is too far behind."""
+    limit_ms = view.max_staleness_ms
+    return limit_ms is not None and clock_ms - current_ms > limit_ms
+
+
+@lru_cache(maxsize=4_096)
+def _own_freshness(marker: Marker, stale: bool) -> ViewFreshness:
+    """The freshness of one bucket; markers change about once a second, reads see them often."""
+    high_ms = None if marker.high_ms == NEVER_MS else marker.high_ms
+    return ViewFreshness(
+        applied_snapshot=marker.applied_snapshot,
+        commit_time_ms=marker.commit_time_ms,
+        event_time_low_ms=high_ms,
+        event_time_high_ms=high_ms,
+        current_ms=marker.current_ms,
+        stale=stale,
     )
 
 
