@@ -62,11 +62,16 @@ class Core(Protocol):
     ) -> None:
         """Compute a keyed permutation; sizes, radices and keys may be one word for all."""
 
-    def gather(self, source: Buffer, index: Buffer, size: int, out: Buffer, /) -> None:
-        """Copy rows of ``size`` bytes: ``out[i] = source[index[i]]``."""
-
-    def scatter(self, source: Buffer, index: Buffer, size: int, out: Buffer, /) -> None:
-        """Copy rows of ``size`` bytes: ``out[index[i]] = source[i]``."""
+    def move(
+        self,
+        source: Buffer,
+        rows: Buffer | None,
+        size: int,
+        out: Buffer,
+        places: Buffer | None,
+        /,
+    ) -> None:
+        """Copy rows of ``size`` bytes: ``out[places[i]] = source[rows[i]]``; None: 0, 1, 2, ..."""
 
 
 @dataclass(frozen=True, slots=True)

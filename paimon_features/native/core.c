@@ -947,66 +947,77 @@ done:
     return result;
 }
 
-/* Copies of 4 and 8 bytes as one load and store each. */
+/* A copy of count rows of SIZE bytes; where it is a constant the copy is a load and a store. Rows that
+ * are read in any order are fetched some rows ahead. */
 #define COPY_ROWS(SIZE)                                                                            \
-    for (Py_ssize_t i = 0; i < count; i++)                                                         \
-        memcpy(to + (scatter ? index[i] : i) * (SIZE), from + (scatter ? i : index[i]) * (SIZE),   \
-               (size_t)(SIZE))
+    for (Py_ssize_t i = 0; i < count; i++) {                                                       \
+        if (i + AHEAD < count) {                                                                   \
+            if (rows) __builtin_prefetch(from + rows[i + AHEAD] * (SIZE));                         \
+            if (places) __builtin_prefetch(to + places[i + AHEAD] * (SIZE), 1);                    \
+        }                                                                                          \
+        memcpy(to + (places ? places[i] : i) * (SIZE), from + (rows ? rows[i] : i) * (SIZE),       \
+               (size_t)(SIZE));                                                                    \
+    }
 
-static PyObject *move_rows(PyObject *arguments, int scatter) {
-    Py_buffer view[3];
+enum { AHEAD = 16 };
+
+/* The numbers of a buffer of int64, all of them from 0 to below; or NULL with an error set. */
+static const int64_t *numbers_below(const Py_buffer *view, int64_t below) {
+    const int64_t *number = view->buf;
+    Py_ssize_t count = view->len / 8;
+    if (view->len % 8 || !is_aligned(view)) {
+        wrong("rows: not a sequence of words");
+        return NULL;
+    }
+    int inside = 1;
+    for (Py_ssize_t i = 0; i < count; i++) inside &= (uint64_t)number[i] < (uint64_t)below;
+    if (inside) return number;
+    wrong("rows: a number is out of range");
+    return NULL;
+}
+
+PyDoc_STRVAR(move_doc,
+"move(source, rows, size, out, places)\n--\n\n"
+"out[places[i]] = source[rows[i]] of rows of size bytes. Numbers are int64; None: 0, 1, 2, ...");
+
+static PyObject *move(PyObject *self, PyObject *arguments) {
+    (void)self;
+    Py_buffer view[4];
+    PyObject *numbers[2];
     Py_ssize_t size;
     memset(view, 0, sizeof view);
-    if (!PyArg_ParseTuple(arguments, "y*y*nw*:gather", &view[0], &view[1], &size, &view[2]))
+    if (!PyArg_ParseTuple(arguments, "y*Onw*O:move", &view[0], &numbers[0], &size, &view[1],
+                          &numbers[1]))
         return NULL;
     PyObject *result = NULL;
-    Py_ssize_t count = view[1].len / 8;
-    const Py_buffer *indexed = scatter ? &view[2] : &view[0], *dense = scatter ? &view[0] : &view[2];
-    if (size < 1 || view[1].len % 8 || !is_aligned(&view[1]) || !has_items(dense, count, size) ||
-        indexed->len % size) {
+    for (int i = 0; i < 2; i++)
+        if (numbers[i] != Py_None && PyObject_GetBuffer(numbers[i], &view[2 + i], PyBUF_SIMPLE) < 0)
+            goto done;
+    if (size < 1 || view[0].len % size || view[1].len % size) {
         wrong("rows: lengths that do not fit");
         goto done;
     }
-    const int64_t *index = view[1].buf;
     const char *from = view[0].buf;
-    char *to = view[2].buf;
-    const int64_t rows = indexed->len / size;
-    int inside = 1;
-    PyThreadState *state = PyEval_SaveThread();
-    for (Py_ssize_t i = 0; i < count; i++) inside &= (uint64_t)index[i] < (uint64_t)rows;
-    if (inside) {
-        if (size == 8) COPY_ROWS(8);
-        else if (size == 4) COPY_ROWS(4);
-        else COPY_ROWS(size);
-    }
-    PyEval_RestoreThread(state);
-    if (!inside) {
-        wrong("rows: an index is out of range");
+    char *to = view[1].buf;
+    const Py_ssize_t sources = view[0].len / size, targets = view[1].len / size;
+    const int64_t *rows = NULL, *places = NULL;
+    if (view[2].obj != NULL && (rows = numbers_below(&view[2], sources)) == NULL) goto done;
+    if (view[3].obj != NULL && (places = numbers_below(&view[3], targets)) == NULL) goto done;
+    const Py_ssize_t count = rows ? view[2].len / 8 : sources;
+    if (count != (places ? view[3].len / 8 : targets)) {
+        wrong("rows: lengths that do not fit");
         goto done;
     }
+    PyThreadState *state = PyEval_SaveThread();
+    if (size == 8) COPY_ROWS(8)
+    else if (size == 4) COPY_ROWS(4)
+    else COPY_ROWS(size)
+    PyEval_RestoreThread(state);
     result = Py_None;
     Py_IncRef(result);
 done:
-    for (int i = 0; i < 3; i++) PyBuffer_Release(&view[i]);
+    for (int i = 0; i < 4; i++) PyBuffer_Release(&view[i]);
     return result;
-}
-
-PyDoc_STRVAR(gather_doc,
-"gather(source, index, size, out)\n--\n\n"
-"out[i] = source[index[i]] of rows of size bytes; index of int64, 0 to the number of rows.");
-
-static PyObject *gather(PyObject *self, PyObject *arguments) {
-    (void)self;
-    return move_rows(arguments, 0);
-}
-
-PyDoc_STRVAR(scatter_doc,
-"scatter(source, index, size, out)\n--\n\n"
-"out[index[i]] = source[i] of rows of size bytes; index of int64, 0 to the number of rows.");
-
-static PyObject *scatter(PyObject *self, PyObject *arguments) {
-    (void)self;
-    return move_rows(arguments, 1);
 }
 
 /* ---- the module ---------------------------------------------------------------------------- */
@@ -1016,8 +1027,7 @@ static PyMethodDef methods[] = {
     {"count", count_records, METH_VARARGS, count_doc},
     {"times_json", times_json, METH_O, times_doc},
     {"permute", permute, METH_VARARGS, permute_doc},
-    {"gather", gather, METH_VARARGS, gather_doc},
-    {"scatter", scatter, METH_VARARGS, scatter_doc},
+    {"move", move, METH_VARARGS, move_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -65,10 +65,10 @@ def test_it_compiles_with_and_without_headers_of_python(tmp_path: Path, own_head
     core = load(built)
     assert core.times_json(np.array([0])) == b'["1970-01-01T00:00:00Z"]'
     out = np.zeros(2)
-    core.gather(np.array([1.0, 2.0, 3.0]), np.array([2, 0]), 8, out)
+    core.move(np.array([1.0, 2.0, 3.0]), np.array([2, 0]), 8, out, None)
     assert out.tolist() == [3.0, 1.0]
     with pytest.raises(ValueError, match="out of range"):
-        core.gather(np.array([1.0]), np.array([1, 0]), 8, out)
+        core.move(np.array([1.0]), np.array([1, 0]), 8, out, None)
     with pytest.raises(TypeError):
         core.times_json("text")
     assert core.count([None, b"x"], 1, 8) == (0, 0)
