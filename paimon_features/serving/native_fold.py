@@ -177,7 +177,7 @@ class _Left:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Borders:
+class _PackedBorders:
     """The borders of all windows and of the horizon, as the core takes them."""
 
     keys: bytes
@@ -193,7 +193,7 @@ class _ReadTime:
     each window, None where it is that of the read.
     """
 
-    borders: _Borders
+    borders: _PackedBorders
     first_ms: int
     reads_ms: tuple[int | None, ...]
 
@@ -274,7 +274,7 @@ class NativeFold:
         self._is_left = {f.name for group in self._left for f in group.features}
         self._times = struct.Struct(f"<{len(self._windows)}q")
         self._step_ms = _step_of(view, (*self._windows, *view.starting_first, *view.ending_last))
-        self._known: dict[Spans, _Borders] = {}
+        self._known: dict[Spans, _PackedBorders] = {}
         self._read_times: dict[tuple[int, bool], _ReadTime] = {}
 
     def _partial_words(self, layout: RecordLayout, partial: Partial) -> list[int]:
@@ -437,14 +437,14 @@ class NativeFold:
             self._read_times[key] = known
         return known
 
-    def _borders(self, as_of_ms: int, horizon_ms: int) -> _Borders:
+    def _borders(self, as_of_ms: int, horizon_ms: int) -> _PackedBorders:
         spans = window_spans(self._view, self._windows, as_of_ms, horizon_ms)
         known = self._known.get(spans)
         if known is None:
             top = len(self._view.levels_ms) - 1
             levels = [*(self._levels[window] for window in self._windows), top]
             borders: Borders = borders_of(self._view, levels, spans)
-            known = _Borders(
+            known = _PackedBorders(
                 borders.keys.tobytes(), borders.bounds.tobytes(), borders.bounds.shape[1]
             )
             if len(self._known) >= _KNOWN:
