@@ -57,13 +57,20 @@ if ! fits .venv/bin/python; then
 fi
 
 # the stamp names what it was made from; the path too, as a virtual environment cannot be moved
-wanted="$(pwd) $(cat "$lock" locks/bootstrap.txt pyproject.toml | cksum)"
+core=paimon_features/native
+wanted="$(pwd) $(cat "$lock" locks/bootstrap.txt locks/compiler.txt pyproject.toml hatch_build.py \
+    $core/core.c $core/stable_abi.h | cksum)"
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
     say "installing $lock into .venv"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes \
         -r locks/bootstrap.txt
     uv() { .venv/bin/python -m uv pip "$@" --quiet --python .venv/bin/python; }
     uv install --require-hashes -r "$lock"
+    # the editable install compiles the native core
+    if ! .venv/bin/python hatch_build.py; then
+        say "no C compiler here: installing one into .venv"
+        uv install --require-hashes -r locks/compiler.txt
+    fi
     uv install --no-deps --no-build-isolation --editable .
     echo "$wanted" >"$stamp"
 fi

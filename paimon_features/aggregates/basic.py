@@ -275,7 +275,7 @@ class _Extreme(Numeric):
     def finish(self, scope: Scope, merged: Sequence[Column], reading: Reading) -> Finished:
         (column,) = merged
         kind = self.output_type(scope)
-        if not self._is_number(self._ordered_type(scope)):
+        if not self.is_numeric_in(scope):
             return Finished(self._decoded(column, kind))
         if kind is Int64:
             return Finished(column)
@@ -293,6 +293,10 @@ class _Extreme(Numeric):
         out, present = Column.nulls(len(column), kind), column.mask
         out.values[present] = decode_items(column.values[present].tolist(), kind)
         return Column(out.values, present)
+
+    def is_numeric_in(self, scope: Scope) -> bool:
+        """Return whether the partial is a number: an integer, a float, or units of a decimal."""
+        return self._is_number(self._ordered_type(scope))
 
     def _is_number(self, kind: DataType) -> bool:
         """Whether the partial is a number: an integer, a float, or units of a decimal."""

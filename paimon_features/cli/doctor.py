@@ -20,6 +20,7 @@ from paimon_features.setup.doctor import (
     check_folder,
     check_jars,
     check_java,
+    check_native,
     check_online_store,
     check_python,
     check_redis_server,
@@ -65,6 +66,7 @@ def doctor(folder: Path, as_json: bool) -> None:
 
 def _machine() -> Iterator[Check]:
     yield check_python()
+    yield check_native()
     yield from map(check_extra, EXTRAS)
     # a serving or training host runs no jobs, and so needs no Java
     runs_jobs = has_extra("flink")

@@ -204,6 +204,16 @@ class RecordLayout:
             return Column(texts, valid)
         return Column(values, valid)
 
+    def validity(self, name: str) -> tuple[int, int] | None:
+        """Where a cell says whether a partial has a value: a byte of ``valid``, and a mask for it.
+
+        None for a partial that always has one.
+        """
+        if name not in self._bit:
+            return None
+        byte, bit = self._bit[name]
+        return byte, 1 << bit
+
     def concat(self, parts: Sequence[Cells]) -> Cells:
         """Concatenate cells."""
         rows = np.concatenate([_plain(part.rows) for part in parts]).view(self.cell)

@@ -20,6 +20,7 @@ from paimon_features.errors import (
     StoreNotReadyError,
     UnknownNameError,
 )
+from paimon_features.native import log_once
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.entities import EntityKeys
 from paimon_features.serving.query import FeatureQuery
@@ -66,6 +67,7 @@ class FeatureFetcher:
         clock: Clock = now_ms,
     ) -> None:
         self.project, self.store, self.clock = project, store, clock
+        log_once()
         self.records_read = self.cells_read = 0
         """Records found in the store so far, and the cells in them. Approximate if several threads
         read."""
@@ -246,8 +248,9 @@ class FeatureFetcher:
         results.update(failed)
         for of, part in parts:
             of.fill(part)
-            self.records_read += of.records_read
-            self.cells_read += of.cells_read
+            records, cells = of.count()
+            self.records_read += records
+            self.cells_read += cells
         clock_ms = self.clock()
         for group in groups:
             group.compute(clock_ms, results)

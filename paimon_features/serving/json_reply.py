@@ -19,6 +19,8 @@ from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.array_types import Ints
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
+from paimon_features.native import CORE
+from paimon_features.schema import DataType
 from paimon_features.serving.plain_values import plain_column, plain_values
 from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFreshness
 from paimon_features.statuses import FEAST_STATUS, STATUS_NAMES, Status
@@ -90,11 +92,7 @@ class _JsonColumns:
     def __init__(self, batch: ResultBatch) -> None:
         # not the batch itself, which refers to this: a cycle would keep all that was read until the
         # next garbage collection
-        self._key_types, self._types = batch.key_types, batch.types
-        self._plain = [
-            plain_column(kind, column, binary=False)
-            for kind, column in zip(batch.types, batch.columns, strict=True)
-        ]
+        self._key_types, self._types, self._columns = batch.key_types, batch.types, batch.columns
         groups: dict[tuple[int, int], int] = {}
         self._group_of: list[int] = []
         """Which ending each output has."""
@@ -104,6 +102,14 @@ class _JsonColumns:
             if number == len(self._endings):
                 self._endings.append(_Endings(codes, times))
             self._group_of.append(number)
+
+    @cached_property
+    def _plain(self) -> list[Sequence[Any]]:
+        """The plain values of each column."""
+        return [
+            plain_column(kind, column, binary=False)
+            for kind, column in zip(self._types, self._columns, strict=True)
+        ]
 
     def one_row(self, response: OnlineResponse) -> list[bytes]:
         """The results of a response of one row."""
@@ -128,8 +134,7 @@ class _JsonColumns:
         """The results of a response."""
         part = slice(response.start, response.stop)
         count = len(response)
-        statuses, times = _encode(["PRESENT"] * count), b",".join([_NEVER] * count)
-        ending = b',"statuses":%b,"event_timestamps":[%b]' % (statuses, times)
+        ending = b',"statuses":%b,"event_timestamps":%b' % (_all_present(count), _no_times(count))
         results = [_encode(_plain_keys(response, name)) + ending for name in self._key_types]
         endings = [of.of_rows(part) for of in self._endings]
         results += [
@@ -141,11 +146,24 @@ class _JsonColumns:
     @cached_property
     def _values_of_row(self) -> list[tuple[bytes, ...]]:
         """The values of each row, one text per output."""
+        if len(self._columns[0]) == 1 and all(map(_is_number, self._types)):
+            # a row of numbers and nulls is encoded at once: they contain no comma
+            row = [
+                None if column.valid is not None and not column.valid[0] else column.values.item()
+                for column in self._columns
+            ]
+            return [tuple(_encode(row)[1:-1].split(b","))]
         columns = [
-            _apart(kind.is_numeric and not kind.is_decimal, values)
+            _apart(_is_number(kind), values)
             for kind, values in zip(self._types, self._plain, strict=True)
         ]
         return list(zip(*columns, strict=True))
+
+
+@functools.cache
+def _is_number(kind: DataType) -> bool:
+    """Whether values are JSON numbers."""
+    return kind.is_numeric and not kind.is_decimal
 
 
 def _apart(numbers: bool, values: Sequence[Any]) -> list[bytes]:
@@ -164,10 +182,13 @@ class _Endings:
     def of_rows(self, part: slice) -> bytes:
         """Of a response of some rows."""
         codes = self._codes[part]
-        names = _encode(_FEAST_NAMES[codes].tolist())
         detailed = b""
-        if _SAYS_MORE[codes].any():
-            detailed = b',"detailed_statuses":' + _encode(_OWN_NAMES[codes].tolist())
+        if not codes.any():
+            names = _all_present(len(codes))
+        else:
+            names = _encode(_FEAST_NAMES[codes].tolist())
+            if _SAYS_MORE[codes].any():
+                detailed = b',"detailed_statuses":' + _encode(_OWN_NAMES[codes].tolist())
         times = times_json(self._times[part])
         return b',"statuses":%b,"event_timestamps":%b%b' % (names, times, detailed)
 
@@ -178,6 +199,18 @@ class _Endings:
         return [
             _ENDINGS[code] % time for code, time in zip(self._codes.tolist(), times, strict=True)
         ]
+
+
+@functools.lru_cache(maxsize=64)
+def _all_present(count: int) -> bytes:
+    """The statuses of so many values that are PRESENT, as most are."""
+    return _encode(["PRESENT"] * count)
+
+
+@functools.lru_cache(maxsize=64)
+def _no_times(count: int) -> bytes:
+    """The event times of so many entity keys."""
+    return b"[%b]" % b",".join([_NEVER] * count)
 
 
 def _ending_of(status: Status) -> bytes:
@@ -195,6 +228,11 @@ def times_json(times_ms: Ints) -> bytes:
     >>> times_json(np.array([1_700_000_000_000, NEVER_MS, -1]))
     b'["2023-11-14T22:13:20Z","1970-01-01T00:00:00Z","1969-12-31T23:59:59.999Z"]'
     """
+    if CORE is not None and times_ms.flags.c_contiguous:
+        try:
+            return CORE.times_json(times_ms)
+        except ValueError:
+            pass  # not within the years 1 to 9999: the error is that of datetime
     if not len(times_ms):
         return b"[]"
     moments = np.where(times_ms == NEVER_MS, 0, times_ms).astype("datetime64[ms]").tolist()

@@ -16,7 +16,6 @@ from paimon_features.serving.response import OnlineResponse, ViewProvenance
 from paimon_features.serving.view_results import ViewPlan, check_time, result_batch
 from paimon_features.serving.view_rows import FreshnessLookup, ViewRows
 from paimon_features.serving.view_states import ObservedState, ViewVariant
-from paimon_features.serving.window_features import WindowFeatures
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 Results = dict[int, OnlineResponse | PaimonFeaturesError]
@@ -36,7 +35,7 @@ class ViewPlanSet:
             found = [variant.view.feature(feature) for feature in features]
             known = [feature for feature in found if feature is not None]
             if len(known) == len(found):
-                plan = ViewPlan(variant, WindowFeatures(variant.view, known))
+                plan = ViewPlan(variant, known)
                 self._plans.setdefault(variant.view.online_fingerprint, plan)
         self.first = next((plan.variant for plan in self._plans.values()), variants[0])
         self.has_one_key = len({variant.kind for variant in variants}) == 1
@@ -202,16 +201,17 @@ class QueryGroup:
             rows, start = self.placed[name]
             part = rows.part(start + first, start + stop)
             view = plan.variant.view
-            check_time(view, part, self.as_of_ms, clock_ms)
             fresh[name] = freshness = FreshnessLookup(view, part, clock_ms)
-            own[name] = result = plan.compute(part, self.as_of_ms, freshness.stale)
+            folded = plan.fold(part, self.as_of_ms, freshness.stale)
+            check_time(view, part, folded, self.as_of_ms, clock_ms)
+            own[name] = result = plan.compute(part, folded, self.as_of_ms, freshness.stale)
             reads[name] = ViewProvenance(
                 view,
                 rows.epoch.name,
                 rows.epoch.content,
                 part.bucket_of,
                 part.markers,
-                part.spread(part.records.headers["snapshot"]),
+                result.snapshots,
                 result.values,
                 result.codes,
             )

@@ -8,54 +8,126 @@ from dataclasses import dataclass
 import numpy as np
 
 from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.array_types import Ints
+from paimon_features.array_types import Bools, Ints
 from paimon_features.columns import Column
-from paimon_features.definitions import CompiledView, FeatureRef, Selection
+from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
 from paimon_features.errors import OnlineStoreError, RequestError
+from paimon_features.native import CORE
 from paimon_features.online.expiry import may_miss_records
 from paimon_features.schema import DataType
+from paimon_features.serving.native_fold import Folded, NativeFold, split_features
 from paimon_features.serving.response import ResultBatch, ViewProvenance
 from paimon_features.serving.view_rows import RowRange
 from paimon_features.serving.view_states import ViewVariant
-from paimon_features.serving.window_features import WindowCells, WindowFeatures, newest_before
+from paimon_features.serving.window_features import (
+    FeatureColumn,
+    WindowCells,
+    WindowFeatures,
+    newest_before,
+)
 from paimon_features.statuses import Status
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class ViewPlan:
-    """The features of a selection for one view in one definition."""
+    """The features of a selection for one view in one definition.
 
-    variant: ViewVariant
-    features: WindowFeatures
+    Where the native core is built it computes what it can, and NumPy the rest.
+    """
 
-    def compute(self, part: RowRange, as_of_ms: int, stale: set[int]) -> ViewResult:
-        """Compute the features of these rows; ``stale`` are the buckets that are too far behind."""
-        view, layout, records = self.variant.view, self.variant.layout, part.records
-        newest = part.spread(newest_before(view, layout, records, view.horizon(as_of_ms)))
+    def __init__(self, variant: ViewVariant, features: Sequence[CompiledFeature]) -> None:
+        self.variant = variant
+        self.types = {feature.name: feature.type for feature in features}
+        own, rest = split_features(variant.view, features)
+        self._native = None if CORE is None or not own else NativeFold(CORE, variant.layout, own)
+        self._rest = WindowFeatures(variant.view, rest) if rest else None
+        self._all = WindowFeatures(variant.view, features)
+
+    @property
+    def is_native(self) -> bool:
+        """Whether the native core computes something of it."""
+        return self._native is not None
+
+    def fold(self, part: RowRange, as_of_ms: int, stale: set[int]) -> Folded | None:
+        """What the core computes of these rows; None where NumPy has to do everything.
+
+        ``stale`` are the buckets that are too far behind.
+        """
+        if self._native is None:
+            return None
+        codes = None
+        if stale:
+            codes = bytes(
+                Status.STALE if bucket in stale else Status.PRESENT for bucket in part.bucket_of
+            )
+        return self._native.fold(part.found, part.start, part.stop, as_of_ms, codes)
+
+    def compute(
+        self, part: RowRange, folded: Folded | None, as_of_ms: int, stale: set[int]
+    ) -> ViewResult:
+        """Compute the features of these rows from what ``fold`` returned.
+
+        Raises
+        ------
+        OnlineStoreError
+            If a record is corrupt.
+        """
+        if folded is None or self._native is None:
+            return self._by_numpy(part, as_of_ms, stale)
+        codes, newest = folded.codes, folded.newest
+        null = _no_value(codes)
+        found = self._native.values(folded, as_of_ms, null)
+        if self._rest is not None:
+            decoded = part.decoded
+            cells = WindowCells(self.variant.layout, decoded.records.cells, decoded.offsets)
+            found |= self._rest.values(cells, as_of_ms, null)
+        # in the order of the request
+        ordered = {name: found[name] for name in self.types}
+        return ViewResult.of(ordered, codes, newest, folded.snapshots)
+
+    def _by_numpy(self, part: RowRange, as_of_ms: int, stale: set[int]) -> ViewResult:
+        view, layout, decoded = self.variant.view, self.variant.layout, part.decoded
+        records = decoded.records
+        newest = decoded.spread(newest_before(view, layout, records, view.horizon(as_of_ms)))
         codes = _codes(view, part, newest, as_of_ms, stale)
-        null = (codes == Status.MISSING) | (codes == Status.EXPIRED) if codes.any() else None
-        cells = WindowCells(layout, records.cells, part.offsets)
-        values: dict[str, Column] = {}
-        own_codes: dict[str, Codes] = {}
-        for name, (column, ill) in self.features.values(cells, as_of_ms, null).items():
-            values[name] = column
-            own_codes[name] = codes
-            if ill is not None and ill.any():
-                own_codes[name] = np.where(ill, Status.ILL_CONDITIONED, codes).astype(np.int8)
-        return ViewResult(values, own_codes, newest)
+        cells = WindowCells(layout, records.cells, decoded.offsets)
+        found = self._all.values(cells, as_of_ms, _no_value(codes))
+        return ViewResult.of(found, codes, newest, decoded.spread(records.headers["snapshot"]))
+
+
+def _no_value(codes: Codes) -> Bools | None:
+    """Where an entity is unknown or expired; None where none is."""
+    return (codes == Status.MISSING) | (codes == Status.EXPIRED) if codes.any() else None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ViewResult:
-    """Features of one view by name, and the newest event time of each row (NEVER_MS: none)."""
+    """Features of one view by name, and of each row the newest event time and the snapshot in its
+    record (NEVER_MS: none)."""
 
     values: Mapping[str, Column]
     codes: Mapping[str, Codes]
     newest: Ints
+    snapshots: Ints
+
+    @classmethod
+    def of(
+        cls, found: Mapping[str, FeatureColumn], codes: Codes, newest: Ints, snapshots: Ints
+    ) -> ViewResult:
+        """A result of these features; ``codes`` are those of the entities."""
+        values: dict[str, Column] = {}
+        own_codes: dict[str, Codes] = {}
+        for name, (column, ill) in found.items():
+            values[name] = column
+            own_codes[name] = codes
+            if ill is not None and ill.any():
+                own_codes[name] = np.where(ill, Status.ILL_CONDITIONED, codes).astype(np.int8)
+        return cls(values, own_codes, newest, snapshots)
 
 
-def check_time(view: CompiledView, part: RowRange, as_of_ms: int, clock_ms: int) -> None:
+def check_time(
+    view: CompiledView, part: RowRange, folded: Folded | None, as_of_ms: int, clock_ms: int
+) -> None:
     """Check that no cell has been pruned that a read at this time needs.
 
     Raises
@@ -63,9 +135,10 @@ def check_time(view: CompiledView, part: RowRange, as_of_ms: int, clock_ms: int)
     RequestError
         For a time for which some may have been.
     OnlineStoreError
-        If a read at the present time was one, too.
+        If a read at the present time was one, too, or if a record is corrupt.
     """
-    high_ms = part.high_ms
+    bucket_high_ms = part.decoded.bucket_high_ms if folded is None else folded.bucket_high_ms
+    high_ms = part.high_ms(bucket_high_ms)
     if as_of_ms < high_ms - view.margin_ms:
         if clock_ms < high_ms - view.margin_ms:
             raise OnlineStoreError(
@@ -114,9 +187,28 @@ def result_batch(
     as_of_ms: int,
 ) -> ResultBatch:
     """The results of several views as one batch, with computed features."""
+    newest = {view: result.newest for view, result in results.items()}
+    key_types = {
+        name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
+    }
+    if not selection.computed:
+        # most selections: no feature is computed from others
+        own = [(results[ref.view], plans[ref.view], ref.feature) for ref in selection.refs]
+        return ResultBatch(
+            selection,
+            as_of_ms,
+            key_types,
+            [plan.types[name] for _, plan, name in own],
+            [result.values[name] for result, _, name in own],
+            [result.codes[name] for result, _, name in own],
+            [result.newest for result, _, _ in own],
+            newest,
+            epochs,
+            reads,
+            inputs,
+        )
     values = {ref: results[ref.view].values[ref.feature] for ref in selection.refs}
     codes = {ref: results[ref.view].codes[ref.feature] for ref in selection.refs}
-    newest = {view: result.newest for view, result in results.items()}
     rows = len(next(iter(newest.values())))
     computed = selection.columns_of(values, inputs, rows)
     columns: list[Column] = []
@@ -128,16 +220,13 @@ def result_batch(
             columns.append(values[output])
             statuses.append(codes[output])
             times.append(newest[output.view])
-            types.append(plans[output.view].features.types[output.feature])
+            types.append(plans[output.view].types[output.feature])
         else:
             column, overflown = computed[output]
             columns.append(column)
             statuses.append(selection.worst(output, overflown, codes, rows))
             times.append(_newest_of([newest[ref.view] for ref in output.refs], rows))
             types.append(output.type)
-    key_types = {
-        name: kind for plan in plans.values() for name, kind in plan.variant.view.keys.items()
-    }
     return ResultBatch(
         selection,
         as_of_ms,

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
 import numpy as np
-import numpy.typing as npt
 
 from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.array_types import Ints
+from paimon_features.array_types import Bools, Ints
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, StoreNotReadyError
+from paimon_features.native import CORE
 from paimon_features.online.codec import Cells, Records
 from paimon_features.online.markers import Marker
 from paimon_features.serving.entities import EntityKeys
@@ -27,7 +29,7 @@ class ViewRows:
     """The rows of one view, those of all queries in sequence.
 
     It first names the ``keys`` to read, and then takes their values (``fill``). For rows with a
-    corrupt record or a lost marker, ``part`` raises.
+    lost marker ``part`` raises, for those with a corrupt record the decoding.
     """
 
     def __init__(self, name: str, epoch: Epoch, entities: Sequence[EntityKeys]) -> None:
@@ -56,18 +58,16 @@ class ViewRows:
         self._lost: dict[int, PaimonFeaturesError] = {}
         for bucket, key, raw in zip(self._buckets, self._marker_keys, found[:split], strict=True):
             self._take_marker(bucket, key, raw)
-        self._corrupt: list[tuple[int, PaimonFeaturesError]] = []
-        self._decode(list(found[split:]))
+        self.found = list(found[split:])
+        """The bytes of each row's record."""
 
-    @property
-    def records_read(self) -> int:
-        """The number of rows with a record."""
-        return len(self._records.headers)
-
-    @property
-    def cells_read(self) -> int:
-        """The number of cells of these records."""
-        return len(self._records.cells)
+    def count(self) -> tuple[int, int]:
+        """The number of rows with a record that can be read, and of the cells of these records."""
+        layout = self.epoch.layout
+        if CORE is not None and "_decoded" not in self.__dict__:
+            return CORE.count(self.found, layout.id, layout.cell.itemsize)
+        records = self._decoded.records
+        return len(records.headers), len(records.cells)
 
     def part(self, start: int, stop: int) -> RowRange:
         """The rows from ``start`` to ``stop`` (exclusive).
@@ -75,31 +75,40 @@ class ViewRows:
         Raises
         ------
         OnlineStoreError
-            If the store has lost or corrupted something of one of them.
+            If the store has lost or corrupted something of one of them. What is corrupt may be
+            found only when the records are needed.
         """
         buckets = self._bucket_of[start:stop]
-        for row, error in self._corrupt:
-            if start <= row < stop:
-                raise error
         if self._lost:
             for bucket in buckets:
                 if bucket in self._lost:
+                    self.decoded(start, stop)
                     raise self._lost[bucket]
+        return RowRange(self, start, stop, buckets, self._markers)
+
+    def decoded(self, start: int, stop: int) -> DecodedRows:
+        """The rows from ``start`` to ``stop`` (exclusive), decoded.
+
+        Raises
+        ------
+        OnlineStoreError
+            If one of them is corrupt.
+        """
+        every = self._decoded
+        for row, error in every.corrupt:
+            if start <= row < stop:
+                raise error
         # axes: rows (all, those of this part), records, cells
-        first, last = int(self._record_at[start]), int(self._record_at[stop])
-        cells = self._records.cells
-        begin, end = int(self._cell_at[start]), int(self._cell_at[stop])
+        first, last = int(every.record_at[start]), int(every.record_at[stop])
+        cells = every.records.cells
+        begin, end = int(every.cell_at[start]), int(every.cell_at[stop])
         records = Records(
-            self._records.headers[first:last],
+            every.records.headers[first:last],
             Cells(cells.rows[begin:end], cells.text),
-            self._records.offsets[first : last + 1] - begin,
+            every.records.offsets[first : last + 1] - begin,
         )
-        return RowRange(
-            records,
-            self._there[start:stop],
-            self._cell_at[start : stop + 1] - begin,
-            buckets,
-            self._markers,
+        return DecodedRows(
+            records, every.there[start:stop], every.cell_at[start : stop + 1] - begin
         )
 
     def _take_marker(self, bucket: int, key: bytes, raw: bytes | None) -> None:
@@ -115,43 +124,77 @@ class ViewRows:
         except OnlineStoreError as error:
             self._lost[bucket] = error
 
-    def _decode(self, found: list[bytes | None]) -> None:
-        decode = self.epoch.layout.decode
+    @cached_property
+    def _decoded(self) -> _AllRows:
+        decode, found = self.epoch.layout.decode, list(self.found)
+        corrupt: list[tuple[int, PaimonFeaturesError]] = []
         try:
-            self._records = decode([raw for raw in found if raw is not None])
+            records = decode([raw for raw in found if raw is not None])
         except OnlineStoreError:
             for row, raw in enumerate(found):
                 try:
                     decode([] if raw is None else [raw])
                 except OnlineStoreError as error:
-                    self._corrupt.append((row, error))
+                    corrupt.append((row, error))
                     found[row] = None
-            self._records = decode([raw for raw in found if raw is not None])
-        self._there: npt.NDArray[np.bool_] = np.array([raw is not None for raw in found], np.bool_)
+            records = decode([raw for raw in found if raw is not None])
+        there = np.array([raw is not None for raw in found], np.bool_)
         # for each row the index of its record, if it has one, and of its first cell
-        self._record_at = np.zeros(len(found) + 1, np.int64)
-        np.cumsum(self._there, out=self._record_at[1:])
-        self._cell_at: Ints = self._records.offsets[self._record_at]
+        record_at = np.zeros(len(found) + 1, np.int64)
+        np.cumsum(there, out=record_at[1:])
+        return _AllRows(records, there, record_at, records.offsets[record_at], corrupt)
 
 
-class RowRange:
-    """Some of the rows, with their records and markers.
+@dataclass(frozen=True, slots=True, eq=False)
+class _AllRows:
+    """The decoded rows of a read, and the errors of those that are corrupt."""
+
+    records: Records
+    there: Bools
+    record_at: Ints
+    cell_at: Ints
+    corrupt: list[tuple[int, PaimonFeaturesError]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DecodedRows:
+    """Decoded records of some rows.
 
     ``offsets`` are those of the cells of each row, ``there`` is true for rows with a record;
     ``records`` has only those.
     """
 
+    records: Records
+    there: Bools
+    offsets: Ints
+
+    @property
+    def bucket_high_ms(self) -> int:
+        """The greatest ``bucket_high`` of the records; NEVER_MS without one."""
+        headers = self.records.headers
+        return int(headers["bucket_high"].max()) if len(headers) else NEVER_MS
+
+    def spread(self, of_records: Ints) -> Ints:
+        """Values of records as values of rows; NEVER_MS for rows without a record."""
+        if self.there.all():
+            return of_records
+        out = np.full(len(self.there), NEVER_MS, np.int64)
+        out[self.there] = of_records
+        return out
+
+
+class RowRange:
+    """Some of the rows, with their records and markers; the records are decoded when needed."""
+
     def __init__(
         self,
-        records: Records,
-        there: npt.NDArray[np.bool_],
-        offsets: Ints,
+        rows: ViewRows,
+        start: int,
+        stop: int,
         bucket_of: Sequence[int],
         markers: dict[int, Marker],
     ) -> None:
-        self.records = records
-        self.there = there
-        self.offsets = offsets
+        self._rows, self.start, self.stop = rows, start, stop
         self.bucket_of = bucket_of
         self.markers = {bucket: markers[bucket] for bucket in set(bucket_of)}
 
@@ -159,21 +202,22 @@ class RowRange:
         return len(self.bucket_of)
 
     @property
-    def high_ms(self) -> int:
-        """The newest event time by which something of these rows may have been pruned."""
-        # a record can be ahead of its bucket's marker, and pruned by that
-        highs = [marker.high_ms for marker in self.markers.values()]
-        if len(self.records.headers):
-            highs.append(int(self.records.headers["bucket_high"].max()))
-        return max(highs, default=NEVER_MS)
+    def found(self) -> list[bytes | None]:
+        """The bytes of the records of all rows; those of this part are ``start`` to ``stop``."""
+        return self._rows.found
 
-    def spread(self, of_records: Ints) -> Ints:
-        """Values of records as values of rows; NEVER_MS for rows without a record."""
-        if self.there.all():
-            return of_records
-        out = np.full(len(self), NEVER_MS, np.int64)
-        out[self.there] = of_records
-        return out
+    @cached_property
+    def decoded(self) -> DecodedRows:
+        """The decoded records; OnlineStoreError if one is corrupt."""
+        return self._rows.decoded(self.start, self.stop)
+
+    def high_ms(self, bucket_high_ms: int) -> int:
+        """The newest event time by which something of these rows may have been pruned.
+
+        ``bucket_high_ms`` is the greatest of the records'.
+        """
+        # a record can be ahead of its bucket's marker, and pruned by that
+        return max([marker.high_ms for marker in self.markers.values()] + [bucket_high_ms])
 
 
 class FreshnessLookup:
@@ -181,11 +225,11 @@ class FreshnessLookup:
 
     def __init__(self, view: CompiledView, part: RowRange, clock_ms: int) -> None:
         self._bucket_of = part.bucket_of
-        self._known = {
-            frozenset((bucket,)): worst_freshness(view, [marker], clock_ms)
+        self._single = {
+            bucket: _own_freshness(marker, is_stale(view, marker.current_ms, clock_ms))
             for bucket, marker in part.markers.items()
         }
-        self._single = {next(iter(of)): freshness for of, freshness in self._known.items()}
+        self._known: dict[frozenset[int], ViewFreshness] = {}
         self._view, self._markers, self._clock_ms = view, part.markers, clock_ms
         self.stale = {bucket for bucket, freshness in self._single.items() if freshness.stale}
 
@@ -194,6 +238,8 @@ class FreshnessLookup:
         if stop - start == 1:
             return self._single[self._bucket_of[start]]
         buckets = frozenset(self._bucket_of[start:stop])
+        if len(buckets) == 1:
+            return self._single[self._bucket_of[start]]
         found = self._known.get(buckets)
         if found is None:
             markers = [self._markers[bucket] for bucket in buckets]
@@ -206,14 +252,33 @@ def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int
     highs = [m.high_ms for m in markers] or [NEVER_MS]
     low_ms, high_ms = min(highs), max(highs)
     current_ms = min((m.current_ms for m in markers), default=0)
-    limit_ms = view.max_staleness_ms
     return ViewFreshness(
         applied_snapshot=min((m.applied_snapshot for m in markers), default=0),
         commit_time_ms=min((m.commit_time_ms for m in markers), default=0),
         event_time_low_ms=None if low_ms == NEVER_MS else low_ms,
         event_time_high_ms=None if high_ms == NEVER_MS else high_ms,
         current_ms=current_ms,
-        stale=bool(markers) and limit_ms is not None and clock_ms - current_ms > limit_ms,
+        stale=bool(markers) and is_stale(view, current_ms, clock_ms),
+    )
+
+
+def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
+    """Whether a bucket that was up to date at ``current_ms`` is too far behind."""
+    limit_ms = view.max_staleness_ms
+    return limit_ms is not None and clock_ms - current_ms > limit_ms
+
+
+@lru_cache(maxsize=4_096)
+def _own_freshness(marker: Marker, stale: bool) -> ViewFreshness:
+    """The freshness of one bucket; markers change about once a second, reads see them often."""
+    high_ms = None if marker.high_ms == NEVER_MS else marker.high_ms
+    return ViewFreshness(
+        applied_snapshot=marker.applied_snapshot,
+        commit_time_ms=marker.commit_time_ms,
+        event_time_low_ms=high_ms,
+        event_time_high_ms=high_ms,
+        current_ms=marker.current_ms,
+        stale=stale,
     )
 
 

@@ -35,6 +35,8 @@ from paimon_features.windows import Window, floor_ms
 
 _KNOWN = 64
 """For how many read times the borders of windows are cached: most reads are as of now."""
+Spans = tuple[tuple[int | None, int], ...]
+"""Start (None: the beginning) and end of each window."""
 KeyRange = tuple[int, int]
 """Cell keys, from (inclusive) and to (exclusive)."""
 
@@ -223,7 +225,7 @@ class WindowFeatures:
         for name in partials.keys() - {*self._sums, *self._reduced, *self._decayed}:
             self._folds.setdefault(tuple(self._windows_of[name]), []).append(name)
         self._finishes = [self._finish(found, place) for found in alike.values()]
-        self._known: dict[tuple[tuple[int | None, int], ...], Borders] = {}
+        self._known: dict[Spans, Borders] = {}
 
     def _finish(self, features: Sequence[CompiledFeature], place: Mapping[Window, int]) -> _Finish:
         windows = [place[feature.window] for feature in features]
@@ -273,32 +275,52 @@ class WindowFeatures:
             )
             columns = [_of_windows(merged[name], of, rows) for name, of in group.folded.items()]
             done = group.aggregate.finish(self._view.scope, columns, reading)
-            _apart(group.features, done, null, out)
+            finished_apart(group.features, done, null, out)
         return out
 
     def _borders(self, as_of_ms: int) -> Borders:
         """The borders of all windows; they stay the same for as long as ``as_of_ms`` is in a
         tile."""
-        tile_ms = self._view.tile_ms
-        spans = tuple(
-            (
-                None if window.length is None else window.start(as_of_ms),
-                _first_in_tile(window.end(as_of_ms), tile_ms),
-            )
-            for window in self.windows
-        )
+        spans = window_spans(self._view, self.windows, as_of_ms)
         known = self._known.get(spans)
         if known is None:
-            known = Borders.of(
-                [
-                    cells_before(self._view, self._levels[window], start, end)
-                    for window, (start, end) in zip(self.windows, spans, strict=True)
-                ]
-            )
+            levels = [self._levels[window] for window in self.windows]
+            known = borders_of(self._view, levels, spans)
             if len(self._known) >= _KNOWN:
                 self._known = {}  # a new one: another thread may be reading the old
             self._known[spans] = known
         return known
+
+
+def window_spans(
+    view: CompiledView, windows: Sequence[Window], as_of_ms: int, horizon_ms: int | None = None
+) -> Spans:
+    """The start and end of each window; with ``horizon_ms`` one more, from the beginning to there.
+
+    A start is None for a lifetime, an end the first in its tile with the same cells: spans stay the
+    same for as long as ``as_of_ms`` is in a tile.
+    """
+    tile_ms = view.tile_ms
+    spans: list[tuple[int | None, int]] = [
+        (
+            None if window.length is None else window.start(as_of_ms),
+            _first_in_tile(window.end(as_of_ms), tile_ms),
+        )
+        for window in windows
+    ]
+    if horizon_ms is not None:
+        spans.append((None, _first_in_tile(horizon_ms, tile_ms)))
+    return tuple(spans)
+
+
+def borders_of(view: CompiledView, levels: Sequence[int], spans: Spans) -> Borders:
+    """The borders of windows of these levels and spans."""
+    return Borders.of(
+        [
+            cells_before(view, level, start, end)
+            for level, (start, end) in zip(levels, spans, strict=True)
+        ]
+    )
 
 
 def _first_in_tile(end_ms: int, tile_ms: int) -> int:
@@ -317,13 +339,13 @@ def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:
     return Column(values, None if valid is None else valid.reshape(-1, rows)[places].ravel())
 
 
-def _apart(
+def finished_apart(
     features: Sequence[CompiledFeature],
     done: Finished,
     null: Bools | None,
     out: dict[str, FeatureColumn],
 ) -> None:
-    """What was finished together, feature by feature."""
+    """Put what was finished together into ``out``, feature by feature; nothing where ``null``."""
     values, valid, ill = done.column.values, done.column.valid, done.ill_conditioned
     if null is not None:
         known = np.tile(~null, len(features))

@@ -17,6 +17,7 @@ from typing import Literal
 
 from paimon_features.errors import PaimonFeaturesError, SetupError
 from paimon_features.extras import installed
+from paimon_features.native import STATE
 from paimon_features.setup.cache import sha256_of
 from paimon_features.setup.jars import jar_folder, locked_jars
 from paimon_features.setup.java import find_java
@@ -70,6 +71,11 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
     ]
     found = f"{text}, without {' and '.join(without)}" if without else text
     return Check("Python", "ok", found)
+
+
+def check_native() -> Check:
+    """Check whether the native core is built; without it NumPy does its work."""
+    return Check("native core", "ok" if STATE.is_used else "optional", STATE.found, STATE.remedy)
 
 
 def check_extra(extra: str) -> Check:

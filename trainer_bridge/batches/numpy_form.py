@@ -18,7 +18,15 @@ from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.batches import aligned
 from trainer_bridge.batches.forms import Batch, Form, GatherSource
-from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, items, scatter_rows, take_rows
+from trainer_bridge.batches.ragged import (
+    Ragged,
+    Rows,
+    concat_rows,
+    items,
+    move_items,
+    scatter_rows,
+    take_rows,
+)
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX, ColumnSpec, TensorColumn
 from trainer_bridge.batches.vocabulary import Vocabulary
 
@@ -192,7 +200,7 @@ class NumpyForm(Form):
         order = []
         for rows, numbers, places in sources:
             for dtype, cells in whole.items():
-                cells[places] = items(rows.blocks[dtype]).take(numbers, mode="clip")
+                move_items(items(rows.blocks[dtype]), numbers, cells, places)
             for name, parts in taken.items():
                 parts.append(take_rows(rows.others[name], numbers))
             order.append(places)

@@ -22,6 +22,7 @@ import numpy as np
 
 from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.errors import RequestError
+from paimon_features.native import CORE
 
 
 class SparseValue(NamedTuple):
@@ -246,6 +247,17 @@ def items(rows: Array) -> Array:
     width = math.prod(rows.shape[1:])
     cells = np.dtype((np.void, width * rows.itemsize))
     return rows.reshape(len(rows), width).view(cells)[:, 0]
+
+
+def move_items(source: Array, rows: Array, out: Array, places: Array) -> None:
+    """``out[places] = source[rows]``, of ``items``; the caller has checked the numbers."""
+    if CORE is None or not len(source):
+        out[places] = source.take(rows, mode="clip")
+        return
+    numbers = [np.ascontiguousarray(each, np.int64) for each in (rows, places)]
+    # as bytes: there are types that have no buffer
+    flat = [each.view(np.uint8) for each in (source, out)]
+    CORE.move(flat[0], numbers[0], source.itemsize, flat[1], numbers[1])
 
 
 def ends(lengths: Ints) -> Ints:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Ints, Words
+from paimon_features.native import CORE
 
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -78,20 +79,24 @@ def permute(numbers: npt.ArrayLike, sizes: npt.ArrayLike, keys: npt.ArrayLike) -
     >>> bool(permute([3], [5], [99])[0] == permute(range(5), 5, 99)[3])
     True
     """
-    n, size, key = (
-        np.array(part) if part.ndim == 0 else part
-        for part in np.broadcast_arrays(
-            np.atleast_1d(np.asarray(numbers)).astype(np.uint64),
-            np.atleast_1d(np.asarray(sizes)).astype(np.uint64),
-            np.atleast_1d(np.asarray(keys)).astype(np.uint64),
-        )
-    )
+    own = [np.atleast_1d(np.asarray(p)).astype(np.uint64) for p in (numbers, sizes, keys)]
+    if CORE is not None and all(part.ndim == 1 and len(part) in (1, len(own[0])) for part in own):
+        a, b = radices(own[1])
+        return permute_with(own[0], own[1], a, b, own[2])
+    n, size, key = (np.array(p) if p.ndim == 0 else p for p in np.broadcast_arrays(*own))
     a, b = radices(size)
     return permute_with(n, size, a, b, key)
 
 
 def permute_with(x: Words, size: Words, a: Words, b: Words, key: Words) -> Ints:
-    """:func:`permute` with given radices; all arrays have one shape."""
+    """:func:`permute` with given radices; all arrays have one shape.
+
+    For the native core sizes, radices and keys may also be one number for all.
+    """
+    if CORE is not None and x.ndim == 1:
+        found = np.empty(len(x), np.int64)
+        CORE.permute(*map(np.ascontiguousarray, (x, size, a, b, key)), found)
+        return found
     small = size < _SMALL
     if small.all():
         return _walk(x, size, a, b, key, _ROUNDS_SMALL).astype(np.int64)

@@ -1,0 +1,107 @@
+"""The native core, where it is built: ``CORE``, or None.
+
+NumPy's code is the reference implementation and the fallback: every caller has it, and a host
+without the core serves the same values, more slowly. ``PAIMON_FEATURES_NATIVE=0`` in the
+environment turns the core off.
+
+>>> from paimon_features.native import STATE
+>>> STATE.found.startswith(("built", "not built", "turned off"))
+True
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+import os
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+VARIABLE = "PAIMON_FEATURES_NATIVE"
+_LOG = logging.getLogger(__name__)
+Buffer = Any
+"""Bytes, or a NumPy array of contiguous words."""
+
+
+class Core(Protocol):
+    """The functions of ``core.c``, which describes them.
+
+    Raises
+    ------
+    ValueError
+        For buffers whose lengths do not fit each other, and indices outside of them.
+    """
+
+    def fold(
+        self,
+        records: list[bytes | None],
+        start: int,
+        stop: int,
+        plan: Buffer,
+        keys: Buffer,
+        bounds: Buffer,
+        read_ms: Buffer,
+        read: Buffer,
+        words: Buffer,
+        flat: Buffer,
+        stale: Buffer | None,
+        tables: tuple[Buffer, ...],
+        /,
+    ) -> tuple[int, int, int, bytes] | int | None:
+        """Decode, fold and finish records; see ``serving.native_fold``."""
+
+    def count(self, records: list[bytes | None], layout: int, cell_size: int, /) -> tuple[int, int]:
+        """Return the number of readable records, and of their cells."""
+
+    def times_json(self, times_ms: Buffer, /) -> bytes:
+        """Return a JSON array of times."""
+
+    def permute(
+        self, numbers: Buffer, sizes: Buffer, a: Buffer, b: Buffer, keys: Buffer, out: Buffer, /
+    ) -> None:
+        """Compute a keyed permutation; sizes, radices and keys may be one word for all."""
+
+    def move(
+        self,
+        source: Buffer,
+        rows: Buffer | None,
+        size: int,
+        out: Buffer,
+        places: Buffer | None,
+        /,
+    ) -> None:
+        """Copy rows of ``size`` bytes: ``out[places[i]] = source[rows[i]]``; None: 0, 1, 2, ..."""
+
+
+@dataclass(frozen=True, slots=True)
+class NativeState:
+    """Whether the core is used, and why not; ``remedy`` is empty where nothing is wrong."""
+
+    is_used: bool
+    found: str
+    remedy: str = ""
+
+
+def _load() -> tuple[Core | None, NativeState]:
+    if os.environ.get(VARIABLE, "").strip() == "0":
+        return None, NativeState(False, f"turned off by {VARIABLE}=0; NumPy does its work")
+    try:
+        core = importlib.import_module("paimon_features.native._core")
+    except ImportError as error:
+        remedy = (
+            "reads are slower; install a wheel of this platform, or again with a C compiler or the "
+            "package ziglang (pip install ziglang)"
+        )
+        return None, NativeState(False, f"not built ({error}); NumPy does its work", remedy)
+    return cast(Core, core), NativeState(True, "built, and used")
+
+
+CORE, STATE = _load()
+
+
+@functools.cache
+def log_once() -> None:
+    """Log, once in a process, that the core is not used; called by what would use it."""
+    if not STATE.is_used:
+        _LOG.warning("native core: %s", "; ".join(filter(None, (STATE.found, STATE.remedy))))

@@ -1,0 +1,137 @@
+"""Calls of a core with random bytes, in a process of its own: it must return or raise, never crash.
+
+    python tests/native/hostile_calls.py CORE.so SEED CASES
+
+Run by ``test_sanitized.py`` with a core that AddressSanitizer and UBSan watch. Buffers are NumPy
+arrays of their exact size, so that a read or a write behind their end is seen.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import random
+import sys
+from typing import Any
+
+
+def load(path: str) -> Any:
+    spec = importlib.util.spec_from_file_location("_core", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def main(path: str, seed: str, cases: str) -> None:
+    """Make the calls, and print what came of them."""
+    sys.modules["paimon_features.native._core"] = core = load(path)
+    import numpy as np
+
+    from paimon_features.native import CORE
+    from paimon_features.serving.view_results import ViewPlan
+    from paimon_features.testing.generators import random_view
+    from paimon_features.testing.stored_rows import StoredRows
+
+    assert CORE is core
+    rng = random.Random(int(seed))
+    now_ms = 1_700_000_123_456
+    outcomes = {"returned": 0, "raised": 0}
+    words = (0, 1, -1, 2, 3, 7, 255, 2**31, 2**32, 2**53 + 1, 2**62, 2**63 - 1, -(2**63))
+
+    def array(count: int, most: int | None = None) -> Any:
+        numbers = [
+            rng.choice(words) if most is None or rng.random() < 0.02 else rng.randrange(most)
+            for _ in range(count)
+        ]
+        return np.array(numbers, np.int64)
+
+    def damaged(data: bytes) -> bytes:
+        """The same bytes with some of them changed, cut or prolonged."""
+        out = bytearray(data)
+        for _ in range(rng.choice((1, 1, 2, 8))):
+            kind = rng.randrange(4)
+            if kind == 0 and out:
+                out[rng.randrange(len(out))] = rng.randrange(256)
+            elif kind == 1 and len(out) >= 8:
+                at = rng.randrange(len(out) // 8) * 8
+                out[at : at + 8] = (rng.choice(words) % 2**64).to_bytes(8, "little")
+            elif kind == 2:
+                del out[rng.randrange(len(out) + 1) :]
+            else:
+                out += rng.randbytes(rng.choice((1, 8, 64)))
+        return bytes(out)
+
+    class Damaging:
+        """The core, but with one of the arguments of ``fold`` damaged."""
+
+        def fold(self, *arguments: Any) -> Any:
+            changed = list(arguments)
+            at = rng.choice((0, 0, 0, 1, 2, 3, 3, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12))
+            if at == 0:
+                changed[0] = [r if r is None else damaged(r) for r in changed[0]]
+            elif at in (1, 2):
+                changed[at] = rng.choice((-1, 0, 1, 99, 2**40))
+            elif at in (8, 9):  # written to: another size
+                kind = changed[at].dtype
+                changed[at] = np.zeros(max(0, changed[at].size + rng.choice((-1, 1, 8))), kind)
+            elif at == 10:
+                changed[at] = rng.randbytes(rng.randrange(9))
+            elif at == 11:
+                changed[at] = tuple(array(rng.randrange(3)) for _ in changed[at])
+            elif at < 8:
+                changed[at] = damaged(bytes(changed[at]))
+            return core.fold(*changed)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(core, name)
+
+    def fold() -> None:
+        view = random_view(rng).compiled
+        if not view.is_online:
+            return
+        rows = StoredRows(view)
+        plan = ViewPlan(rows.variant, view.features)
+        if plan._native is None:
+            return
+        found = rows.random_records(rng, now_ms, rng.choice((1, 3)))
+        for _ in range(20):
+            plan._native._core = Damaging()  # type: ignore[assignment]
+            with np.errstate(all="ignore"):
+                plan.fold(rows.read(found).part(0, len(found)), now_ms, rng.choice((set(), {0})))
+
+    def move() -> None:
+        size, count = rng.choice((1, 4, 8, 24)), rng.randrange(5)
+        source, out = (rng.randbytes(size * rng.randrange(6)) for _ in range(2))
+        numbers = [None if rng.random() < 0.3 else array(count, 5) for _ in range(2)]
+        core.move(source, numbers[0], size, bytearray(out), numbers[1])
+
+    def permute() -> None:
+        count = rng.randrange(6)
+        size = rng.choice((1, 2, 5, 1_000, 10**6))
+        a = int(size**0.5) + 1
+        parts = [array(count, size), *(array(rng.choice((1, count)), n) for n in (a, a, 9))]
+        sizes = np.full(count, size) if rng.random() < 0.8 else array(count)
+        radices = (np.array([a]), np.array([-(-size // a)])) if rng.random() < 0.8 else parts[1:3]
+        core.permute(parts[0], sizes, *radices, parts[3], np.empty(count, np.int64))
+
+    def times() -> None:
+        core.times_json(array(rng.randrange(9), 253_402_300_800_000))
+
+    def count() -> None:
+        found = [rng.choice((None, rng.randbytes(rng.randrange(99)))) for _ in range(4)]
+        core.count(found, rng.choice(words), rng.choice(words))
+
+    for _ in range(int(cases)):
+        call = rng.choice((fold, move, permute, times, count))
+        try:
+            call()
+            outcomes["returned"] += 1
+        except (ValueError, TypeError, OverflowError, BufferError):
+            outcomes["raised"] += 1
+    print(outcomes)
+    assert min(outcomes.values()) > 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
