@@ -1,4 +1,4 @@
-"""The engines that compute tiles and historical features, by name.
+"""The engines that ingest files and compute tiles and historical features, by name.
 
 An engine is a module of this distribution with the functions of ``Engine``. It is imported when
 it is used, so that a host needs the packages of the engines it uses, and nothing here depends on
@@ -13,15 +13,20 @@ paimon_features.errors.RequestError: engine 'duckdb'; expected 'local' or 'flink
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
 from paimon_features.callbacks import OnMessage
 from paimon_features.config import ProjectConfig
+from paimon_features.definitions import EventSource
 from paimon_features.errors import RequestError
+from paimon_features.ingestion.files import IngestResult
 from paimon_features.job_control.backfill import TileJobResult
 from paimon_features.job_control.target import TileTarget
 from paimon_features.offline.reading.engine import OfflineEngine
+from paimon_features.tables import Lake
 
 EngineName = Literal["local", "flink"]
 
@@ -39,6 +44,19 @@ class Engine(Protocol):
         self, target: TileTarget, *, rebuild: bool = False, **options: Any
     ) -> TileJobResult:
         """Compute the tiles of all past events in one commit; ``options`` are the engine's own."""
+        ...
+
+    def ingest_files(
+        self,
+        lake: Lake,
+        source: EventSource,
+        paths: Iterable[Path],
+        mapping: Mapping[str, str] | None = None,
+        *,
+        state_dir: Path,
+        **options: Any,
+    ) -> IngestResult:
+        """Load files into a source's events table; see ``ingestion.files.ingest_by``."""
         ...
 
     def history_engine(

@@ -120,7 +120,7 @@ class Demo:
         history = self.into / "data" / "history.parquet"
         pq.write_table(log.filter(pc.invert(late)), history)
         shutil.copy(BROKEN, self.into / "data")
-        reported = self.command("ingest", "retail", "data", "--json")
+        reported = self.command("ingest", "retail", "data", "--engine", "local", "--json")
         report = json.loads(reported)
         self.facts.rejected = report["rejected"]
         rejected = ", ".join(f"{n} {reason}" for reason, n in report["rejected"].items())

@@ -16,7 +16,7 @@ from paimon_features.project import Project
 from paimon_features.tables.storage.file_path import job_state_folder
 
 if TYPE_CHECKING:
-    from paimon_features.flink.ingest.job import IngestProgress
+    from paimon_features.ingestion.progress import IngestProgress
 
 STOPPED = "stopped; the same command resumes from its last checkpoint"
 
@@ -103,8 +103,8 @@ def ingest_topic(
 ) -> str | None:
     """Run the job. Returns its id if it continues on a cluster, None after Ctrl-C."""
     from paimon_features.flink.ingest.topic import ingest_kafka
-    from paimon_features.flink.sql.input_columns import parse_mapping
     from paimon_features.flink.sql.kafka import JSON, KafkaTopic, topic_columns
+    from paimon_features.ingestion.input_columns import parse_mapping
 
     defined = project.definitions.source(source)
     settings = KafkaSettings.of(project.config.kafka, project.root)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,12 +23,19 @@ from paimon_features.errors import ConfigurationError
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.flink.ingest.files import IngestResult
+    from paimon_features.ingestion.files import IngestResult
 
 
 @click.command()
 @click.argument("source")
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
+@click.option(
+    "--engine",
+    type=click.Choice(["flink", "local"]),
+    default="flink",
+    show_default=True,
+    help="Flink, or this process, which needs no Java and ingests files only.",
+)
 @click.option(
     "--column",
     "columns",
@@ -98,6 +105,7 @@ if TYPE_CHECKING:
 def ingest(
     source: str,
     paths: tuple[Path, ...],
+    engine: str,
     columns: tuple[str, ...],
     again: bool,
     mark_ingested: bool,
@@ -127,6 +135,7 @@ def ingest(
 
     \b
     paimon-features ingest retail events.parquet
+    paimon-features ingest retail events.parquet --engine local        # without Java
     paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate
     paimon-features ingest retail fixed.csv --again
     paimon-features ingest retail exports/ --mark-ingested   # after the loss of the ledger
@@ -135,6 +144,10 @@ def ingest(
     paimon-features ingest orders --topic shop.public.orders --format debezium-json
     paimon-features ingest orders --from-table shop.orders             # until Ctrl-C
     paimon-features ingest orders --from-table shop.orders --bounded   # all current changes
+
+    Both engines accept the same rows and reject the others for the same reasons; either one
+    finishes what the other began. --engine local is the faster one on one machine; topics, change
+    logs and clusters require Flink.
 
     --from-table reads a table with a primary key and a change log (changelog-producer): its
     current rows, then each change. The retraction column of SOURCE is set from the row kind.
@@ -157,6 +170,12 @@ def ingest(
             raise ConfigurationError("--mark-ingested takes nothing but the source and PATHS")
         _mark(Project.open(path), source, paths, as_json)
         return
+    if engine == "local" and (stop or status or table is not None or given.given or cluster):
+        raise ConfigurationError(
+            "--engine local ingests files in this process; --topic, --from-table, --cluster, "
+            "--stop and --status concern Flink's jobs: leave out --engine local "
+            "('paimon-features doctor' shows whether Flink can run here)"
+        )
     if stop or status:
         if paths or others or (stop and status):
             name = "--stop" if stop else "--status"
@@ -165,7 +184,7 @@ def ingest(
         return
     _check_options(paths, again, given, table, bounded)
     project = Project.open(path)
-    address = cluster_address(project.config.state_dir, cluster)
+    address = None if engine == "local" else cluster_address(project.config.state_dir, cluster)
     if topic is not None:
         job_id = ingest_topic(project, source, given, columns, max_line_bytes, address, as_json)
         if job_id is not None:
@@ -174,22 +193,26 @@ def ingest(
     if table is not None:
         _ingest_table(project, source, table, columns, bounded, address, as_json)
         return
-    from paimon_features.flink.ingest.files import ingest_files
-    from paimon_features.flink.sql.input_columns import parse_mapping
+    from paimon_features.engines import resolve_engine
+    from paimon_features.ingestion.input_columns import parse_mapping
 
+    own: dict[str, Any] = (
+        {"threads": None}
+        if engine == "local"
+        else {"parallelism": project.config.flink.parallelism, "cluster": address}
+    )
     try:
         with ProgressLine(as_json) as line:
-            result = ingest_files(
+            result = resolve_engine(engine).ingest_files(
                 project.lake,
                 project.definitions.source(source),
                 paths,
                 parse_mapping(columns),
                 state_dir=project.config.state_dir,
                 again=again,
-                parallelism=project.config.flink.parallelism,
-                cluster=address,
                 report=line,
                 max_line_bytes=max_line_bytes,
+                **own,
             )
     except KeyboardInterrupt:
         click.echo(
@@ -203,7 +226,7 @@ def ingest(
 
 
 def _mark(project: Project, source: str, paths: tuple[Path, ...], as_json: bool) -> None:
-    from paimon_features.flink.ingest.files import mark_ingested
+    from paimon_features.ingestion.files import mark_ingested
 
     choice = mark_ingested(project.lake, project.definitions.source(source), paths)
     marked = [str(file.path) for file in choice.new]
@@ -253,7 +276,7 @@ def _ingest_table(
     as_json: bool,
 ) -> None:
     from paimon_features.flink.ingest.topic import ingest_change_log
-    from paimon_features.flink.sql.input_columns import parse_mapping
+    from paimon_features.ingestion.input_columns import parse_mapping
     from paimon_features.tables import latest_snapshot
 
     defined = project.definitions.source(source)

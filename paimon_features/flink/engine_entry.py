@@ -5,9 +5,10 @@ from __future__ import annotations
 from paimon_features.callbacks import OnMessage
 from paimon_features.config import ProjectConfig
 from paimon_features.flink.history.engine import FlinkHistoryEngine
+from paimon_features.flink.ingest.files import ingest_files
 from paimon_features.flink.tiles.submission import backfill
 
-__all__ = ["backfill", "history_engine"]
+__all__ = ["backfill", "history_engine", "ingest_files"]
 
 
 def history_engine(

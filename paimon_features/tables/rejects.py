@@ -20,6 +20,8 @@ from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 
 UNREADABLE = "unreadable"
 TOO_FEW_COLUMNS = "too_few_columns"
+TOO_MANY_COLUMNS = "too_many_columns"
+LINE_TOO_LONG = "line_too_long"
 WRONG_TYPE = "wrong_type"
 NOT_FINITE = "not_finite"
 MISSING_TIME = "missing_time"

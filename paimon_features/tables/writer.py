@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import PaimonFeaturesError, TableError, UnknownNameError
+from paimon_features.tables.append_files import AppendFiles
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.checksums import complete_files
 from paimon_features.tables.duplicates import duplicates, identity_columns
@@ -122,6 +123,45 @@ def append_stream(
         return made.id
 
 
+def append_files(
+    lake: Lake,
+    name: str,
+    files: AppendFiles,
+    commit_user: str,
+    *,
+    identifier: int = BATCH_IDENTIFIER,
+) -> int | None:
+    """Commit what was written to ``files``, and return the snapshot id; None without rows.
+
+    ``commit_user`` must be that of the files. The lock is held during the commit only.
+
+    Raises
+    ------
+    TableError
+        If another process holds the commit lock, or committed without it.
+    OwnershipError, LeaseLostError
+        If another owner has the table.
+    """
+    messages = files.messages()
+    if not messages:
+        return None
+    with committing(lake, name, f"committing to table {name!r}") as check:
+        newest = latest_snapshot(lake, name)
+
+        def commit() -> None:
+            builder: Any = lake.table(name).new_stream_write_builder()
+            made = builder._with_commit_user(commit_user).new_commit()
+            try:
+                check()
+                # from here on, the files may be part of a snapshot
+                files.release()
+                made.commit(messages, identifier)
+            finally:
+                made.close()
+
+        return _published(lake, name, newest, commit, commit_user, identifier).id
+
+
 def _committed(
     lake: Lake,
     name: str,
@@ -134,10 +174,26 @@ def _committed(
     options: Mapping[str, str] | None = None,
 ) -> Snapshot:
     """Commit rows and return their snapshot; the caller holds the lock."""
+
+    def commit() -> None:
+        _commit(lake, name, tables, user, identifier, properties, check, options)
+
+    return _published(lake, name, newest, commit, user, identifier)
+
+
+def _published(
+    lake: Lake,
+    name: str,
+    newest: Snapshot | None,
+    commit: Callable[[], None],
+    user: str,
+    identifier: int,
+) -> Snapshot:
+    """Call ``commit`` and return its snapshot; the caller holds the lock."""
     after = 0 if newest is None else newest.id
     try:
         with write_errors(f"table {name!r} cannot be written"):
-            _commit(lake, name, tables, user, identifier, properties, check, options)
+            commit()
     except Exception as error:
         # an error after the snapshot was published is not a failure: check before raising
         if _find(lake, name, user, identifier, after) is None:
@@ -252,8 +308,15 @@ def _commit(
         commit.close()
 
 
-def conform(lake: Lake, name: str, table: pa.Table) -> pa.Table:
-    schema = lake.schema(name)
+def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = None) -> pa.Table:
+    """Rows with the columns and types of a table, whose ``schema`` is read if it is not given.
+
+    Raises
+    ------
+    TableError
+        For an unknown column, a value that does not fit, and a null in a key column.
+    """
+    schema = lake.schema(name) if schema is None else schema
     unknown = [column for column in table.column_names if column not in schema.names]
     if unknown:
         raise TableError(

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.flink.ingest.job import IngestProgress
+from paimon_features.ingestion.progress import IngestProgress
 
 
 def report(line: ProgressLine, *seconds: float) -> None:

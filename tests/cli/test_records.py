@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.flink.ingest.ledger import IngestLedger
+from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.project import Project
 from paimon_features.tables import lease
 

@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.flink.ingest import files as module
-from paimon_features.flink.ingest.files import IngestResult
+from paimon_features.flink import engine_entry as module
+from paimon_features.ingestion.files import IngestResult
 from paimon_features.project import Project
 
 FEATURES = """
@@ -67,6 +67,9 @@ def test_the_help_shows_every_input_and_what_is_guaranteed() -> None:
         (("clicks", "a.csv", "--column", "x=id"), "has no column 'x'; it has: id, at_ms"),
         (("clicks", "a.csv", "--cluster", "nowhere"), "expected host:port of its REST interface"),
         (("clicks", "a.csv", "--cluster"), "'paimon-features cluster start' starts one"),
+        (("clicks", "--engine", "local", "--topic", "t"), "--engine local ingests files in this"),
+        (("clicks", "--engine", "local", "--stop"), "leave out --engine local"),
+        (("clicks", "a.csv", "--engine", "local", "--cluster", "h:1"), "concern Flink's jobs"),
         (("clicks", "--kafka", "b:1"), "--kafka takes --topic, and neither PATHS nor --again"),
         (("clicks", "a.csv", "--topic", "t"), "--kafka takes --topic, and neither PATHS nor"),
         (("clicks", "--start", "latest"), "--group, --format, --start, --restart and --accept"),
@@ -193,3 +196,13 @@ def test_json_output_is_one_complete_document(requested: dict[str, Any]) -> None
         "released": 0,
     }
     assert requested["report"].silent
+
+
+def test_the_local_engine_ingests_without_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    done = run("clicks", "a.csv", "--engine", "local")
+    assert done.exit_code == 0, done.output
+    assert "1 events from 1 file" in done.output
+    again = json.loads(run("clicks", "a.csv", "--engine", "local", "--json").stdout)
+    assert (again["run_id"], list(again["skipped"])) == (None, [str(Path("a.csv").resolve())])

@@ -12,8 +12,8 @@ import pytest
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
-from paimon_features.flink.ingest.ledger import IngestLedger
-from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.job_control import backfill as job_control
 from paimon_features.local import backfill_job
 from paimon_features.operations.backup import back_up, copying, past

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import paimon_features as pf
 from paimon_features.cli import cli
 from paimon_features.errors import DamagedFileError, RecordLostError
-from paimon_features.flink.ingest.ledger import IngestLedger
+from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.schema import Int64
 from paimon_features.tables import append_arrow, generations
 from paimon_features.tables.catalog import Lake

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from paimon_features.definitions import EventSource, FeedbackSource
-from paimon_features.errors import ConfigurationError, JobError, OwnershipError, UnknownNameError
+from paimon_features.definitions import EventSource
+from paimon_features.errors import JobError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import (
     FIXED_JOB_ID,
@@ -21,9 +20,13 @@ from paimon_features.flink.environment import (
     register_lake,
 )
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.ingest.ledger import ClusterJob, IngestLedger
-from paimon_features.flink.sql.ingest import IngestStatements
-from paimon_features.flink_rest import ENDED, FlinkRest
+from paimon_features.flink.sql.ingest import IngestStatements, file_statements
+from paimon_features.flink_rest import FlinkRest
+from paimon_features.ingestion.files import check_no_job, check_source
+from paimon_features.ingestion.input_columns import FileGroup
+from paimon_features.ingestion.ledger import ClusterJob, IngestLedger
+from paimon_features.ingestion.progress import REPORT_S, IngestProgress, OnIngestProgress
+from paimon_features.ingestion.runs import IngestRun
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
 from paimon_features.tables.storage.file_path import FilePath
@@ -35,41 +38,6 @@ OPTIONS: Mapping[str, str] = {
     # both inserts share all steps before them (see paimon_features.flink.sql.ingest)
     "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
 }
-REPORT_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class IngestProgress:
-    """How far a running job is: rows read since its start, and per second since the last report.
-
-    ``lag`` is the number of messages that are in the topic and not read yet, None where that is
-    unknown or nothing but a topic is read. Rows are visible in the tables once they are committed;
-    those of files all at once at the end.
-    """
-
-    elapsed_s: float
-    rows_read: int
-    rows_per_s: float
-    lag: int | None = None
-
-    def __str__(self) -> str:
-        behind = "" if self.lag is None else f"  {self.lag:>12,} behind"
-        return (
-            f"{self.elapsed_s:6.0f} s  {self.rows_read:>12,} rows read  "
-            f"{self.rows_per_s:>9,.0f}/s{behind}"
-        )
-
-    def to_document(self) -> dict[str, object]:
-        """As ``paimon-features ingest --json`` prints it."""
-        return {
-            "seconds": round(self.elapsed_s, 3),
-            "rows_read": self.rows_read,
-            "rows_per_s": round(self.rows_per_s, 1),
-            "lag": self.lag,
-        }
-
-
-OnIngestProgress = Callable[[IngestProgress], None]
 
 
 class IngestJob:
@@ -116,17 +84,7 @@ class IngestJob:
         JobError
             If the cluster does not answer.
         """
-        if isinstance(self.source, FeedbackSource):
-            raise ConfigurationError(
-                f"source {self.source.name!r} is feedback, which trainers write by FeedbackWriter; "
-                "ingest takes an EventSource"
-            )
-        for table in self.tables:
-            if not self.lake.exists(table):
-                raise UnknownNameError(
-                    f"source {self.source.name!r} has no table {table!r} yet; "
-                    "'paimon-features apply' creates it"
-                )
+        check_source(self.lake, self.source)
         if self.cluster is not None:
             FlinkRest(self.cluster).overview()
 
@@ -150,16 +108,7 @@ class IngestJob:
             stack.enter_context(lease.acquire(self.lake, table, self._holder, purpose))
             for table in self.tables
         ]
-        # its client may have been killed before it transferred the leases
-        sent = self.ledger.cluster_job()
-        state = None
-        with suppress(JobError):  # the cluster no longer exists
-            state = None if sent is None else FlinkRest(sent.rest_url).state(sent.job_id)
-        if state is not None and state not in ENDED:
-            raise OwnershipError(
-                f"{sent} ingests into {self.source.name!r}, it is {state}; wait for its end, "
-                f"or stop it by 'paimon-features ingest {self.source.name} --stop'"
-            )
+        check_no_job(self.ledger, self.source)
 
     def _owning(self, tick: Callable[[float], None]) -> Callable[[float], None]:
         """``tick``, and an error once the tables were taken over: the job is cancelled then."""
@@ -231,6 +180,16 @@ class IngestJob:
                 self._stack.enter_context(held.transfer(self._holder)) for held in self.leases
             ]
         return job_id
+
+    def run_files(
+        self,
+        groups: Sequence[FileGroup],
+        run: IngestRun,
+        doing: str,
+        sinks: tuple[bool, bool] = (True, True),
+    ) -> None:
+        """Write the rows of files: the events, the rejected ones, or both."""
+        self.run("batch", file_statements(self.source, groups, run), doing, sinks)
 
 
 def prepare(

@@ -12,23 +12,24 @@ from typing import Any
 from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, UnknownNameError
-from paimon_features.flink.ingest.job import IngestJob, OnIngestProgress
+from paimon_features.flink.ingest.job import IngestJob
 from paimon_features.flink.ingest.kafka_check import check_topic
 from paimon_features.flink.ingest.kafka_security import (
     client_properties,
     remove_secrets,
     secret_folder,
 )
-from paimon_features.flink.ingest.ledger import IngestLedger
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
 from paimon_features.flink.sql.ingest import (
-    IngestRun,
     IngestStatements,
     change_log_statements,
     kafka_statements,
 )
 from paimon_features.flink.sql.kafka import KafkaTopic
 from paimon_features.flink_rest import ENDED, FlinkRest
+from paimon_features.ingestion.ledger import IngestLedger
+from paimon_features.ingestion.progress import OnIngestProgress
+from paimon_features.ingestion.runs import IngestRun
 from paimon_features.job_control.restart import METADATA, find_checkpoints
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot

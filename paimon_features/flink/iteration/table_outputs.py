@@ -11,7 +11,7 @@ import pyarrow as pa
 from paimon_features.errors import ConfigurationError, DefinitionError, JobError
 from paimon_features.flink.environment import STANDARD_OPTIONS, register_lake
 from paimon_features.flink.iteration.hosts import result_values
-from paimon_features.flink.sql.cells import FLINK_NUMBERS
+from paimon_features.ingestion.physical import FLINK_NUMBERS
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.lease import Holder, Lease, acquire

@@ -21,76 +21,13 @@ Surrounding blanks are significant only in strings; an empty text is null in all
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-import pyarrow as pa
-
-from paimon_features.errors import ConfigurationError
-from paimon_features.schema import DataType, DecimalType, ListType
+from paimon_features.ingestion import patterns
+from paimon_features.ingestion.physical import Physical
+from paimon_features.schema import DataType, DecimalType
 from paimon_features.windows import DAY_MS, HOUR_MS, MIN_TIME_MS, MINUTE_MS, SECOND_MS
 
-_INTEGER = r"^[+-]?[0-9]+(?:\.0*)?$"
-_FLOAT = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?$"
-_NOT_FINITE = r"(?i)^[+-]?(?:nan|inf|infinity)$"
-_DATE = r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}$"
-_TIME = (
-    r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    r"(?:[ T](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?)?Z?$"
-)
 _GREATEST = {"float32": "3.4028234663852886E38", "float64": "1.7976931348623157E308"}
 _UNIT_PER_MS = {"us": 1_000, "ns": 1_000_000}
-
-
-@dataclass(frozen=True, slots=True)
-class Physical:
-    """The stored type of a column: ``kind`` is text, integer, float, boolean, date, bytes, decimal,
-    timestamp[ms], timestamp[us], timestamp[ns], timestamp[int96] or unsupported; ``flink`` the
-    type to declare.
-
-    Timestamps are declared as the BIGINT in the file, and converted here: exact, and independent
-    of a reader's handling of units. INT96 timestamps and decimals are converted from their text.
-    """
-
-    kind: str
-    flink: str
-
-
-TEXT = Physical("text", "STRING")
-
-FLINK_NUMBERS: Mapping[pa.DataType, str] = {
-    pa.int8(): "TINYINT",
-    pa.int16(): "SMALLINT",
-    pa.int32(): "INT",
-    pa.int64(): "BIGINT",
-    pa.float32(): "FLOAT",
-    pa.float64(): "DOUBLE",
-}
-"""The types of numbers in Flink SQL."""
-
-
-def check_readable(name: str, source: Physical, kind: DataType) -> None:
-    """Raise ConfigurationError if values of ``source`` can never be of type ``kind``."""
-    if isinstance(kind, ListType):
-        raise ConfigurationError(
-            f"column {name!r} is {kind!r}, which ingest cannot read from files or topics; "
-            "write such events by paimon_features.tables.EventWriter"
-        )
-    if source.kind == "unsupported":
-        raise ConfigurationError(
-            f"column {name!r}: the file contains lists, structs, unsigned or half-precision "
-            "numbers or times of day, which ingest does not read; convert the column"
-        )
-    if (kind.text == "bytes") != (source.kind == "bytes"):
-        raise ConfigurationError(
-            f"column {name!r} is {kind!r} and the file contains {source.kind}; bytes are read from "
-            "binary Parquet columns only, and binary columns are read as bytes only"
-        )
-    if source.kind.startswith("timestamp") and kind.text not in ("int64", "timestamp"):
-        raise ConfigurationError(
-            f"column {name!r} is {kind!r} and the file contains times; they are read into Int64 "
-            "(milliseconds since 1970) or Timestamp columns"
-        )
 
 
 def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = False) -> str:
@@ -143,7 +80,7 @@ def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> st
         infinite = f"CASE WHEN ABS({cell}) <= {_GREATEST['float64']} THEN FALSE ELSE TRUE END"
         return f"({value} IS NULL)" if kind.is_float else f"({value} IS NULL AND {infinite})"
     if source.kind == "text" and (kind.is_float or kind.is_integer or kind.is_decimal):
-        named = f"({value} IS NULL AND REGEXP({cell}, '{_NOT_FINITE}'))"
+        named = f"({value} IS NULL AND REGEXP({cell}, '{patterns.NOT_FINITE}'))"
         if not kind.is_float:
             return named
         return f"({named} OR ABS({value}) > {_GREATEST[kind.text]})"
@@ -174,13 +111,18 @@ def _from_text(text: str, kind: DataType, is_time: bool) -> str:
         return _time_ms(text)
     value = f"TRY_CAST({text} AS {kind.flink})"
     if isinstance(kind, DecimalType):
-        fraction = rf"[0-9]{{1,{kind.scale}}}0*" if kind.scale else "0+"
-        pattern = rf"^[+-]?(?:[0-9]+(?:\.(?:{fraction})?)?|\.{fraction})$"
+        pattern = patterns.decimal_pattern(kind.scale)
         # casting a text counts leading zeros as digits; casting a decimal does not
         value = f"TRY_CAST(TRY_CAST({text} AS DECIMAL(38, {kind.scale})) AS {kind.flink})"
     else:
         # the cast to an integer drops a fraction of zeros
-        pattern = _DATE if kind.text == "date" else _INTEGER if kind.is_integer else _FLOAT
+        pattern = (
+            patterns.DATE
+            if kind.text == "date"
+            else patterns.INTEGER
+            if kind.is_integer
+            else patterns.FLOAT
+        )
     return f"CASE WHEN REGEXP({text}, '{pattern}') THEN {value} END"
 
 
@@ -201,8 +143,8 @@ def _time_ms(text: str, least_ms: int | None = None) -> str:
     )
     bound = "" if least_ms is None else f" AND TRY_CAST({text} AS BIGINT) >= {least_ms}"
     return (
-        f"CASE WHEN REGEXP({text}, '{_TIME}') THEN {written} "
-        f"WHEN REGEXP({text}, '{_INTEGER}'){bound} THEN TRY_CAST({text} AS BIGINT) END"
+        f"CASE WHEN REGEXP({text}, '{patterns.TIME}') THEN {written} "
+        f"WHEN REGEXP({text}, '{patterns.INTEGER}'){bound} THEN TRY_CAST({text} AS BIGINT) END"
     )
 
 

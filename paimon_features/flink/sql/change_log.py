@@ -16,10 +16,10 @@ import pyarrow as pa
 from paimon_features.definitions import EventSource
 from paimon_features.definitions.source import RETRACTED_KINDS
 from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
-from paimon_features.flink.sql.input_columns import InputColumn, check_mapping, find_columns
-from paimon_features.flink.sql.inputs import InputFile
 from paimon_features.flink.sql.scans import InputScan, not_utf8, sql_options
+from paimon_features.ingestion.input_columns import InputColumn, check_mapping, find_columns
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.ingestion.physical import FLINK_NUMBERS, TEXT, Physical
 from paimon_features.schema import Bool
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote

@@ -13,7 +13,6 @@ everything before it once, and reads the input once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -28,7 +27,6 @@ from paimon_features.flink.sql.cells import (
 )
 from paimon_features.flink.sql.change_log import ChangeLog, change_scan
 from paimon_features.flink.sql.duplicates import duplicate_views
-from paimon_features.flink.sql.input_columns import FileGroup, InputColumn
 from paimon_features.flink.sql.kafka import KafkaTopic, kafka_scan
 from paimon_features.flink.sql.scans import (
     InputScan,
@@ -38,6 +36,8 @@ from paimon_features.flink.sql.scans import (
     row_text,
     sql_options,
 )
+from paimon_features.ingestion.input_columns import FileGroup, InputColumn
+from paimon_features.ingestion.runs import IngestRun
 from paimon_features.schema import String
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.rejects import (
@@ -58,41 +58,6 @@ _SINGLE = "ingest_judged"
 
 _SHOWN = 100
 """Characters of a bad value in a message; the complete row is stored with it."""
-
-
-@dataclass(frozen=True, slots=True)
-class IngestRun:
-    """The common properties of the rows of one run.
-
-    ``time_ms`` is written as ``ingest_time_ms`` and is the clock that event times are compared
-    with; None reads the clock at each row (a stream). ``id`` is written to the rejected rows and
-    is the prefix of the commit user of both tables.
-    """
-
-    id: str
-    time_ms: int | None
-
-    @property
-    def commit_user_prefix(self) -> str:
-        return f"ingest-{self.id}"
-
-    def made(self, commit_user: str) -> bool:
-        """Whether a commit user belongs to the run.
-
-        >>> IngestRun("kafka-clicks-a", None).made(
-        ...     "ingest-kafka-clicks-a_031d3960-b4ef-4ff2-aa65-bc6a5403d210"
-        ... )
-        True
-        """
-        # Paimon appends a UUID to the prefix
-        return (
-            re.fullmatch(re.escape(self.commit_user_prefix) + "_[0-9a-f-]{36}", commit_user)
-            is not None
-        )
-
-    @property
-    def clock(self) -> str:
-        return f"CAST({now_ms_sql() if self.time_ms is None else self.time_ms} AS BIGINT)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +105,7 @@ def _statements(
         views.append((ROWS, " UNION ALL ".join(parts)))
     else:
         views.append((_SINGLE, " UNION ALL ".join(parts)))
-        views += duplicate_views(source, _SINGLE, ROWS, run.time_ms, run.clock)
+        views += duplicate_views(source, _SINGLE, ROWS, run.time_ms, _clock(run))
     values = [quote(f"v_{name}") for name in source.schema]
     day = floor_day(quote(f"v_{source.event_time}"))
     commit = {"commit.user-prefix": run.commit_user_prefix}
@@ -148,18 +113,22 @@ def _statements(
     by_day = {**commit, "partition.sink-strategy": "hash"}
     events = (
         f"INSERT INTO {quote(source.table)} /*+ OPTIONS({sql_options(by_day)}) */ "
-        f"SELECT {', '.join(values)}, {day}, {run.clock} FROM {quote(ROWS)} "
+        f"SELECT {', '.join(values)}, {day}, {_clock(run)} FROM {quote(ROWS)} "
         "WHERE `problem` IS NULL"
     )
     rejected = (
         f"INSERT INTO {quote(source.rejected_table)} /*+ OPTIONS({sql_options(commit)}) */ "
         "SELECT SPLIT_INDEX(`problem`, ':', 0), "
         "SUBSTRING(`problem`, POSITION(': ' IN `problem`) + 2), "
-        f"`raw`, `origin`, {literal(run.id)}, {run.clock} FROM {quote(ROWS)} "
+        f"`raw`, `origin`, {literal(run.id)}, {_clock(run)} FROM {quote(ROWS)} "
         "WHERE `problem` IS NOT NULL"
     )
     tables = tuple(scan.table for scan in scans if scan.table is not None)
     return IngestStatements(tables, tuple(views), events, rejected)
+
+
+def _clock(run: IngestRun) -> str:
+    return f"CAST({now_ms_sql() if run.time_ms is None else run.time_ms} AS BIGINT)"
 
 
 def _validated(
@@ -241,7 +210,7 @@ def _time_checks(source: EventSource, run: IngestRun) -> list[tuple[str, str]]:
             f"{time} < {MIN_TIME_MS} OR {time} > {MAX_TIME_MS}",
             f"CONCAT({literal(years)}, {written})",
         ),
-        (f"{time} > {run.clock} + {source.max_skew_ms}", f"CONCAT({literal(ahead)}, {written})"),
+        (f"{time} > {_clock(run)} + {source.max_skew_ms}", f"CONCAT({literal(ahead)}, {written})"),
     ]
 
 

@@ -19,10 +19,7 @@ from dataclasses import dataclass, field
 from paimon_features.definitions import EventSource
 from paimon_features.definitions.source import RETRACTED_KINDS
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.sql.cells import TEXT, check_readable
-from paimon_features.flink.sql.input_columns import InputColumn, check_mapping
 from paimon_features.flink.sql.scans import (
-    CUT_LINE,
     InputScan,
     cell,
     json_cells,
@@ -31,6 +28,9 @@ from paimon_features.flink.sql.scans import (
     once,
     sql_options,
 )
+from paimon_features.ingestion.input_columns import InputColumn, check_mapping
+from paimon_features.ingestion.long_lines import CUT_LINE
+from paimon_features.ingestion.physical import TEXT, check_readable
 from paimon_features.kafka_settings import DISCOVERY_MS, check_brokers
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.rejects import UNREADABLE

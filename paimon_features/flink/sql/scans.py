@@ -13,15 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features.definitions import EventSource
-from paimon_features.flink.sql.input_columns import FileGroup, InputColumn
-from paimon_features.flink.sql.inputs import FIELD
+from paimon_features.ingestion.input_columns import FileGroup, InputColumn
+from paimon_features.ingestion.inputs import FIELD
+from paimon_features.ingestion.long_lines import CUT_LINE
 from paimon_features.tables.ddl import literal, quote
-from paimon_features.tables.rejects import TOO_FEW_COLUMNS, UNREADABLE
-
-TOO_MANY_COLUMNS = "too_many_columns"
-LINE_TOO_LONG = "line_too_long"
-CUT_LINE = "\x01[line of "
-"""What stands for a line that is too long, before its bytes and its beginning."""
+from paimon_features.tables.rejects import (
+    LINE_TOO_LONG,
+    TOO_FEW_COLUMNS,
+    TOO_MANY_COLUMNS,
+    UNREADABLE,
+)
 
 _TOO_LONG = (
     f"WHEN `raw` LIKE '{CUT_LINE}%' THEN CONCAT('{LINE_TOO_LONG}: it has ', "

@@ -14,7 +14,7 @@ from contextlib import ExitStack
 
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import SnapshotExpiredError
-from paimon_features.flink.ingest.ledger import IngestLedger
+from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.project import Project
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.consumers import consumers, delete_consumer

@@ -13,11 +13,13 @@ from pathlib import Path
 import pytest
 
 from paimon_features.definitions import EventSource
-from paimon_features.flink.ingest import files as module
-from paimon_features.flink.ingest.files import IngestResult, ingest_files
-from paimon_features.flink.ingest.job import IngestProgress
+from paimon_features.flink.ingest import job as flink_job
+from paimon_features.flink.ingest.files import ingest_files
 from paimon_features.flink.ingest.topic import ingest_kafka
 from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
+from paimon_features.ingestion import files as module
+from paimon_features.ingestion.files import IngestResult
+from paimon_features.ingestion.progress import IngestProgress
 from paimon_features.schema import Bool, Int64, String
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import Lake, read_arrow
@@ -85,17 +87,17 @@ def test_duplicates_within_and_across_files_and_runs_are_rejected(
     assert kept(lake) == [1, 3, 4]
 
     # interrupted after the commit of the events: the same rows are rejected again
-    real = module.IngestJob.run
+    real = flink_job.IngestJob.run
 
-    def only_events(job: module.IngestJob, *args: object, **options: object) -> str:
+    def only_events(job: flink_job.IngestJob, *args: object, **options: object) -> str:
         real(job, *args[:3], (True, False))  # type: ignore[arg-type]
         raise OSError("killed")
 
-    monkeypatch.setattr(module.IngestJob, "run", only_events)
+    monkeypatch.setattr(flink_job.IngestJob, "run", only_events)
     late = NOW_MS + HOUR_MS - 1
     with pytest.raises(OSError, match="killed"):
         ingest(late, "2.jsonl", ("a", 7, False), ("d", 9, False), ("d", 8, False))
-    monkeypatch.setattr(module.IngestJob, "run", real)
+    monkeypatch.setattr(flink_job.IngestJob, "run", real)
     third = ingest(NOW_MS + HOUR_MS, "3.jsonl", ("a", 10, False), ("d", 11, False), ("a", 12, True))
     assert third.finished_run is not None
     # held events were released first: one was new, the other's id occurred an hour ago

@@ -34,13 +34,15 @@ from paimon_features.errors import (
 )
 from paimon_features.flink.environment import open_environment, register_lake
 from paimon_features.flink.ingest import job as module
-from paimon_features.flink.ingest.files import IngestResult, ingest_files
+from paimon_features.flink.ingest.files import ingest_files
 from paimon_features.flink.ingest.job import OPTIONS, IngestJob, explain, prepare
-from paimon_features.flink.ingest.ledger import IngestLedger
-from paimon_features.flink.sql.ingest import IngestRun, file_statements, kafka_statements
-from paimon_features.flink.sql.input_columns import group_files
-from paimon_features.flink.sql.inputs import inspect_file
+from paimon_features.flink.sql.ingest import file_statements, kafka_statements
 from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
+from paimon_features.ingestion.files import IngestResult
+from paimon_features.ingestion.input_columns import group_files
+from paimon_features.ingestion.inputs import inspect_file
+from paimon_features.ingestion.ledger import IngestLedger
+from paimon_features.ingestion.runs import IngestRun
 from paimon_features.project import Project
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow

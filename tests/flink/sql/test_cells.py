@@ -17,16 +17,14 @@ import pytest
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.environment import open_environment
 from paimon_features.flink.sql.cells import (
-    TEXT,
-    Physical,
     cell_value,
-    check_readable,
     floor_day,
     is_not_finite,
     is_present,
     now_ms_sql,
 )
 from paimon_features.flink.sql.scans import once
+from paimon_features.ingestion.physical import TEXT, Physical, check_readable
 from paimon_features.schema import (
     Bool,
     Bytes,

@@ -9,9 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.flink.sql.cells import TEXT, Physical
-from paimon_features.flink.sql.input_columns import FileGroup, InputColumn
-from paimon_features.flink.sql.inputs import InputFile
 from paimon_features.flink.sql.kafka import KafkaTopic, kafka_scan
 from paimon_features.flink.sql.scans import (
     _java_literal,
@@ -19,6 +16,9 @@ from paimon_features.flink.sql.scans import (
     raw_text,
     sql_options,
 )
+from paimon_features.ingestion.input_columns import FileGroup, InputColumn
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.ingestion.physical import TEXT, Physical
 
 ID = InputColumn("id", "Id", 1, TEXT, True)
 NAME = InputColumn("name", "it's", 2, TEXT, False)

@@ -11,8 +11,8 @@ import pytest
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError, RecordLostError
-from paimon_features.flink.ingest.ledger import ClusterJob, IngestLedger
-from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.ingestion.ledger import ClusterJob, IngestLedger
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.specs import events_spec, rejected_spec

@@ -12,13 +12,13 @@ import pytest
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.sql.input_columns import (
+from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
+from paimon_features.ingestion.input_columns import (
     find_columns,
     group_files,
     parse_mapping,
 )
-from paimon_features.flink.sql.inputs import inspect_file
-from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
+from paimon_features.ingestion.inputs import inspect_file
 from paimon_features.schema import Bytes, Float64, Int64, List, String
 
 SALES = EventSource(

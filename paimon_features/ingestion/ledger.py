@@ -19,9 +19,9 @@ from typing import Any
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError, RecordLostError
-from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES
-from paimon_features.flink.sql.ingest import IngestRun
-from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
+from paimon_features.ingestion.runs import IngestRun
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.records import Record
 from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids

@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import ConfigurationError, TableError
-from paimon_features.flink.sql.inputs import InputFile
-from paimon_features.flink.sql.scans import CUT_LINE
+from paimon_features.ingestion.inputs import InputFile
 
 try:
     from isal.igzip import open as open_gzip
@@ -26,6 +25,8 @@ except ImportError:  # pypaimon installs it on x86-64 and ARM
 
 MAX_LINE_BYTES = 8 << 20
 """The default limit. A job's memory is sized for lines of this length."""
+CUT_LINE = "\x01[line of "
+"""What stands for a line that is too long, before its bytes and its beginning."""
 _CHUNK = 1 << 20
 _KEPT_BYTES = 1_000
 """Bytes of a long line that the rejected row contains."""
@@ -66,7 +67,7 @@ def without_long_lines(
 
 def _has_long_line(path: Path, limit: int) -> bool:
     length = 0
-    with _open(path) as file:
+    with open_text(path) as file:
         while chunk := file.read(min(_CHUNK, limit)):
             first = chunk.find(b"\n")
             if first < 0:
@@ -101,7 +102,7 @@ def _copy(file: InputFile, copy: Path, limit: int) -> None:
 
 def _lines(path: Path, limit: int) -> Iterator[bytes]:
     """Pieces of a file's text; a long line is a piece by itself, replaced by its beginning."""
-    with _open(path) as file:
+    with open_text(path) as file:
         held = b""
         while chunk := file.read(_CHUNK):
             held += chunk
@@ -148,7 +149,8 @@ def _marked(length: int, begun: bytes) -> bytes:
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
+def open_text(path: Path) -> Iterator[Any]:
+    """The bytes of a text file, decompressed; ConfigurationError if it cannot be read."""
     opener: Any = open_gzip if path.suffix == ".gz" else open
     try:
         with opener(path, "rb") as file:

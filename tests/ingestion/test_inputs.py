@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.sql.inputs import FIELD, find_files, inspect_file
+from paimon_features.ingestion.inputs import FIELD, find_files, inspect_file
 from tests.flink.ingest.reference_ingest import split_csv
 
 HEADER = "customer_id,unit_price,country,at_ms"

@@ -1,7 +1,7 @@
 """The files to ingest: discovered, and inspected before the job starts.
 
 Their columns are the header of a CSV file, the schema of a Parquet file, or the keys of the first
-rows of a JSON file; ``paimon_features.flink.sql.input_columns`` maps them to those of the source.
+rows of a JSON file; ``paimon_features.ingestion.input_columns`` maps them to those of the source.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.sql.cells import FLINK_NUMBERS, TEXT, Physical
+from paimon_features.ingestion.physical import FLINK_NUMBERS, TEXT, Physical
 
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",

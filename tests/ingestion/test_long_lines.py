@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.ingest import long_lines
 from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES, without_long_lines
-from paimon_features.flink.sql.inputs import inspect_file
-from paimon_features.flink.sql.scans import CUT_LINE
+from paimon_features.ingestion import long_lines
+from paimon_features.ingestion.inputs import inspect_file
+from paimon_features.ingestion.long_lines import CUT_LINE, MAX_LINE_BYTES, without_long_lines
 from paimon_features.tables import read_arrow
 from paimon_features.testing.sizes import every_seed
 from tests.flink.ingest.click_source import CLICKS, new_lake
@@ -77,8 +76,8 @@ BOUNDED = """
 import gzip, resource, sys
 from pathlib import Path
 from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.long_lines import MAX_LINE_BYTES, without_long_lines
-from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.ingestion.long_lines import CUT_LINE, MAX_LINE_BYTES, without_long_lines
+from paimon_features.ingestion.inputs import InputFile
 path, folder = Path(sys.argv[1]), Path(sys.argv[2])
 file = InputFile(path, "json", 0, "0" * 64)
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

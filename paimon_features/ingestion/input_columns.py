@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
-from paimon_features.flink.sql.cells import TEXT, Physical, check_readable
-from paimon_features.flink.sql.inputs import InputFile
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.ingestion.physical import TEXT, Physical, check_readable
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,125 @@
+"""Ingestion of files by the local engine: rows a second from Parquet, CSV and JSON lines.
+
+    python -m benchmarks.ingest --rows 2000000 --days 305 --rounds 3
+
+Each round is a call of ``ingest --engine local`` without the start of Python: hash, leases, ledger,
+conversion, validation, data files per day, both commits. The rows are sales of seven columns (an
+integer key, three texts, an integer, a price, a time), in the order of their time or shuffled; the
+time of a CSV is a text like ``2010-12-01 08:26:30.125``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pc_csv
+import pyarrow.parquet as pq
+
+from paimon_features.definitions import EventSource
+from paimon_features.local.ingest.job import ingest_files
+from paimon_features.schema import Float64, Int32, Int64, String
+from paimon_features.tables import Lake
+from paimon_features.tables.specs import events_spec, rejected_spec
+from paimon_features.windows import DAY_MS
+
+SOURCE = EventSource(
+    "sales",
+    schema={
+        "customer_id": Int64,
+        "stock_code": String,
+        "description": String,
+        "quantity": Int32,
+        "unit_price": Float64,
+        "country": String,
+        "at_ms": Int64,
+    },
+    event_time="at_ms",
+)
+START_MS = 14_900 * DAY_MS
+
+
+def sales(rows: int, days: int, *, shuffled: bool = False) -> pa.Table:
+    """Sales at any time of some days."""
+    rng = np.random.default_rng(1)
+    at_ms = START_MS + rng.integers(0, days * DAY_MS, rows)
+    if not shuffled:
+        at_ms.sort()
+    items = pa.array(rng.integers(0, 4_000, rows))
+    countries = pa.array(["United Kingdom", "France", "EIRE"])
+    return pa.table(
+        {
+            "customer_id": rng.integers(10_000, 20_000, rows),
+            "stock_code": pa.array([f"S{n:05d}" for n in range(4_000)]).take(items),
+            "description": pa.array([f"ITEM {n} OF THE SHOP" for n in range(4_000)]).take(items),
+            "quantity": rng.integers(1, 100, rows).astype(np.int32),
+            "unit_price": np.round(rng.random(rows) * 20, 2),
+            "country": countries.take(pa.array(rng.integers(0, 3, rows))),
+            "at_ms": at_ms,
+        }
+    )
+
+
+def _write_csv(rows: pa.Table, path: Path) -> None:
+    place = rows.column_names.index("at_ms")
+    times = rows["at_ms"].cast(pa.timestamp("ms")).cast(pa.string())
+    pc_csv.write_csv(rows.set_column(place, "at_ms", times), path)
+
+
+def _write_json(rows: pa.Table, path: Path) -> None:
+    with path.open("w") as file:
+        file.writelines(json.dumps(row) + "\n" for row in rows.to_pylist())
+
+
+WRITERS: Mapping[str, Callable[[pa.Table, Path], None]] = {
+    "parquet": lambda rows, path: pq.write_table(rows, path, compression="zstd"),
+    "csv": _write_csv,
+    "jsonl": _write_json,
+}
+
+
+def ingest_once(folder: Path, path: Path) -> tuple[float, int]:
+    """Ingest a file into a new lake: seconds, and rows that were accepted."""
+    lake = Lake.open(str(folder / "lake"), "bench")
+    lake.create(events_spec(SOURCE.table, SOURCE.schema))
+    lake.create(rejected_spec(SOURCE.rejected_table))
+    began = time.perf_counter()
+    result = ingest_files(lake, SOURCE, [path], state_dir=folder / "state")
+    return time.perf_counter() - began, result.accepted
+
+
+def run(rows: int, days: int, rounds: int) -> None:
+    """Print a line for each form of file."""
+    for form, shuffled in (("parquet", False), ("parquet", True), ("csv", False), ("jsonl", False)):
+        count = rows if form == "parquet" else rows // 2 if form == "csv" else rows // 10
+        times = []
+        with tempfile.TemporaryDirectory() as name:
+            path = Path(name) / f"sales.{form}"
+            WRITERS[form](sales(count, days, shuffled=shuffled), path)
+            for number in range(rounds):
+                elapsed, accepted = ingest_once(Path(name) / str(number), path)
+                assert accepted == count, (accepted, count)
+                times.append(elapsed)
+        order = "shuffled" if shuffled else "in order"
+        rate = count / statistics.median(times)
+        print(f"{form:>8} {order}  {count:>10,} rows  {days} days  {rate:>10,.0f} rows/s")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest")
+    parser.add_argument("--rows", type=int, default=2_000_000)
+    parser.add_argument("--days", type=int, default=305)
+    parser.add_argument("--rounds", type=int, default=3)
+    args = parser.parse_args()
+    run(args.rows, args.days, args.rounds)
+
+
+if __name__ == "__main__":
+    main()

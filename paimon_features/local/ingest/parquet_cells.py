@@ -1,0 +1,137 @@
+"""Parquet rows as cells, in the types in which they are stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.array_types import Bools
+from paimon_features.ingestion.input_columns import FileGroup, InputColumn
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.local.ingest.cells import CellBatch, CellColumn
+from paimon_features.local.ingest.converted import Converted
+from paimon_features.local.ingest.java_text import json_object, texts_of
+from paimon_features.local.ingest.lines import decoded
+from paimon_features.local.ingest.stored_values import stored_values
+from paimon_features.schema import DataType
+from paimon_features.tables.rejects import UNREADABLE
+
+BATCH_ROWS = 1 << 17
+
+
+def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], list[CellBatch]]]:
+    """The rows of a Parquet file, in parts to compute.
+
+    Raises
+    ------
+    OSError, pyarrow.ArrowException
+        If the file cannot be read.
+    """
+    fields = list(dict.fromkeys(column.field for column in group.columns))
+    # nanoseconds since 1970 end in 2262
+    with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+        for batch in parquet.iter_batches(BATCH_ROWS, columns=fields):
+            yield partial(_batches, batch, group.columns, str(file.path))
+
+
+def _batches(batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str) -> list[CellBatch]:
+    cells = {name: _plain(batch.column(name)) for name in batch.schema.names}
+    texts = {column.field for column in columns if column.physical.kind == "text"}
+    valid = _valid_texts([cells[field] for field in sorted(texts)], batch.num_rows)
+    broken: list[tuple[str, str, str | None]] = []
+    if not valid.all():
+        bad = np.flatnonzero(~valid)
+        raws = _raw({name: array.take(pa.array(bad)) for name, array in cells.items()}, columns)
+        broken = [(UNREADABLE, "a text is not UTF-8", raw) for raw in raws(list(range(len(bad))))]
+        cells = {name: array.filter(pa.array(valid)) for name, array in cells.items()}
+    found = {column.name: _column(cells[column.field], column) for column in columns}
+    return [CellBatch(int(valid.sum()), found, _raw(cells, columns), origin, broken)]
+
+
+def _plain(array: pa.Array) -> pa.Array:
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_large_string(array.type):
+        return array.cast(pa.string())
+    return array.cast(pa.binary()) if pa.types.is_large_binary(array.type) else array
+
+
+def _valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:
+    """Which rows have only texts that are UTF-8."""
+    valid = np.ones(rows, np.bool_)
+    for array in texts:
+        try:
+            array.validate(full=True)
+        except pa.ArrowInvalid:
+            for row, text in enumerate(array.cast(pa.binary()).to_pylist()):
+                if text is not None and not _is_utf8(text):
+                    valid[row] = False
+    return valid
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _column(cells: pa.Array, column: InputColumn) -> CellColumn:
+    def convert(kind: DataType, is_time: bool) -> Converted:
+        return stored_values(cells, column.physical, kind, is_time)
+
+    def texts(rows: Sequence[int]) -> Sequence[str | None]:
+        shown = texts_of(_as_declared(cells.take(pa.array(rows, pa.int64())), column))
+        return [t.strip(" ") if column.bare and t is not None else t for t in shown]
+
+    return CellColumn(convert, texts)
+
+
+def _as_declared(cells: pa.Array, column: InputColumn) -> pa.Array:
+    """Cells as the Flink job declares them: timestamps as the integers in the file."""
+    if column.physical.kind == "timestamp[int96]":
+        # with nine digits after the second
+        texts = [
+            None if t is None else f"{t}000000"
+            for t in texts_of(cells.cast(pa.timestamp("ms"), safe=False))
+        ]
+        return pa.array(texts, pa.string())
+    if pa.types.is_timestamp(cells.type):
+        return cells.view(pa.int64())
+    return cells
+
+
+def _raw(
+    cells: dict[str, pa.Array], columns: Sequence[InputColumn]
+) -> Callable[[Sequence[int]], list[str]]:
+    """Rows as JSON of their cells."""
+
+    def raw(rows: Sequence[int]) -> list[str]:
+        chosen = pa.array(rows, pa.int64())
+        values: dict[str, list[Any]] = {}
+        for column in columns:
+            values[column.field] = _json_values(cells[column.field].take(chosen), column)
+        return [
+            json_object({field: values[field][row] for field in values}) for row in range(len(rows))
+        ]
+
+    return raw
+
+
+def _json_values(cells: pa.Array, column: InputColumn) -> list[Any]:
+    declared = _as_declared(cells, column)
+    if pa.types.is_date(declared.type):
+        return texts_of(declared)
+    if pa.types.is_string(declared.type):
+        # bytes that are not UTF-8 are shown as U+FFFD
+        plain = declared.cast(pa.binary()).to_pylist()
+        texts = [None if text is None else decoded(text) for text in plain]
+        return [text.strip(" ") if column.bare and text is not None else text for text in texts]
+    values: list[Any] = declared.to_pylist()
+    return values

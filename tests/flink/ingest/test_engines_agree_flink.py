@@ -1,0 +1,116 @@
+"""Both engines accept the same rows of hostile files, and reject the others in the same words."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from paimon_features.definitions import EventSource
+from paimon_features.flink.ingest import files as flink
+from paimon_features.ingestion.files import IngestResult
+from paimon_features.local.ingest import job as local
+from paimon_features.schema import Bool, Float64, Int64, String
+from paimon_features.tables import Lake, read_arrow
+from tests.flink.ingest.click_source import new_lake
+from tests.flink.ingest.hostile_inputs import RAW, STORED, write_hostile, write_raw, write_stored
+from tests.flink.ingest.ingest_inputs import SOURCE, write_all
+
+pytestmark = pytest.mark.flink
+
+
+def shown(value: Any) -> Any:
+    """A value that equals itself, with the sign of zero."""
+    return repr(value) if isinstance(value, float) else value
+
+
+def events(lake: Lake, source: EventSource) -> Counter[tuple[Any, ...]]:
+    rows = read_arrow(lake, source.table).to_pylist()
+    names = [*source.schema, "event_day"]
+    return Counter(tuple(shown(row[name]) for name in names) for row in rows)
+
+
+def rejects(lake: Lake, source: EventSource) -> Counter[tuple[str, ...]]:
+    rows = read_arrow(lake, source.rejected_table).to_pylist()
+    return Counter((r["reason"], r["detail"], str(r["raw"]), r["origin"]) for r in rows)
+
+
+def ingest_twice(
+    folder: Path, source: EventSource, inputs: Path
+) -> tuple[Mapping[str, Lake], Mapping[str, IngestResult]]:
+    lakes, results = {}, {}
+    for name, ingest in (("flink", flink.ingest_files), ("local", local.ingest_files)):
+        (folder / name).mkdir()
+        lakes[name] = new_lake(folder / name, source)
+        results[name] = ingest(lakes[name], source, [inputs], state_dir=folder / "state")
+    return lakes, results
+
+
+def compare(folder: Path, source: EventSource, inputs: Path) -> Counter[str]:
+    """Ingest by both engines and compare all that they wrote; the rejected rows by reason."""
+    lakes, results = ingest_twice(folder, source, inputs)
+    by_flink, by_local = (events(lakes[name], source) for name in ("flink", "local"))
+    assert by_local - by_flink == Counter()
+    assert by_flink - by_local == Counter()
+    bad_flink, bad_local = (rejects(lakes[name], source) for name in ("flink", "local"))
+    assert bad_local - bad_flink == Counter()
+    assert bad_flink - bad_local == Counter()
+    for name in ("accepted", "rejected", "ignored_columns", "absent_columns", "files"):
+        assert getattr(results["local"], name) == getattr(results["flink"], name), name
+    return Counter(dict(results["local"].rejected))
+
+
+def test_text_files(tmp_path: Path) -> None:
+    inputs = tmp_path / "in puts"
+    inputs.mkdir()
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")  # shown when a test fails
+    write_hostile(inputs, seed)
+    for _ in write_all(inputs, seed):
+        pass
+    found = compare(tmp_path, SOURCE, inputs)
+    assert set(found) >= {"unreadable", "wrong_type", "not_finite", "too_many_columns"}
+
+
+def test_stored_types(tmp_path: Path) -> None:
+    write_stored(tmp_path / "in", random.Random(1))
+    found = compare(tmp_path, STORED, tmp_path / "in")
+    assert set(found) >= {"wrong_type", "not_finite"}
+
+
+def test_bytes(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_raw(tmp_path / "in")
+    assert compare(tmp_path, RAW, tmp_path / "in") == {"time_out_of_range": 1}
+
+
+def test_duplicates(tmp_path: Path) -> None:
+    source = EventSource(
+        "orders",
+        schema={
+            "order_id": String, "gone": Bool, "price": Float64, "note": String, "at_ms": Int64,
+        },
+        event_time="at_ms", retraction="gone", event_id="order_id", dedup_horizon="1h",
+    )  # fmt: skip
+    (tmp_path / "in").mkdir()
+    rng = random.Random(3)
+    for number in range(3):
+        rows = [
+            {
+                "order_id": rng.choice(["a", "b", "é", "", None, str(rng.randrange(200))]),
+                "gone": rng.choice([True, False, False, None]),
+                "price": rng.choice([1.5, -1.5, None]),
+                "note": rng.choice(["x", "X", "ä", None]),
+                "at_ms": rng.choice([0, 1, 2]),
+            }
+            for _ in range(300)
+        ]
+        text = "".join(json.dumps(row) + "\n" for row in rows)
+        (tmp_path / "in" / f"{number}.jsonl").write_text(text)
+    found = compare(tmp_path, source, tmp_path / "in")
+    assert set(found) == {"duplicate", "bad_retraction", "missing_event_id"}
