@@ -10,7 +10,9 @@
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
 #                 of iterations and a hundred random failures in them, random views through real jobs,
-#                 faults around the feature server (two hours);  ARGS="-k random_faults": these alone
+#                 faults around the feature server, the whole retail log, every cell of the matrix
+#                 of windows, the loop on S3 and in application mode (two hours);
+#                 ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
@@ -39,7 +41,7 @@ export PYTHON ARGS
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@sed -n '3,22s/^# *//p' Makefile
+	@sed -n '3,24s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -78,7 +80,9 @@ chaos:
 	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
-		tests/flink/ingest/test_kafka_killed_flink.py \
+		tests/flink/ingest/test_kafka_killed_flink.py tests/flink/tiles/test_forget_flink.py \
+		tests/flink/test_object_store_flink.py tests/flink/test_application_flink.py \
+		tests/test_retail_log.py tests/test_matrix.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py tests/iteration/test_supersteps.py \

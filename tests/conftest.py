@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,35 +46,15 @@ def warehouse(tmp_path: Path) -> Path:
     return folder
 
 
-_FLINK = """
-import json, os, sys
-from paimon_features.setup.jars import class_path
-from paimon_features.setup.java import find_java_home
-os.environ["JAVA_HOME"] = str(find_java_home())
-os.environ["HADOOP_CLASSPATH"] = class_path(["flink"])
-os.environ["JVM_ARGS"] = "-Xmx1g -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-from pyflink.table import EnvironmentSettings, TableEnvironment
-work = json.load(sys.stdin)
-settings = EnvironmentSettings.new_instance()
-settings = settings.in_streaming_mode() if work["streaming"] else settings.in_batch_mode()
-environment = TableEnvironment.create(settings.build())
-for key, value in {"parallelism.default": "1", **work["config"]}.items():
-    environment.get_config().set(key, value)
-environment.execute_sql(
-    f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{work['warehouse']}')")
-environment.execute_sql("USE CATALOG lake")
-environment.execute_sql("USE `features`")
-for statement in work["statements"]:
-    result = environment.execute_sql(statement)
-    if statement.lstrip().startswith(("INSERT", "CALL")):
-        result.wait()
-"""
-
-
 @pytest.fixture(scope="session")
-def flink_sql() -> Callable[..., None]:
-    """Runs SQL statements in a Flink of its own, in the database ``features`` of a warehouse."""
+def flink_sql(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Runs SQL statements in the database ``features`` of a warehouse, like another program.
+
+    The options are Flink's own, not those of this project; the JVM is the one of this process.
+    A statement that fails raises AssertionError with Flink's message.
+    """
     pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
+    logs = tmp_path_factory.mktemp("flink_sql")
 
     def run(
         warehouse: str,
@@ -85,20 +62,38 @@ def flink_sql() -> Callable[..., None]:
         streaming: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        work = {
-            "statements": list(statements),
-            "warehouse": warehouse,
-            "streaming": streaming,
-            "config": dict(config or {}),
-        }
-        done = subprocess.run(
-            [sys.executable, "-c", _FLINK],
-            input=json.dumps(work),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
+        environment = flink_tables(logs, streaming=streaming, config=config)
+        try:
+            environment.execute_sql(
+                f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{warehouse}')"
+            )
+            environment.execute_sql("USE CATALOG lake")
+            environment.execute_sql("USE `features`")
+            for statement in statements:
+                result = environment.execute_sql(statement)
+                if statement.lstrip().startswith(("INSERT", "CALL", "EXECUTE")):
+                    result.wait()
+        except Exception as error:
+            raise AssertionError(str(error)) from error
 
     return run
+
+
+def flink_tables(
+    logs: Path, *, streaming: bool = False, config: Mapping[str, str] | None = None
+) -> Any:
+    """A new table environment of one task, without this project's options, in this process's JVM.
+
+    Starting a JVM and loading Flink's planner takes longer than most of the jobs.
+    """
+    from paimon_features.flink.gateway import start_gateway
+
+    start_gateway(logs)
+    from pyflink.table import EnvironmentSettings, TableEnvironment
+
+    settings = EnvironmentSettings.new_instance()
+    settings = settings.in_streaming_mode() if streaming else settings.in_batch_mode()
+    environment = TableEnvironment.create(settings.build())
+    for key, value in {"parallelism.default": "1", **(config or {})}.items():
+        environment.get_config().set(key, value)
+    return environment

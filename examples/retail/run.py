@@ -55,10 +55,10 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Demo:
-    """One run of the demo in the folder ``into``."""
+    """One run of the demo in the folder ``into``, on a log in the form of ``LOG``."""
 
-    def __init__(self, into: Path) -> None:
-        self.into = into.resolve()
+    def __init__(self, into: Path, log: Path = LOG) -> None:
+        self.into, self.log = into.resolve(), log
         self.facts = Facts()
         self.open = ExitStack()
         self.started = time.monotonic()
@@ -111,7 +111,7 @@ class Demo:
         console.print(f"  {len(self.project.lake.list())} tables in {self.into / 'lake'}")
 
     def ingest(self) -> None:
-        log = pq.read_table(LOG).sort_by("invoice_time_ms")
+        log = pq.read_table(self.log).sort_by("invoice_time_ms")
         newest = pc.max(log["invoice_time_ms"]).as_py()
         cut = (newest // DAY_MS + 1 - STREAMED_DAYS) * DAY_MS
         late = pc.greater_equal(log["invoice_time_ms"], cut)
@@ -388,10 +388,10 @@ checkpoint_interval = "1s"
 """
 
 
-def main(into: Path) -> None:
+def main(into: Path, log: Path = LOG) -> None:
     """Run the demo in ``into``; a terminated demo ends its processes like an interrupted one."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    Demo(into).run()
+    Demo(into, log).run()
 
 
 if __name__ == "__main__":
