@@ -17,7 +17,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
@@ -257,10 +257,25 @@ def _is_random(item: pytest.Item) -> bool:
     return of_pytest is not None and "seed" in of_pytest.params
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    # a collection would else visit all that the engines' packages made, a second each time
+MANY_MODULES = 200
+"""As many as an engine imports, at the least."""
+
+_modules_frozen = 0
+
+
+def _freeze() -> None:
+    """Make later garbage collections visit only what is made from now on.
+
+    A collection would else visit all that the engines' packages made, a second each time.
+    """
+    global _modules_frozen
     gc.collect()
     gc.freeze()
+    _modules_frozen = len(sys.modules)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    _freeze()
     # what is frozen is never freed, which DuckDB's bindings report as a leak at exit; not before:
     # pytest collects five times when it ends
     atexit.register(gc.unfreeze)
@@ -272,6 +287,18 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for engine in NEEDS:
         if item.get_closest_marker(engine) and (lack := missing(engine)):
             pytest.skip(f"needs {engine}, which lacks: {lack}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    result = yield
+    # behind a module's fixtures: what they made is not kept
+    ends = nextitem is None or nextitem.path != item.path
+    if ends and len(sys.modules) > _modules_frozen + MANY_MODULES:
+        _freeze()
+    return result
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

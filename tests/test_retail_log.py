@@ -42,6 +42,8 @@ RETAIL = Path(__file__).parents[1] / "examples" / "retail"
 WHOLE_LOG = RETAIL / "data" / "online_retail.parquet"
 DAYS = None if "PAIMON_FEATURES_KILLS" in os.environ else 100
 """The newest days of the log that are processed; None: all."""
+BATCHES = 40 if DAYS is None else 8
+"""Commits of what is streamed; each is waited for until it can be looked up."""
 SERVICE = "will_buy_v1"
 VIEW = "customer_spend"
 
@@ -50,8 +52,8 @@ pytestmark = [pytest.mark.flink, pytest.mark.redis, pytest.mark.timeout(600)]
 RUN = """
 import runpy, sys
 from pathlib import Path
-script, into, log = map(Path, sys.argv[1:])
-runpy.run_path(str(script))["main"](into, log)
+script, into, log = map(Path, sys.argv[1:4])
+runpy.run_path(str(script))["main"](into, log, batches=int(sys.argv[4]))
 """
 
 QUERY = """
@@ -113,7 +115,7 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def demo(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Path:
     """The folder that the demo left; it ingests, backfills and streams the log."""
     root = tmp_path_factory.mktemp("retail") / "demo"
-    words = [sys.executable, "-c", RUN, str(RETAIL / "run.py"), str(root), str(log)]
+    words = [sys.executable, "-c", RUN, str(RETAIL / "run.py"), str(root), str(log), str(BATCHES)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (root / "output.txt").write_text(done.stdout)

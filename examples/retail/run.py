@@ -55,10 +55,13 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Demo:
-    """One run of the demo in the folder ``into``, on a log in the form of ``LOG``."""
+    """One run of the demo in the folder ``into``.
 
-    def __init__(self, into: Path, log: Path = LOG) -> None:
-        self.into, self.log = into.resolve(), log
+    ``log`` is a file in the form of ``LOG``; its last days come in ``batches`` commits.
+    """
+
+    def __init__(self, into: Path, log: Path = LOG, batches: int = STREAMED_BATCHES) -> None:
+        self.into, self.log, self.batches = into.resolve(), log, batches
         self.facts = Facts()
         self.open = ExitStack()
         self.started = time.monotonic()
@@ -151,7 +154,7 @@ class Demo:
     def stream(self) -> None:
         source = self.project.definitions.source("retail")
         rows = len(self.streamed)
-        size = -(-rows // STREAMED_BATCHES)
+        size = -(-rows // self.batches)
         lake = self.project.lake
         with acquire(lake, source.table, purpose="demo: stream the last days"):
             writer = EventWriter(lake, source.table, source.event_time, now_ms)
@@ -388,10 +391,10 @@ checkpoint_interval = "1s"
 """
 
 
-def main(into: Path, log: Path = LOG) -> None:
+def main(into: Path, log: Path = LOG, batches: int = STREAMED_BATCHES) -> None:
     """Run the demo in ``into``; a terminated demo ends its processes like an interrupted one."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    Demo(into, log).run()
+    Demo(into, log, batches).run()
 
 
 if __name__ == "__main__":
