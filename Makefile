@@ -10,7 +10,8 @@
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
 #                 of iterations and a hundred random failures in them, random views through real jobs,
-#                 lost processes of clusters, faults around the feature server (two hours);
+#                 lost processes of clusters, faults around the feature server, the whole retail log,
+#                 every cell of the matrix of windows, the loop on S3, application mode (two hours);
 #                 ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
@@ -83,7 +84,8 @@ chaos:
 		PAIMON_FEATURES_LOOP_MINUTES=$(or $(PAIMON_FEATURES_LOOP_MINUTES),10) \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
-		tests/flink/test_application_flink.py tests/flink/ingest/test_kafka_killed_flink.py \
+		tests/flink/ingest/test_kafka_killed_flink.py tests/flink/tiles/test_forget_flink.py \
+		tests/flink/test_application_flink.py tests/test_retail_log.py tests/test_matrix.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
 		tests/flink/test_object_store_flink.py \

@@ -7,6 +7,7 @@ a green run means that everything ran.
 
 from __future__ import annotations
 
+import atexit
 import functools
 import gc
 import importlib.util
@@ -16,7 +17,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 
 import hypothesis
@@ -60,6 +61,14 @@ os.environ.setdefault("PAIMON_FEATURES_KEY", secrets.token_hex(32))
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # so a script starts what it leaves in the background; here tests send Ctrl-C to themselves
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# many short jobs, in the JVMs of tests and of the processes that they start: neither the optimizing
+# compiler nor the verification of Flink's own classes pays off within seconds
+os.environ.setdefault(
+    "JVM_ARGS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
@@ -139,6 +148,8 @@ SLOW = (
     "tests/cli",
     "tests/client/test_real_server.py",
     "tests/flink",
+    "tests/iteration/test_iterative_statistics.py",
+    "tests/iteration/test_supersteps.py",
     "tests/local",
     "tests/materialize",
     "tests/monitoring",
@@ -146,12 +157,17 @@ SLOW = (
     "tests/online",
     "tests/operations",
     "tests/planning",
+    "tests/publishing",
     "tests/serving",
     "tests/setup",
     "tests/tables",
     "tests/test_bootstrap.py",
+    "tests/test_fuzz.py",
     "tests/test_matrix.py",
+    "tests/test_missing_extras.py",
     "tests/test_retail_log.py",
+    "tests/test_times.py",
+    "tests/test_without_arrow.py",
     "tests/trainer_bridge",
     "tests/verification",
     "docs",
@@ -189,17 +205,36 @@ def _is_fast(item: pytest.Item) -> bool:
     return not (
         any(item.get_closest_marker(engine) for engine in NEEDS)
         or FAST_WITHOUT & set(getattr(item, "fixturenames", ()))
-        or any(place == slow or place.startswith(f"{slow}/") for slow in SLOW)
+        or _is_below(place, *SLOW)
     )
 
 
+def _is_below(place: str, *roots: str) -> bool:
+    """Whether a path, relative to the repository, is one of ``roots`` or inside one."""
+    return any(place == root or place.startswith(f"{root}/") for root in roots)
+
+
+def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Modules that take long come first, so that no process ends long after the others.
+
+    A module that ``tests/slowest.txt`` does not name keeps its place behind them, and a name of
+    a module that is gone means nothing.
+    """
+    lines = (ROOT / "tests" / "slowest.txt").read_text("utf-8").splitlines()
+    ranks = {line.split()[1]: rank for rank, line in enumerate(lines) if not line.startswith("#")}
+    last = len(lines)
+    return sorted(items, key=lambda item: ranks.get(item.path.relative_to(ROOT).as_posix(), last))
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """``make fuzz`` runs what is random, its modules in another order each time."""
     if config.getoption("--fast"):
         fast = [item for item in items if _is_fast(item)]
         left_out = set(items) - set(fast)
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = fast
-    """``make fuzz`` runs what is random, its modules in another order each time."""
+    if hasattr(config, "workerinput"):
+        items[:] = _longest_first(items)
     if config.getoption("--hypothesis-profile") != "fuzz":
         return
     random_ones = [item for item in items if _is_random(item)]
@@ -222,15 +257,28 @@ def _is_random(item: pytest.Item) -> bool:
     return of_pytest is not None and "seed" in of_pytest.params
 
 
-def pytest_collection_finish(session: pytest.Session) -> None:
-    # a collection would else visit all that the engines' packages made, a second each time
+MANY_MODULES = 200
+"""As many as an engine imports, at the least."""
+
+_modules_frozen = 0
+
+
+def _freeze() -> None:
+    """Make later garbage collections visit only what is made from now on.
+
+    A collection would else visit all that the engines' packages made, a second each time.
+    """
+    global _modules_frozen
     gc.collect()
     gc.freeze()
+    _modules_frozen = len(sys.modules)
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    # what is frozen is never freed, which DuckDB's bindings report as a leak at exit
-    gc.unfreeze()
+def pytest_collection_finish(session: pytest.Session) -> None:
+    _freeze()
+    # what is frozen is never freed, which DuckDB's bindings report as a leak at exit; not before:
+    # pytest collects five times when it ends
+    atexit.register(gc.unfreeze)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -241,11 +289,25 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             pytest.skip(f"needs {engine}, which lacks: {lack}")
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, object, object]:
+    result = yield
+    # behind a module's fixtures: what they made is not kept
+    ends = nextitem is None or nextitem.path != item.path
+    if ends and len(sys.modules) > _modules_frozen + MANY_MODULES:
+        _freeze()
+    return result
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     place = collection_path.relative_to(ROOT).as_posix()
+    # importing the engines takes longer than the fast tests
+    if config.getoption("--fast") and _is_below(place, *SLOW, *ENGINE_OF_MODULES):
+        return True
     for modules, package in ENGINE_OF_MODULES.items():
-        of_engine = place == modules or place.startswith(f"{modules}/")
-        if of_engine and importlib.util.find_spec(package) is None:
+        if _is_below(place, modules) and importlib.util.find_spec(package) is None:
             return True
     return None
 

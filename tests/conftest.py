@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
-import select
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TextIO
+from typing import Any
 
 import pytest
 
@@ -52,103 +46,54 @@ def warehouse(tmp_path: Path) -> Path:
     return folder
 
 
-_FLINK = """
-import json, os, sys, traceback
-from paimon_features.setup.jars import class_path
-from paimon_features.setup.java import find_java_home
-os.environ["JAVA_HOME"] = str(find_java_home())
-os.environ["HADOOP_CLASSPATH"] = class_path(["flink"])
-os.environ["JVM_ARGS"] = "-Xmx1g -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-from pyflink.table import EnvironmentSettings, TableEnvironment
+@pytest.fixture(scope="session")
+def flink_sql(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., None]:
+    """Runs SQL statements in the database ``features`` of a warehouse, like another program.
 
-def run(work):
-    settings = EnvironmentSettings.new_instance()
-    settings = settings.in_streaming_mode() if work["streaming"] else settings.in_batch_mode()
-    environment = TableEnvironment.create(settings.build())
-    for key, value in {"parallelism.default": "1", **work["config"]}.items():
-        environment.get_config().set(key, value)
-    environment.execute_sql(
-        f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{work['warehouse']}')")
-    environment.execute_sql("USE CATALOG lake")
-    environment.execute_sql("USE `features`")
-    for statement in work["statements"]:
-        result = environment.execute_sql(statement)
-        if statement.lstrip().startswith(("INSERT", "CALL")):
-            result.wait()
-
-for line in sys.stdin:
-    try:
-        run(json.loads(line))
-        error = ""
-    except Exception:
-        error = traceback.format_exc()
-    os.write(3, (json.dumps(error) + chr(10)).encode())
-"""
-
-
-class FlinkSql:
-    """A Flink in a process of its own, started at its first use, for SQL statements."""
-
-    def __init__(self) -> None:
-        self._ends = contextlib.ExitStack()
-        self._process: subprocess.Popen[str] | None = None
-        self._replies: TextIO
+    The options are Flink's own, not those of this project; the JVM is the one of this process.
+    A statement that fails raises AssertionError with Flink's message.
+    """
+    pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
+    logs = tmp_path_factory.mktemp("flink_sql")
 
     def run(
-        self,
         warehouse: str,
         statements: Sequence[str],
         streaming: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Execute statements, one after another, in the database ``features`` of a warehouse."""
-        work = {
-            "statements": list(statements),
-            "warehouse": warehouse,
-            "streaming": streaming,
-            "config": dict(config or {}),
-        }
-        process = self._process or self._start()
-        assert process.stdin is not None
-        process.stdin.write(json.dumps(work) + "\n")
-        process.stdin.flush()
-        ready, _, _ = select.select([self._replies], [], [], 240)
-        assert ready, "no reply of Flink"
-        error = json.loads(self._replies.readline() or '"the process of Flink has ended"')
-        assert not error, error[-4000:]
-
-    def _start(self) -> subprocess.Popen[str]:
-        read, write = os.pipe()
-        self._replies = self._ends.enter_context(os.fdopen(read))
-        # the pipe is number 3 there: what Flink prints is on the standard output
-        command = ["bash", "-c", f'exec "$@" 3>&{write}', "flink", sys.executable, "-c", _FLINK]
-        path = os.pathsep.join([os.getcwd(), *sys.path])
-        self._process = self._ends.enter_context(
-            subprocess.Popen(
-                command,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                pass_fds=[write],
-                env={**os.environ, "PYTHONPATH": path},
-                text=True,
+        environment = flink_tables(logs, streaming=streaming, config=config)
+        try:
+            environment.execute_sql(
+                f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{warehouse}')"
             )
-        )
-        os.close(write)
-        return self._process
+            environment.execute_sql("USE CATALOG lake")
+            environment.execute_sql("USE `features`")
+            for statement in statements:
+                result = environment.execute_sql(statement)
+                if statement.lstrip().startswith(("INSERT", "CALL", "EXECUTE")):
+                    result.wait()
+        except Exception as error:
+            raise AssertionError(str(error)) from error
 
-    def stop(self) -> None:
-        """End the process, if it was started."""
-        if self._process is not None:
-            assert self._process.stdin is not None
-            self._process.stdin.close()
-        self._ends.close()
+    return run
 
 
-@pytest.fixture(scope="session")
-def flink_sql() -> Iterator[Callable[..., None]]:
-    """Runs SQL statements in one Flink of the session (see ``FlinkSql.run``)."""
-    pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
-    flink = FlinkSql()
-    yield flink.run
-    flink.stop()
+def flink_tables(
+    logs: Path, *, streaming: bool = False, config: Mapping[str, str] | None = None
+) -> Any:
+    """A new table environment of one task, without this project's options, in this process's JVM.
+
+    Starting a JVM and loading Flink's planner takes longer than most of the jobs.
+    """
+    from paimon_features.flink.gateway import start_gateway
+
+    start_gateway(logs)
+    from pyflink.table import EnvironmentSettings, TableEnvironment
+
+    settings = EnvironmentSettings.new_instance()
+    settings = settings.in_streaming_mode() if streaming else settings.in_batch_mode()
+    environment = TableEnvironment.create(settings.build())
+    for key, value in {"parallelism.default": "1", **(config or {})}.items():
+        environment.get_config().set(key, value)
+    return environment

@@ -1,4 +1,7 @@
-"""The demo, which processes the complete retail log on every path, compared with one DuckDB query.
+"""The demo, which processes a retail log on every path, compared with one DuckDB query.
+
+The suite takes the last hundred days of the log; ``make chaos``, which sets
+``PAIMON_FEATURES_KILLS``, and ``make demo`` take all of it.
 
 ::
 
@@ -36,11 +39,22 @@ from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 RETAIL = Path(__file__).parents[1] / "examples" / "retail"
-LOG = RETAIL / "data" / "online_retail.parquet"
+WHOLE_LOG = RETAIL / "data" / "online_retail.parquet"
+DAYS = None if "PAIMON_FEATURES_KILLS" in os.environ else 100
+"""The newest days of the log that are processed; None: all."""
+BATCHES = 40 if DAYS is None else 8
+"""Commits of what is streamed; each is waited for until it can be looked up."""
 SERVICE = "will_buy_v1"
 VIEW = "customer_spend"
 
 pytestmark = [pytest.mark.flink, pytest.mark.redis, pytest.mark.timeout(600)]
+
+RUN = """
+import runpy, sys
+from pathlib import Path
+script, into, log = map(Path, sys.argv[1:4])
+runpy.run_path(str(script))["main"](into, log, batches=int(sys.argv[4]))
+"""
 
 QUERY = """
 WITH log AS (
@@ -85,10 +99,23 @@ CLOSE = ("stddev_quantity_90d", "decayed_count_h14d_180d", "decayed_sum_amount_h
 
 
 @pytest.fixture(scope="module")
-def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the demo left; it ingests, backfills and streams the whole log."""
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file that the demo processes."""
+    if DAYS is None:
+        return WHOLE_LOG
+    rows = pq.read_table(WHOLE_LOG)
+    newest = pc.max(rows["invoice_time_ms"]).as_py()
+    first = (newest // DAY_MS + 1 - DAYS) * DAY_MS
+    path = tmp_path_factory.mktemp("log") / "online_retail.parquet"
+    pq.write_table(rows.filter(pc.greater_equal(rows["invoice_time_ms"], first)), path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory, log: Path) -> Path:
+    """The folder that the demo left; it ingests, backfills and streams the log."""
     root = tmp_path_factory.mktemp("retail") / "demo"
-    words = [sys.executable, "-m", "paimon_features", "demo", "--into", str(root)]
+    words = [sys.executable, "-c", RUN, str(RETAIL / "run.py"), str(root), str(log), str(BATCHES)]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     (root / "output.txt").write_text(done.stdout)
@@ -113,12 +140,12 @@ def run(root: Path, *words: str, expected: int = 0) -> str:
     return result.stdout
 
 
-def expected(requested: pa.Table, end: str) -> list[dict[str, object]]:
+def expected(log: Path, requested: pa.Table, end: str) -> list[dict[str, object]]:
     """What DuckDB makes of the file itself, for the rows (n, customer_id, q)."""
     with duckdb.connect() as connection:
         connection.execute("SET threads = 2")
         connection.register("requested", requested)
-        connection.execute(f"CREATE VIEW events AS SELECT * FROM '{LOG}'")
+        connection.execute(f"CREATE VIEW events AS SELECT * FROM '{log}'")
         found = connection.sql(QUERY.format(end=end)).to_arrow_table().to_pylist()
     answers: list[dict[str, object]] = [{} for _ in range(requested.num_rows)]
     for row in found:
@@ -143,13 +170,13 @@ def assert_equal(rows: list[dict[str, object]], wanted: list[dict[str, object]])
         assert row["spend_pace"] == pace, (row, want)
 
 
-def some_rows(seed: int, size: int) -> pa.Table:
+def some_rows(log: Path, seed: int, size: int) -> pa.Table:
     """Customers at random times: anywhere, on tile and hop edges, at their own events."""
     rng = np.random.default_rng(seed)
-    log = duckdb.sql(
-        f"SELECT customer_id, invoice_time_ms AS t FROM '{LOG}' WHERE customer_id IS NOT NULL"
+    events = duckdb.sql(
+        f"SELECT customer_id, invoice_time_ms AS t FROM '{log}' WHERE customer_id IS NOT NULL"
     ).to_arrow_table()
-    picked = log.take(rng.integers(0, len(log), size))
+    picked = events.take(rng.integers(0, len(events), size))
     own = picked["t"].to_numpy()
     anywhere = rng.integers(own.min(), own.max() + 200 * DAY_MS, size)
     kinds = [
@@ -165,11 +192,16 @@ def some_rows(seed: int, size: int) -> pa.Table:
     return pa.table({"n": np.arange(size), "customer_id": picked["customer_id"], "q": q})
 
 
-def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path) -> None:
+def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path, log: Path) -> None:
     reported = (demo / "output.txt").read_text()
     assert len(reported.splitlines()) < 60
+    times = pq.read_table(log, columns=["invoice_time_ms"])["invoice_time_ms"]
+    # all but the last three days are ingested from a file; those are written as a stream
+    cut = (pc.max(times).as_py() // DAY_MS + 1 - 3) * DAY_MS
+    ingested = pc.sum(pc.less(times, cut)).as_py()
+    assert DAYS is not None or ingested == 532_899
     for part in (
-        "532,899 events",
+        f"{ingested:,} events",
         "1 too_few_columns",
         "all agree",
         "epoch 2: loss",
@@ -217,28 +249,30 @@ def processes_of(folder: Path) -> list[int]:
 
 
 def test_every_event_with_a_customer_is_in_one_tile_and_every_other_is_counted(
-    project: Project,
+    project: Project, log: Path
 ) -> None:
+    customers = pq.read_table(log, columns=["customer_id"])["customer_id"]
+    assert DAYS is not None or (len(customers), customers.null_count) == (541_909, 135_080)
     tiles = read_arrow(project.lake, "tiles_customer_spend_g1", ["p_rows"])
     skipped = read_arrow(project.lake, "skipped_customer_spend_g1", ["reason", "p_rows"])
-    assert pc.sum(tiles["p_rows"]).as_py() == 541_909 - 135_080
+    assert pc.sum(tiles["p_rows"]).as_py() == len(customers) - customers.null_count
     assert pc.unique(skipped["reason"]).to_pylist() == ["null_key"]
-    assert pc.sum(skipped["p_rows"]).as_py() == 135_080
+    assert pc.sum(skipped["p_rows"]).as_py() == customers.null_count
 
 
-def test_offline_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
-    requested = some_rows(seed=1, size=4_000)
+def test_offline_features_equal_duckdb_on_the_raw_file(project: Project, log: Path) -> None:
+    requested = some_rows(log, seed=1, size=4_000)
     rows = requested.rename_columns(["n", "customer_id", "event_time_ms"])
     got = project.get_historical_features(SERVICE, rows)
     assert got["n"].to_pylist() == requested["n"].to_pylist()
-    assert_equal(got.to_pylist(), expected(requested, end="q"))
+    assert_equal(got.to_pylist(), expected(log, requested, end="q"))
 
 
-def test_online_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
+def test_online_features_equal_duckdb_on_the_raw_file(project: Project, log: Path) -> None:
     customers = duckdb.sql(
-        f"SELECT DISTINCT customer_id FROM '{LOG}' WHERE customer_id IS NOT NULL ORDER BY 1"
+        f"SELECT DISTINCT customer_id FROM '{log}' WHERE customer_id IS NOT NULL ORDER BY 1"
     ).to_arrow_table()["customer_id"]
-    newest = pc.max(pq.read_table(LOG, columns=["invoice_time_ms"])["invoice_time_ms"]).as_py()
+    newest = pc.max(pq.read_table(log, columns=["invoice_time_ms"])["invoice_time_ms"]).as_py()
     # the open tile counts whole
     for q in (newest + 1, newest - HOUR_MS, newest + 40 * DAY_MS):
         requested = pa.table(
@@ -247,7 +281,7 @@ def test_online_features_equal_duckdb_on_the_raw_file(project: Project) -> None:
         )  # fmt: skip
         response = project.get_online_features(SERVICE, {"customer_id": customers}, q)
         whole = "(q + 299999) // 300000 * 300000"
-        assert_equal(response.to_pylist(), expected(requested, end=whole))
+        assert_equal(response.to_pylist(), expected(log, requested, end=whole))
 
 
 def test_verify_agrees_and_finds_a_tile_that_was_tampered_with(project: Project) -> None:

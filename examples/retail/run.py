@@ -55,10 +55,13 @@ console = Console(highlight=False, soft_wrap=True)
 
 
 class Demo:
-    """One run of the demo in the folder ``into``."""
+    """One run of the demo in the folder ``into``.
 
-    def __init__(self, into: Path) -> None:
-        self.into = into.resolve()
+    ``log`` is a file in the form of ``LOG``; its last days come in ``batches`` commits.
+    """
+
+    def __init__(self, into: Path, log: Path = LOG, batches: int = STREAMED_BATCHES) -> None:
+        self.into, self.log, self.batches = into.resolve(), log, batches
         self.facts = Facts()
         self.open = ExitStack()
         self.started = time.monotonic()
@@ -111,7 +114,7 @@ class Demo:
         console.print(f"  {len(self.project.lake.list())} tables in {self.into / 'lake'}")
 
     def ingest(self) -> None:
-        log = pq.read_table(LOG).sort_by("invoice_time_ms")
+        log = pq.read_table(self.log).sort_by("invoice_time_ms")
         newest = pc.max(log["invoice_time_ms"]).as_py()
         cut = (newest // DAY_MS + 1 - STREAMED_DAYS) * DAY_MS
         late = pc.greater_equal(log["invoice_time_ms"], cut)
@@ -151,7 +154,7 @@ class Demo:
     def stream(self) -> None:
         source = self.project.definitions.source("retail")
         rows = len(self.streamed)
-        size = -(-rows // STREAMED_BATCHES)
+        size = -(-rows // self.batches)
         lake = self.project.lake
         with acquire(lake, source.table, purpose="demo: stream the last days"):
             writer = EventWriter(lake, source.table, source.event_time, now_ms)
@@ -388,10 +391,10 @@ checkpoint_interval = "1s"
 """
 
 
-def main(into: Path) -> None:
+def main(into: Path, log: Path = LOG, batches: int = STREAMED_BATCHES) -> None:
     """Run the demo in ``into``; a terminated demo ends its processes like an interrupted one."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    Demo(into).run()
+    Demo(into, log, batches).run()
 
 
 if __name__ == "__main__":

@@ -159,20 +159,21 @@ def test_the_table_has_every_aggregate() -> None:
     assert {name.partition("(")[0] for name, _, _ in table()} == names
 
 
-@pytest.mark.parametrize(("name", "head", "cell"), list(table()))
-def test_the_table_of_types_is_what_the_code_does(name: str, head: str, cell: str) -> None:
-    for kind in TYPES[head]:
+def test_the_table_of_types_is_what_the_code_does() -> None:
+    rejected = r"(?i)int|float|decimal|string|bool|date|time|bytes"
+    cells = [(name, kind, cell) for name, head, cell in table() for kind in TYPES[head]]
+    assert len(cells) > 300
+    for name, kind, cell in cells:
         scope = {"x": kind, "word": String}
         aggregate = aggregate_of(name, kind)
         wanted = wanted_type(cell, kind)
         if wanted is None:
-            with pytest.raises(
-                DefinitionError, match=r"(?i)int|float|decimal|string|bool|date|time|bytes"
-            ):
+            with pytest.raises(DefinitionError) as error:
                 aggregate.partials(scope)
+            assert re.search(rejected, str(error.value)), (name, kind)
         else:
-            assert aggregate.partials(scope)
-            assert aggregate.output_type(scope) == wanted
+            assert aggregate.partials(scope), (name, kind)
+            assert aggregate.output_type(scope) == wanted, (name, kind)
 
 
 def test_decimals_of_many_digits_need_a_scale_in_sums_only() -> None:

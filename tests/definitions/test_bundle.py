@@ -32,6 +32,7 @@ from paimon_features.definitions.bundle import Bundle, digest_of
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing.generators import random_view
+from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers import FittedVersion, OneHotEncoder, StandardScaler
 from paimon_features.transformers.fitted_version import FOLDER, write_version
 
@@ -91,7 +92,7 @@ def test_one_of_each_kind_reads_back_without_its_files(tmp_path: Path) -> None:
     assert digest_of(data) == hashlib.sha256(data.partition(b"\n")[2]).hexdigest()
 
 
-@pytest.mark.parametrize("seed", range(60))
+@every_seed(60)
 def test_random_views_read_back_with_the_same_records(seed: int) -> None:
     view = random_view(random.Random(seed))
     project = Definitions.of([view])

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
-import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,35 +11,13 @@ import pytest
 
 from paimon_features.expressions.nodes import date_text, time_text
 from paimon_features.schema import DataType
+from tests.conftest import flink_tables
 
 Rows = Sequence[Mapping[str, Any]]
 RunFlink = Callable[[Mapping[str, DataType], Rows, Sequence[str]], list[list[Any]]]
 
-# In a process of its own: one JVM at a time per process, and PyFlink warns at import. A query of
-# too many expressions grows beyond what the JVM compiles well, so they go in groups.
-_WORKER = """
-import os, pickle, sys
-from paimon_features.setup.java import find_java_home
-os.environ["JAVA_HOME"] = str(find_java_home())
-os.environ["JVM_ARGS"] = "-Xmx1g -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-from pyflink.table import EnvironmentSettings, TableEnvironment
-with open(sys.argv[1], "rb") as file:
-    table, expressions = pickle.load(file)
-environment = TableEnvironment.create(EnvironmentSettings.in_batch_mode())
-environment.get_config().set("parallelism.default", "1")
-environment.execute_sql(table)
-columns = []
-for at in range(0, len(expressions), 100):
-    group = ", ".join(f"{text} AS c{i}" for i, text in enumerate(expressions[at : at + 100]))
-    result = environment.execute_sql(f"SELECT `row`, {group} FROM edges")
-    rows = sorted(([*row] for row in result.collect()), key=lambda row: row[0])
-    columns += [
-        [bytes(value) if isinstance(value, bytearray) else value for value in column]
-        for column in zip(*rows)
-    ][1:]
-with open(sys.argv[1], "wb") as file:
-    pickle.dump(columns, file)
-"""
+IN_A_QUERY = 100
+"""A query of too many expressions grows beyond what the JVM compiles well."""
 
 
 def _json(value: Any, kind: DataType) -> Any:
@@ -70,18 +44,17 @@ def run_flink(tmp_path_factory: pytest.TempPathFactory) -> RunFlink:
             f"CREATE TABLE edges (`row` BIGINT, {fields}) WITH ('connector' = 'filesystem', "
             f"'path' = '{folder / 'rows.json'}', 'format' = 'json')"
         )
-        work = folder / "work.pickle"
-        work.write_bytes(pickle.dumps((table, list(texts))))
-        done = subprocess.run(
-            [sys.executable, "-c", _WORKER, str(work)],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-            capture_output=True,
-            text=True,
-            timeout=280,
-        )
-        said = [line for line in done.stderr.splitlines() if not line.startswith("\tat ")]
-        assert done.returncode == 0, "\n".join(said)[-6000:]
-        values: list[list[Any]] = pickle.loads(work.read_bytes())
+        environment = flink_tables(folder)
+        environment.execute_sql(table)
+        values: list[list[Any]] = []
+        for at in range(0, len(texts), IN_A_QUERY):
+            group = ", ".join(f"{one} AS c{i}" for i, one in enumerate(texts[at : at + IN_A_QUERY]))
+            result = environment.execute_sql(f"SELECT `row`, {group} FROM edges")
+            found = sorted(([*row] for row in result.collect()), key=lambda row: row[0])
+            values += [
+                [bytes(value) if isinstance(value, bytearray) else value for value in column]
+                for column in zip(*found, strict=True)
+            ][1:]
         return values
 
     return run

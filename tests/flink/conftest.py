@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,9 +19,6 @@ from paimon_features.tables import Lake
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.flink.feed import Feed
 from tests.flink.session_cluster import SessionCluster
-
-# many short jobs: the optimizing compiler does not pay off within a second
-os.environ.setdefault("JVM_ARGS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 CHECKPOINT_INTERVAL_MS = 300
 

@@ -265,7 +265,7 @@ def test_without_its_rollups_a_table_is_read_from_tiles(totals: Totals) -> None:
     assert rolled(totals, TOTALS, q + DAY_MS).made == made
 
 
-@every_seed(60)
+@every_seed(20)
 def test_a_damaged_rollup_is_missing_or_an_error(totals: Totals, seed: int) -> None:
     rolled(totals, TOTALS)
     as_of_ms = 65 * DAY_MS

@@ -19,6 +19,7 @@ from hypothesis.extra import numpy as hnp
 
 from paimon_features.errors import TransformError
 from paimon_features.oracle import transformers as naive
+from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers import FeatureTransformer, MinMaxScaler, StandardScaler
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")
@@ -211,7 +212,7 @@ def test_parameters_that_are_not_whole_are_refused(scaler: Any) -> None:
         FeatureTransformer.from_params({**params, "kind": "magic"})
 
 
-@pytest.mark.parametrize("seed", range(3))
+@every_seed(3)
 def test_every_grouping_of_parts_gives_one_scaler(seed: int) -> None:
     rng = random.Random(seed)
     parts = [

@@ -40,6 +40,7 @@ from paimon_features.flink.iteration import (
     IterationSettings,
     PaimonTable,
     open_stream_environment,
+    running_job,
 )
 from paimon_features.flink.iteration.table_outputs import TableRowConverter
 
@@ -153,7 +154,10 @@ def test_a_loop_on_flink_equals_the_reference_executor(flink: Any) -> None:
     assert ordered(flink().run(program)) == ordered(ReferenceExecutor().run(program))
 
 
-def test_the_end_does_not_wait_for_rare_checkpoints(flink: Any) -> None:
+def test_the_end_does_not_wait_for_rare_checkpoints(
+    flink: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running_job, "MAX_CHECKPOINT_WAIT_S", 2.0)
     program = sums(parallelism=1, rounds=3)  # the test's timeout is half of the interval
     results = flink(checkpoint_interval_ms=600_000).run(program)
     assert ordered(results) == ordered(ReferenceExecutor().run(program))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-import pytest
-
 from paimon_features.aggregates import ApproxCountDistinct, Count, Kurtosis, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.expressions import substitute, to_flink
@@ -13,6 +11,7 @@ from paimon_features.flink.sql.steps import STEP, shared_steps
 from paimon_features.flink.sql.tiling import EventsScan, tile_statements
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing.generators import random_view
+from paimon_features.testing.sizes import every_seed
 
 SOURCE = EventSource(
     "shop", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"
@@ -20,7 +19,7 @@ SOURCE = EventSource(
 USER = Entity("user", keys={"user": Int64})
 
 
-@pytest.mark.parametrize("seed", range(40))
+@every_seed(40)
 def test_inlined_steps_equal_the_original_expressions(seed: int) -> None:
     view = random_view(random.Random(seed)).compiled
     steps, rest = shared_steps(view.expressions)

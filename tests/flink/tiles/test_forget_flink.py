@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -31,6 +32,7 @@ def assert_exact(feed: Feed) -> None:
     assert wrong_tiles(target.lake, feed.view, target.tables[0], rows) == []
 
 
+@pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="four jobs: make chaos")
 def test_a_tile_job_resumes_after_a_deletion_without_the_entity(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:

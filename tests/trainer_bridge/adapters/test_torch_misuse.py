@@ -35,8 +35,7 @@ def reader(lake: Lake, table: str, **options: Any) -> SnapshotReader:
     return SnapshotReader(lake, table, columns=["x"], batch_size=9, threads=0, **options)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-@pytest.mark.parametrize("size", [1, 4])
+@pytest.mark.parametrize(("workers", "size"), [(0, 1), (0, 4), (1, 1)])
 def test_a_data_loader_that_collates_batches_says_what_to_write(
     lake: Lake, table: str, adapter: Any, workers: int, size: int
 ) -> None:

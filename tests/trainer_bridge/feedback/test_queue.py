@@ -220,7 +220,7 @@ _TRAINER = """
     writer.close()
     print(seq, flush=True)
 """
-KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "2"))
+KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "1"))
 
 
 @pytest.mark.redis

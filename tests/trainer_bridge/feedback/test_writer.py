@@ -237,7 +237,7 @@ _TRAINER = """
 """
 
 
-KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "6"))
+KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "2"))
 
 
 @pytest.mark.timeout(120 + 10 * KILLS)

@@ -9,6 +9,7 @@ import pytest
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.oracle import samplers as naive
+from paimon_features.testing.sizes import every_seed
 from trainer_bridge.samplers import StratifiedSampler
 from trainer_bridge.samplers.interleave import Interleave
 from trainer_bridge.testing.sampler_contract import SamplerContract
@@ -60,7 +61,7 @@ def deviations(classes: Any, counts: Any) -> tuple[float, float]:
     return float(abs(off).max()), float((off.max(axis=0) - off.min(axis=0)).max())
 
 
-@pytest.mark.parametrize("seed", range(20))
+@every_seed(20)
 def test_in_any_window_of_the_order_each_class_has_its_share(seed: int) -> None:
     dice = np.random.default_rng(seed)
     for many in (2, 3, 10, 50):

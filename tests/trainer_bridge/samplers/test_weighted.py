@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.oracle import samplers as naive
+from paimon_features.testing.sizes import every_seed
 from trainer_bridge.samplers import WeightedRandomSampler, WeightedReservoir
 from trainer_bridge.testing.sampler_contract import SamplerContract
 
@@ -110,7 +111,7 @@ def test_unbiased_weights_without_replacement_are_those_of_the_twin() -> None:
 # --- over several ranks ---
 
 
-@pytest.mark.parametrize("seed", range(5))
+@every_seed(5)
 def test_reservoirs_of_any_parts_merge_to_the_sample_of_the_whole(seed: int) -> None:
     dice = np.random.default_rng(seed)
     weights = dice.gamma(0.3, 1.0, 500) * (dice.random(500) > 0.2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 import pytest
@@ -16,9 +15,6 @@ from trainer_bridge.streams.following_reader import FollowingReader
 from trainer_bridge.testing.sample_tables import sample_rows
 
 pytestmark = pytest.mark.flink
-
-# short jobs: code that runs for a second is not worth the second compiler
-os.environ.setdefault("JVM_ARGS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def insert(first: int, count: int) -> str:
