@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import msgspec
 import numpy as np
 
-from paimon_features.definitions import FeatureRef
+from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import Headers
 from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
@@ -49,6 +50,14 @@ def render(response: OnlineResponse, writer: Writer, full_feature_names: bool) -
 
 def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
     """The number of values of each status, by view; computed features count as one more view."""
+    if len(set(map(id, batch.codes))) == 1:
+        # most batches: the features of one view share one array of codes
+        codes = batch.codes[0]
+        own = [len(codes), *[0] * (len(Status) - 1)]
+        if codes.any():
+            own = np.bincount(codes, minlength=len(Status)).tolist()
+        views = _views_of(batch.selection)
+        return {view: [count * of_view for count in own] for view, of_view in views}
     out: dict[str, list[int]] = {}
     known: dict[int, list[int]] = {}
     for output, codes in zip(batch.selection.outputs, batch.codes, strict=True):
@@ -64,6 +73,13 @@ def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
             for status, count in enumerate(counts):
                 of_view[status] += count
     return out
+
+
+@functools.lru_cache(maxsize=512)
+def _views_of(selection: Selection) -> tuple[tuple[str, int], ...]:
+    """The views whose values a selection has, and how many outputs of each."""
+    names = [o.view if isinstance(o, FeatureRef) else INTERACTIONS for o in selection.outputs]
+    return tuple(Counter(names).items())
 
 
 def freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:
