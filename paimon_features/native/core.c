@@ -245,7 +245,9 @@ typedef struct {
     int64_t *below;  /* rows, borders + 1: the number of cells below each border */
     int64_t *newest; /* rows, windows */
     uint8_t *seen;   /* rows, windows */
+    uint8_t *alike;  /* partials: see is_aged_alike */
     double *scratch;
+    int64_t *running; /* twice the cells of a record, and 2 */
 } Fold;
 
 /* The cells of a range: from (inclusive) and to (exclusive); to >= from. */
@@ -301,12 +303,39 @@ static int is_valid(const Partial *partial, const uint8_t *cell) {
     return partial->valid_at < 0 || (cell[partial->valid_at] & partial->valid_bit) != 0;
 }
 
+/* Sums of integers over all windows of one partial: differences of running sums, exact even where
+ * they wrap. Returns the number of the slot behind them. */
+static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *merged,
+                         uint8_t *merged_valid) {
+    const Sizes *of = &fold->plan.of;
+    const Partial *partial = &fold->plan.partial[fold->plan.slot[first].partial];
+    const uint8_t *cell = fold->records[row].cells;
+    int64_t count = fold->records[row].count, *sum = fold->running, *known = sum + count + 1;
+    sum[0] = known[0] = 0;
+    for (int64_t i = 0; i < count; i++, cell += of->cell_size) {
+        sum[i + 1] = add_wrapping(sum[i], load_i64(cell + partial->offset));
+        known[i + 1] = known[i] + (is_valid(partial, cell) != 0);
+    }
+    int64_t at = first;
+    for (; at < of->slots && fold->plan.slot[at].partial == fold->plan.slot[first].partial; at++) {
+        int64_t total = 0, values = 0;
+        for (int64_t range = 0; range < fold->read.ranges; range++) {
+            int64_t from, to;
+            range_of(fold, row, fold->plan.slot[at].window, range, &from, &to);
+            total = add_wrapping(total, subtract_wrapping(sum[to], sum[from]));
+            values += known[to] - known[from];
+        }
+        merged[at * fold->rows + row] = total;
+        merged_valid[at * fold->rows + row] = values > 0;
+    }
+    return at;
+}
+
+/* Minima and maxima of integers. */
 static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_t *valid) {
     const Partial *partial = &fold->plan.partial[slot->partial];
     int64_t step = fold->plan.of.cell_size;
-    int64_t merged = partial->merge == OF_INT_SUM ? 0
-                     : partial->merge == OF_INT_MIN ? INT64_MAX
-                                                 : INT64_MIN;
+    int64_t merged = partial->merge == OF_INT_MIN ? INT64_MAX : INT64_MIN;
     uint8_t any = 0;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
@@ -314,11 +343,9 @@ static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_
         const uint8_t *cell = fold->records[row].cells + from * step;
         for (int64_t i = from; i < to; i++, cell += step) {
             int64_t value = load_i64(cell + partial->offset);
-            int known = is_valid(partial, cell);
-            any |= known != 0;
-            if (partial->merge == OF_INT_SUM) merged = add_wrapping(merged, value);
-            else if (!known) continue;
-            else if (partial->merge == OF_INT_MIN) merged = value < merged ? value : merged;
+            if (!is_valid(partial, cell)) continue;
+            any = 1;
+            if (partial->merge == OF_INT_MIN) merged = value < merged ? value : merged;
             else merged = value > merged ? value : merged;
         }
     }
@@ -419,22 +446,29 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
     return merged;
 }
 
+/* The newest event time of a row in the windows of a partial. */
+static int64_t newest_of(const Fold *fold, int64_t partial, int64_t row) {
+    const Sizes *of = &fold->plan.of;
+    int64_t latest = NEVER_MS;
+    for (int64_t i = 0; i < of->slots; i++) {
+        const Slot *slot = &fold->plan.slot[i];
+        if (slot->partial != partial) continue;
+        int64_t newest = fold->newest[row * of->windows + slot->window];
+        if (newest > latest) latest = newest;
+    }
+    return latest;
+}
+
 /* Whether in each row all windows of a decayed partial that have cells have one newest tile. */
-static int is_aged_alike(const Fold *fold, int64_t partial, int64_t *origins) {
+static int is_aged_alike(const Fold *fold, int64_t partial) {
     const Sizes *of = &fold->plan.of;
     for (int64_t row = 0; row < fold->rows; row++) {
-        int64_t latest = NEVER_MS;
-        for (int64_t i = 0; i < of->slots; i++) {
-            const Slot *slot = &fold->plan.slot[i];
-            int64_t newest = fold->newest[row * of->windows + slot->window];
-            if (slot->partial == partial && newest > latest) latest = newest;
-        }
+        int64_t latest = newest_of(fold, partial, row);
         for (int64_t i = 0; i < of->slots; i++) {
             const Slot *slot = &fold->plan.slot[i];
             int64_t at = row * of->windows + slot->window;
             if (slot->partial == partial && fold->seen[at] && fold->newest[at] != latest) return 0;
         }
-        origins[row] = latest;
     }
     return 1;
 }
@@ -598,26 +632,28 @@ static PyObject *fold_rows(Fold *fold, const int64_t *borders, const int64_t *re
         codes[row] = (uint8_t)code;
     }
 
-    int64_t *origins = calloc((size_t)rows + 1, 8), needed = 0;
-    if (origins == NULL) return PyErr_NoMemory();
-    for (int64_t i = 0, checked = -1, alike = 0; i < of->slots; i++) {
-        const Slot *slot = &fold->plan.slot[i];
-        int64_t merge = fold->plan.partial[slot->partial].merge;
-        if (merge == OF_DECAYED && slot->partial != checked) {
-            alike = is_aged_alike(fold, slot->partial, origins);
-            checked = slot->partial;
-        }
-        for (int64_t row = 0; row < rows; row++) {
-            int64_t at = i * rows + row;
-            if (merge <= OF_INT_MAX) merged[at] = fold_ints(fold, slot, row, &merged_valid[at]);
+    int64_t needed = 0;
+    for (int64_t i = 0; i < of->partials; i++)
+        fold->alike[i] = fold->plan.partial[i].merge == OF_DECAYED && is_aged_alike(fold, i);
+    /* row by row: a record stays in the nearest cache for all of its slots */
+    for (int64_t row = 0; row < rows; row++) {
+        for (int64_t i = 0; i < of->slots;) {
+            const Slot *slot = &fold->plan.slot[i];
+            int64_t merge = fold->plan.partial[slot->partial].merge, at = i * rows + row;
+            if (merge == OF_INT_SUM) {
+                i = fold_sums(fold, i, row, merged, merged_valid);
+                continue;
+            }
+            if (merge < OF_FLOAT_SUM) merged[at] = fold_ints(fold, slot, row, &merged_valid[at]);
             else if (merge < OF_DECAYED)
                 merged[at] = bits_of(fold_floats(fold, slot, row, &merged_valid[at]));
             else
-                merged[at] = bits_of(fold_decayed(fold, slot, row, (int)alike, origins[row],
-                                                  tables, &merged_valid[at], &needed));
+                merged[at] = bits_of(fold_decayed(fold, slot, row, fold->alike[slot->partial],
+                                                  newest_of(fold, slot->partial, row), tables,
+                                                  &merged_valid[at], &needed));
+            i++;
         }
     }
-    free(origins);
     if (needed) return PyLong_FromLongLong(needed);
 
     PyObject *flags = PyBytes_FromStringAndSize(NULL, of->outputs);
@@ -689,7 +725,9 @@ static PyObject *fold_checked(PyObject *list, Py_ssize_t start, Fold *fold, cons
     if (readable == 0) Py_RETURN_NONE;
     /* overlapping ranges could name a cell more than once */
     fold->scratch = malloc(((size_t)most * (size_t)fold->read.ranges + 1) * 8);
-    if (fold->scratch == NULL) return PyErr_NoMemory();
+    fold->running = malloc(((size_t)most + 1) * 2 * 8);
+    fold->alike = malloc((size_t)of->partials + 1);
+    if (!fold->scratch || !fold->running || !fold->alike) return PyErr_NoMemory();
     return fold_rows(fold, keys->buf, read_ms->buf, stale->buf, tables, words->buf, bytes->buf);
 }
 
@@ -743,6 +781,8 @@ done:
     free(fold.newest);
     free(fold.seen);
     free(fold.scratch);
+    free(fold.running);
+    free(fold.alike);
     for (Py_ssize_t i = 0; i < opened; i++) PyBuffer_Release(&table[i]);
     for (int i = 0; i < 8; i++) PyBuffer_Release(&view[i]);
     return result;

@@ -97,6 +97,11 @@ class _JsonColumns:
         self._group_of: list[int] = []
         """Which ending each output has."""
         self._endings: list[_Endings] = []
+        if len(set(map(id, batch.codes))) == len(set(map(id, batch.times))) == 1:
+            # most batches: the features of one view share both
+            self._endings.append(_Endings(batch.codes[0], batch.times[0]))
+            self._group_of = [0] * len(batch.codes)
+            return
         for codes, times in zip(batch.codes, batch.times, strict=True):
             number = groups.setdefault((id(codes), id(times)), len(groups))
             if number == len(self._endings):

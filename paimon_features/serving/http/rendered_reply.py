@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -50,6 +51,14 @@ def render(response: OnlineResponse, writer: Writer, full_feature_names: bool) -
 
 def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
     """The number of values of each status, by view; computed features count as one more view."""
+    if len(set(map(id, batch.codes))) == 1:
+        # most batches: the features of one view share one array of codes
+        codes = batch.codes[0]
+        own = [len(codes), *[0] * (len(Status) - 1)]
+        if codes.any():
+            own = np.bincount(codes, minlength=len(Status)).tolist()
+        views = _views_of(batch.selection)
+        return {view: [count * of_view for count in own] for view, of_view in views}
     # most features of a view share one array of codes
     outputs: dict[tuple[str, int], int] = {}
     arrays: dict[int, Codes] = {}
@@ -76,6 +85,12 @@ def _views(selection: Selection) -> tuple[str, ...]:
         output.view if isinstance(output, FeatureRef) else INTERACTIONS
         for output in selection.outputs
     )
+
+
+@functools.lru_cache(maxsize=256)
+def _views_of(selection: Selection) -> tuple[tuple[str, int], ...]:
+    """The views whose values a selection has, and how many outputs of each."""
+    return tuple(Counter(_views(selection)).items())
 
 
 def freshness_headers(freshness: Mapping[str, ViewFreshness]) -> Headers:
