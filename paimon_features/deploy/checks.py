@@ -56,6 +56,12 @@ def is_remote(config: ProjectConfig) -> bool:
 
 
 def _check_folders(config: ProjectConfig, settings: DeploySettings) -> None:
+    if config.flink.checkpoints is not None:
+        raise ConfigurationError(
+            f"[flink] checkpoints = {config.flink.checkpoints!r}: the clusters of these manifests "
+            "keep checkpoints on the volume of the project's state, their image has no file "
+            "system of Flink for S3. Remove the setting, and pass --state-volume CLAIM"
+        )
     if not is_remote(config) and settings.warehouse_claim is None:
         raise ConfigurationError(
             f"the warehouse {config.warehouse} is a folder of this host, which pods do not see: "
