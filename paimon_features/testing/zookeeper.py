@@ -17,7 +17,7 @@ from paimon_features.setup.child import bound_to_us
 from paimon_features.setup.jars import class_path
 from paimon_features.setup.java import find_java_home
 
-JAR_GROUP = "zookeeper"
+JAR_GROUPS = ("kafka-broker", "zookeeper")
 _TIMEOUT_S = 60.0
 _JAVA = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -57,7 +57,7 @@ class ZooKeeper:
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         with (self._folder / "server.log").open("ab") as log:
             self._process = subprocess.Popen(
-                bound_to_us([java, *_JAVA, "-cp", class_path([JAR_GROUP]), main, str(path)]),
+                bound_to_us([java, *_JAVA, "-cp", class_path(JAR_GROUPS), main, str(path)]),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
