@@ -252,7 +252,7 @@ class LocalCluster:
         if found.ha is not None:
             return found.supervisor
         pids = [state.pid for state in read_states(self.folder) if state.name == JOB_MANAGER]
-        if not pids or pids[0] is None:
+        if not pids or pids[0] is None or not _exists(pids[0]):
             raise JobError(
                 f"the job manager at {address} is being restarted; repeat the command in a moment"
             )

@@ -12,7 +12,7 @@ from paimon_features.setup.jars import class_path
 from paimon_features.setup.java import find_java_home
 from paimon_features.setup.local_server import LocalServer
 
-JAR_GROUP = "zookeeper"
+JAR_GROUPS = ("kafka-broker", "zookeeper")
 _TIMEOUT_S = 60.0
 _JAVA = ("-Xmx96m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 
@@ -53,7 +53,7 @@ class ZooKeeper(LocalServer):
         path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
         java = str(find_java_home() / "bin" / "java")
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
-        self._launch(folder, [java, *_JAVA, "-cp", class_path([JAR_GROUP]), main, str(path)])
+        self._launch(folder, [java, *_JAVA, "-cp", class_path(JAR_GROUPS), main, str(path)])
         deadline = time.monotonic() + _TIMEOUT_S
         while b"Mode:" not in self._asked():
             if not self.running or time.monotonic() > deadline:

@@ -50,6 +50,7 @@ from paimon_features.tables.consumers import (
 )
 from paimon_features.tables.lease import Lease, ProcessHolder, check_all
 from paimon_features.tables.storage.file_path import FilePath, RemotePath, read_bytes
+from paimon_features.waiting import wait_until
 
 START_TIMEOUT_S = 180.0
 REPORT_S = 1.0
@@ -356,7 +357,14 @@ def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: EventsSca
 def _check_source(target: TileTarget, runner: JobRunner, resume: Checkpoint) -> None:
     """Check that the job's source continues from the checkpoint: other state may be left out."""
     state = read_bytes(resume.path / METADATA)
-    sources = runner.rest.sources(runner.job_id)
+    sources: list[str] = []
+
+    def known() -> bool:
+        with suppress(JobError):  # it may not answer yet
+            sources[:] = runner.rest.sources(runner.job_id)
+        return bool(sources) or runner.ended
+
+    wait_until(known, START_TIMEOUT_S)
     if not sources or any(bytes.fromhex(source) not in state for source in sources):
         # without a recorded commit user, the tables are refused until they are rebuilt
         target.update(commit_user=None)

@@ -83,6 +83,7 @@ def by_accelerate(lake: Lake, folder: str) -> dict[str, Any]:
             if len(parts[0]) == 3:
                 break
         accelerator.save_state(f"{folder}/state {workers}")
+        accelerator.wait_for_everyone()  # the model is saved by the first process, for all
         parts[1] = [batch["x"].tolist() for batch in data]
         accelerator.load_state(f"{folder}/state {workers}")
         again = [batch["x"].tolist() for batch in data]
