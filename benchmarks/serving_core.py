@@ -6,8 +6,9 @@
 Twelve features over five windows, of entities that have so many cells (printed) in a server that
 speaks Redis' protocol on the same machine. Microseconds of this process's processor time for one
 query of one entity: alone, and among 16, 32 and 64 that are read together; read only, and with the
-reply in JSON. Then one query of 100 entities, in each wire format, and queries that are answered
-from the cache (by the clock: median).
+reply in JSON. ``fold``: decoding and folding alone, of records that were read before. Then one
+query of 100 entities, in each wire format, and queries that are answered from the cache (by the
+clock: median).
 
 The baseline is a plain server's way, in turn with ours: one command per query, the record decoded,
 each feature folded and finished by itself, ``json.dumps``. It is also what our answers have to
@@ -33,6 +34,7 @@ from benchmarks._tiles import tile_rows
 from paimon_features.aggregates import Count, DecayedSum, Max, Mean, Reading, Sum
 from paimon_features.aggregates.fold import fold, newest_tile_end
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView, Selection
+from paimon_features.native import CORE
 from paimon_features.online import OnlineStore, open_store
 from paimon_features.online.codec import HEADER_SIZE, RecordLayout
 from paimon_features.online.keys import ViewKeys
@@ -44,6 +46,8 @@ from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
 from paimon_features.serving.response import OnlineResponse
+from paimon_features.serving.view_results import ViewPlan
+from paimon_features.serving.view_rows import ViewRows
 from paimon_features.serving.window_features import cells_before
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
@@ -188,6 +192,25 @@ class Bench:
 
         return work
 
+    def fold(self, entities: int, native: bool) -> Callable[[], object]:
+        """Decoding and folding records that were read before, by the native core or by NumPy."""
+        [variant] = self.fetcher._views["spend"].variants
+        last = self.fetcher._views["spend"].last
+        assert last is not None
+        assert last.epoch is not None
+        plan = ViewPlan(variant, VIEW.compiled.features)
+        keys = entity_keys(VIEW.compiled.keys, {"user": list(range(entities))})
+        rows = ViewRows("spend", last.epoch, [keys])
+        rows.fill(self.fetcher.store.get_many(rows.keys))
+
+        def work() -> None:
+            rows.__dict__.pop("_decoded", None)
+            part = rows.part(0, entities)
+            folded = plan.fold(part, NOW_MS, set()) if native else None
+            plan.compute(part, folded, NOW_MS, set())
+
+        return work
+
     def baseline(self) -> None:
         """The baseline's reply to the next query."""
         self._at += 1
@@ -230,6 +253,11 @@ def run(size: Size) -> dict[str, float]:
         for count in BATCHES:
             works[f"batch_{count}_read_us"] = bench.run(count, None), count
             works[f"batch_{count}_json_us"] = bench.run(count, feast_json), count
+        for count in (1, 100):
+            for native in (CORE is not None, False):
+                works[f"fold_{count}_{'native' if native else 'numpy'}_us"] = (
+                    bench.fold(count, native), 1,
+                )  # fmt: skip
         formats: dict[str, Callable[[OnlineResponse], bytes] | None] = {
             "read": None, "json": feast_json, "arrow": arrow_stream, "msgpack": message_pack,
         }  # fmt: skip

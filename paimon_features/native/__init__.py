@@ -104,4 +104,6 @@ CORE, STATE = _load()
 def log_once() -> None:
     """Log, once in a process, that the core is not used; called by what would use it."""
     if not STATE.is_used:
-        _LOG.warning("native core: %s", "; ".join(filter(None, (STATE.found, STATE.remedy))))
+        # turned off is a choice, and needs no remedy
+        level = logging.WARNING if STATE.remedy else logging.INFO
+        _LOG.log(level, "native core: %s", "; ".join(filter(None, (STATE.found, STATE.remedy))))

@@ -108,7 +108,7 @@ def test_a_wheel_has_the_core_or_is_for_any_platform(tmp_path: Path, compiler: s
 def test_without_the_core_values_are_the_same_and_the_log_says_so_once() -> None:
     code = """
 import json, logging, random, sys
-logging.basicConfig(stream=sys.stderr)
+logging.basicConfig(stream=sys.stderr, level=logging.INFO)
 from paimon_features.native import CORE
 from paimon_features.online import MemoryStore
 from paimon_features.serving.fetcher import FeatureFetcher
@@ -136,6 +136,7 @@ print(json.dumps([CORE is not None, folded is not None,
     assert off.stderr.count("native core: turned off by PAIMON_FEATURES_NATIVE=0") == 1
     if CORE is not None:
         on = python(code, PAIMON_FEATURES_NATIVE="1")
+        assert on.returncode == 0, on.stderr
         assert json.loads(on.stdout) == [True, True, values]
         assert "native core" not in on.stderr
 

@@ -95,8 +95,8 @@ def permute_with(x: Words, size: Words, a: Words, b: Words, key: Words) -> Ints:
     """
     if CORE is not None and x.ndim == 1:
         found = np.empty(len(x), np.int64)
-        x, size, a, b, key = (np.ascontiguousarray(part) for part in (x, size, a, b, key))
-        CORE.permute(x, size, a, b, key, found)
+        words = [np.ascontiguousarray(part) for part in (x, size, a, b, key)]
+        CORE.permute(words[0], words[1], words[2], words[3], words[4], found)
         return found
     small = size < _SMALL
     if small.all():

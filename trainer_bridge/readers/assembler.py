@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from paimon_features.array_types import Ints
+from paimon_features.native import log_once
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.chunks import Chunk, ChunkRequest
 from trainer_bridge.readers.epoch_rows import EpochRows
@@ -17,6 +18,7 @@ class Assembler:
     """Makes the chunk of each request: looks the rows up, fetches blocks, gathers."""
 
     def __init__(self, store: BlockStore, source: EpochRows) -> None:
+        log_once()
         self.store = store
         self.source = source
         self._first_rows = np.array([b.first_row for b in store.layout.blocks], dtype=np.int64)
