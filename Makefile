@@ -17,6 +17,9 @@
 #   make mutants  faults in windows, merges, records, compare-and-set, restarts: each must fail a test
 #   make manifests  renders deploy/kubernetes/base, and checks it, the overlay and all options against
 #                 the schemas of Kubernetes (needs Go);  ARGS="--crd FILE": the operator's, too
+#   make images   builds the images of docker/ (docker, podman or buildah), checks their sizes, and starts
+#                 the platform from them;  ARGS="--only serving": one image
+#   make release  packages, bills of materials, licences and their hashes, in dist/
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
 #
@@ -24,7 +27,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests images release lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -39,7 +42,7 @@ export PYTHON ARGS
 unexport PYTHONDONTWRITEBYTECODE
 
 help:
-	@sed -n '3,22s/^# *//p' Makefile
+	@sed -n '3,25s/^# *//p' Makefile
 
 demo:
 	@tools/setup.sh demo
@@ -78,7 +81,7 @@ chaos:
 	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
-		tests/flink/ingest/test_kafka_killed_flink.py \
+		tests/flink/test_application_flink.py tests/flink/ingest/test_kafka_killed_flink.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py tests/iteration/test_supersteps.py \
@@ -98,6 +101,14 @@ manifests:
 	.venv/bin/python -m tests.deploy.projects build/manifests
 	.venv/bin/python tools/check_manifests.py --excerpt tests/deploy/kubernetes_schemas.json $(ARGS) \
 		deploy/kubernetes/base deploy/kubernetes/overlays/example build/manifests/full
+
+images:
+	@tools/setup.sh test
+	.venv/bin/python tools/images.py $(ARGS)
+
+release:
+	@tools/setup.sh test
+	.venv/bin/python tools/release.py
 
 lock:
 	@tools/setup.sh test

@@ -21,6 +21,7 @@ EXTRAS = {
     "msgspec": "serve",
     "numpy": "lake",
     "onnx": "onnx",
+    "opentelemetry": "otel",
     "polars": "polars",
     "prometheus_client": "serve",
     "pyarrow": "lake",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import pytest
 
@@ -50,55 +53,102 @@ def warehouse(tmp_path: Path) -> Path:
 
 
 _FLINK = """
-import json, os, sys
+import json, os, sys, traceback
 from paimon_features.setup.jars import class_path
 from paimon_features.setup.java import find_java_home
 os.environ["JAVA_HOME"] = str(find_java_home())
 os.environ["HADOOP_CLASSPATH"] = class_path(["flink"])
 os.environ["JVM_ARGS"] = "-Xmx1g -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 from pyflink.table import EnvironmentSettings, TableEnvironment
-work = json.load(sys.stdin)
-settings = EnvironmentSettings.new_instance()
-settings = settings.in_streaming_mode() if work["streaming"] else settings.in_batch_mode()
-environment = TableEnvironment.create(settings.build())
-for key, value in {"parallelism.default": "1", **work["config"]}.items():
-    environment.get_config().set(key, value)
-environment.execute_sql(
-    f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{work['warehouse']}')")
-environment.execute_sql("USE CATALOG lake")
-environment.execute_sql("USE `features`")
-for statement in work["statements"]:
-    result = environment.execute_sql(statement)
-    if statement.lstrip().startswith(("INSERT", "CALL")):
-        result.wait()
+
+def run(work):
+    settings = EnvironmentSettings.new_instance()
+    settings = settings.in_streaming_mode() if work["streaming"] else settings.in_batch_mode()
+    environment = TableEnvironment.create(settings.build())
+    for key, value in {"parallelism.default": "1", **work["config"]}.items():
+        environment.get_config().set(key, value)
+    environment.execute_sql(
+        f"CREATE CATALOG lake WITH ('type' = 'paimon', 'warehouse' = '{work['warehouse']}')")
+    environment.execute_sql("USE CATALOG lake")
+    environment.execute_sql("USE `features`")
+    for statement in work["statements"]:
+        result = environment.execute_sql(statement)
+        if statement.lstrip().startswith(("INSERT", "CALL")):
+            result.wait()
+
+for line in sys.stdin:
+    try:
+        run(json.loads(line))
+        error = ""
+    except Exception:
+        error = traceback.format_exc()
+    os.write(3, (json.dumps(error) + chr(10)).encode())
 """
 
 
-@pytest.fixture(scope="session")
-def flink_sql() -> Callable[..., None]:
-    """Runs SQL statements in a Flink of its own, in the database ``features`` of a warehouse."""
-    pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
+class FlinkSql:
+    """A Flink in a process of its own, started at its first use, for SQL statements."""
+
+    def __init__(self) -> None:
+        self._ends = contextlib.ExitStack()
+        self._process: subprocess.Popen[str] | None = None
+        self._replies: TextIO
 
     def run(
+        self,
         warehouse: str,
         statements: Sequence[str],
         streaming: bool = False,
         config: Mapping[str, str] | None = None,
     ) -> None:
+        """Execute statements, one after another, in the database ``features`` of a warehouse."""
         work = {
             "statements": list(statements),
             "warehouse": warehouse,
             "streaming": streaming,
             "config": dict(config or {}),
         }
-        done = subprocess.run(
-            [sys.executable, "-c", _FLINK],
-            input=json.dumps(work),
-            env={**os.environ, "PYTHONPATH": os.pathsep.join([os.getcwd(), *sys.path])},
-            capture_output=True,
-            text=True,
-            timeout=240,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
+        process = self._process or self._start()
+        assert process.stdin is not None
+        process.stdin.write(json.dumps(work) + "\n")
+        process.stdin.flush()
+        ready, _, _ = select.select([self._replies], [], [], 240)
+        assert ready, "no reply of Flink"
+        error = json.loads(self._replies.readline() or '"the process of Flink has ended"')
+        assert not error, error[-4000:]
 
-    return run
+    def _start(self) -> subprocess.Popen[str]:
+        read, write = os.pipe()
+        self._replies = self._ends.enter_context(os.fdopen(read))
+        # the pipe is number 3 there: what Flink prints is on the standard output
+        command = ["bash", "-c", f'exec "$@" 3>&{write}', "flink", sys.executable, "-c", _FLINK]
+        path = os.pathsep.join([os.getcwd(), *sys.path])
+        self._process = self._ends.enter_context(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[write],
+                env={**os.environ, "PYTHONPATH": path},
+                text=True,
+            )
+        )
+        os.close(write)
+        return self._process
+
+    def stop(self) -> None:
+        """End the process, if it was started."""
+        if self._process is not None:
+            assert self._process.stdin is not None
+            self._process.stdin.close()
+        self._ends.close()
+
+
+@pytest.fixture(scope="session")
+def flink_sql() -> Iterator[Callable[..., None]]:
+    """Runs SQL statements in one Flink of the session (see ``FlinkSql.run``)."""
+    pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
+    flink = FlinkSql()
+    yield flink.run
+    flink.stop()

@@ -3,6 +3,7 @@
 #
 #   requirements.lock     every extra, every platform: what versions live together
 #   locks/bootstrap.txt   uv and the build backend, which install the rest
+#   locks/release.txt     what `make release` describes a host with
 #   locks/demo.txt        what `make demo` installs, in the versions of requirements.lock
 #   locks/test.txt        what `make test`, `make lint` and `make bench` install, likewise
 #   locks/docs.txt        what `make docs` installs, likewise
@@ -20,6 +21,7 @@ compile() {
 
 compile "$@" --all-extras pyproject.toml -o requirements.lock
 compile "$@" -c requirements.lock locks/bootstrap.in -o locks/bootstrap.txt
+compile "$@" -c requirements.lock locks/release.in -o locks/release.txt
 compile --upgrade --extra demo -c requirements.lock pyproject.toml -o locks/demo.txt
 compile --upgrade --extra dev -c requirements.lock pyproject.toml -o locks/test.txt
 compile --upgrade --extra docs -c requirements.lock pyproject.toml -o locks/docs.txt

@@ -23,6 +23,7 @@ from paimon_features.materialize.monitor import Monitor
 from paimon_features.materialize.monitor_server import MonitorServer
 from paimon_features.online import open_store
 from paimon_features.project import Project
+from paimon_features.traces import Tracer, ended_now, open_tracer
 
 SHOW_EVERY_S = 2.0
 TROUBLE_EVERY_S = 10.0
@@ -97,7 +98,10 @@ def materialize(
                 server = stack.enter_context(MonitorServer(monitor, listen, hosts))
                 show.note(f"metrics and health at http://{server.address}")
             show.note(f"following {', '.join(names)}; Ctrl-C ends it")
-            _follow(workers, rebuild, poll_ms, show, monitor)
+            tracer = open_tracer("paimon-features-materialize")
+            if tracer is not None:
+                stack.callback(tracer.close)
+            _follow(workers, rebuild, poll_ms, show, monitor, tracer)
         return
     caught_up = [_once(worker, rebuild, show) for worker in workers]
     if not all(caught_up):
@@ -146,11 +150,21 @@ def _shard(text: str) -> tuple[int, int]:
 
 
 def _follow(
-    workers: list[Materializer], rebuild: bool, poll_ms: int, show: _PassPrinter, monitor: Monitor
+    workers: list[Materializer],
+    rebuild: bool,
+    poll_ms: int,
+    show: _PassPrinter,
+    monitor: Monitor,
+    tracer: Tracer | None,
 ) -> None:
     """One thread per view, until Ctrl-C or a termination signal, or until one of them fails."""
     stop = stop_event()
     failures: list[PaimonFeaturesError] = []
+
+    def passed(progress: MaterializeProgress) -> None:
+        monitor.passed(progress)
+        if tracer is not None and (progress.tiles or progress.rebuilding):
+            _trace(tracer, progress)
 
     def work(worker: Materializer) -> None:
         def trouble(error: OnlineStoreError) -> None:
@@ -160,7 +174,7 @@ def _follow(
         try:
             if rebuild:
                 worker.request_rebuild()
-            worker.follow(poll_ms, stop, trouble, monitor.passed)
+            worker.follow(poll_ms, stop, trouble, passed)
         except PaimonFeaturesError as error:
             error.add_note(f"while materializing feature view {worker.view.name!r}")
             failures.append(error)
@@ -175,6 +189,20 @@ def _follow(
             thread.join(0.2)
     if failures:
         raise failures[0]
+
+
+def _trace(tracer: Tracer, progress: MaterializeProgress) -> None:
+    """The span of a pass: from the commits of the tile table to records."""
+    attributes: dict[str, str | int] = {
+        "paimon_features.view": progress.view,
+        "paimon_features.applied_snapshot": progress.applied_snapshot,
+        "paimon_features.latest_snapshot": progress.latest_snapshot,
+        "paimon_features.tiles": progress.tiles,
+        "paimon_features.records": progress.records,
+    }
+    if progress.rebuilding is not None:
+        attributes["paimon_features.rebuilding"] = progress.rebuilding
+    tracer.record(ended_now("materialize", progress.seconds, attributes), "internal")
 
 
 class _PassPrinter:

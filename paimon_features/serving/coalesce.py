@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -43,10 +44,14 @@ class Reader(Protocol):
         """The response to each query, or its own error, in the order of the queries."""
 
 
+OnStoreRead = Callable[[float, int], None]
+"""Called after each read of the store for a query: its seconds, and the keys of the whole batch."""
+
+
 class PendingQuery:
     """A query whose response is awaited: ``deliver`` gets it once, rendered, or an error."""
 
-    __slots__ = ("_deliver", "_is_over", "fetcher", "query", "render", "rows")
+    __slots__ = ("_deliver", "_is_over", "fetcher", "on_store_read", "query", "render", "rows")
 
     def __init__(
         self,
@@ -54,8 +59,10 @@ class PendingQuery:
         fetcher: Reader,
         render: Callable[[OnlineResponse], Any] | None,
         deliver: Callable[[Any], None],
+        on_store_read: OnStoreRead | None = None,
     ) -> None:
         self.query = query
+        self.on_store_read = on_store_read
         self.rows = _rows(query)
         self.fetcher = fetcher
         self.render = render
@@ -180,10 +187,11 @@ class Coalescer:
         query: FeatureQuery,
         render: Callable[[OnlineResponse], Any] | None,
         deliver: Callable[[Any], None],
+        on_store_read: OnStoreRead | None = None,
     ) -> PendingQuery:
         """As ``get`` without waiting: ``deliver`` gets the answer, or an exception, later."""
         self._check_room()
-        pending = PendingQuery(query, self.fetcher, render, deliver)
+        pending = PendingQuery(query, self.fetcher, render, deliver, on_store_read)
         self._waiting.append(pending)
         if not self._reading:
             self._reading = True
@@ -244,6 +252,8 @@ class Coalescer:
         found: Sequence[bytes | None] | BaseException | None,
     ) -> None:
         """Continue a read until it needs something from the store, or is done."""
+        if read.is_observed:
+            read.note_end()
         try:
             if isinstance(found, BaseException):
                 keys = read.reading.throw(found)
@@ -259,6 +269,8 @@ class Coalescer:
     def _read_keys(
         self, loop: asyncio.AbstractEventLoop, read: _BatchRead, keys: Sequence[bytes]
     ) -> None:
+        if read.is_observed:
+            read.note_start(len(keys))
         store = read.batch[0].fetcher.store
         reader = self._reader_in(loop, store)
         if reader is None or self._closed:
@@ -339,6 +351,22 @@ class _BatchRead:
     def __init__(self, batch: Sequence[PendingQuery]) -> None:
         self.batch = batch
         self.reading = batch[0].fetcher.read_steps([one.query for one in batch])
+        self.is_observed = any(one.on_store_read is not None for one in batch)
+        self._started_s: float | None = None
+        self._keys = 0
+
+    def note_start(self, keys: int) -> None:
+        """A read of the store begins."""
+        self._started_s, self._keys = time.perf_counter(), keys
+
+    def note_end(self) -> None:
+        """Report the read of the store that has just ended, if there was one."""
+        if self._started_s is None:
+            return
+        took_s, self._started_s = time.perf_counter() - self._started_s, None
+        for one in self.batch:
+            if one.on_store_read is not None:
+                one.on_store_read(took_s, self._keys)
 
 
 def _closing() -> OverloadedError:

@@ -7,30 +7,24 @@ A broker with data to keep is to be run as a separate service.
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import socket
 import struct
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from paimon_features.errors import SetupError
 from paimon_features.ports import free_ports
-from paimon_features.setup.child import bound_to_us
 from paimon_features.setup.jars import class_path
 from paimon_features.setup.java import find_java_home
+from paimon_features.setup.local_server import LocalServer, last_messages
 
 JAR_GROUP = "kafka-broker"
 _CLUSTER_ID = "paimonFeaturesKafkaAAA"
 _START_TIMEOUT_S = 90.0
-_STOP_TIMEOUT_S = 20.0
 _POLL_S = 0.05
 _JAVA = (
     "-Xmx192m",
@@ -55,7 +49,7 @@ class SecureListener:
     client_ca: Path | None = None
 
 
-class KafkaServer:
+class KafkaServer(LocalServer):
     """A broker on free ports of the loopback interface, as a context manager.
 
     ::
@@ -67,13 +61,16 @@ class KafkaServer:
     broker's configuration file.
     """
 
+    title = "the Kafka broker"
+    short_name = "kafka"
+    stop_timeout_s = 20.0
+
     def __init__(
         self, secure: SecureListener | None = None, options: Mapping[str, str] | None = None
     ) -> None:
+        super().__init__()
         self.secure = secure
         self._options = dict(options or {})
-        self._folder: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         self._ports: Sequence[int] = (0, 0, 0)
 
     @property
@@ -85,23 +82,6 @@ class KafkaServer:
     def secure_address(self) -> str:
         """``host:port`` of the listener with TLS and logins."""
         return f"127.0.0.1:{self._ports[2]}"
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running broker.
-
-        Raises
-        ------
-        SetupError
-            If it is not running.
-        """
-        if self._process is None:
-            raise SetupError("the Kafka broker is not running; call start() first")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     def start(self) -> KafkaServer:
         """Start the broker and wait until it answers; does nothing if it is running.
@@ -115,55 +95,18 @@ class KafkaServer:
         """
         if self.running:
             return self
-        if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="paimon-features-kafka-"))
+        folder = self._folder
+        if folder is None:
+            folder = self._make_folder()
             self._ports = free_ports(3)
-            atexit.register(self.stop)
-            self._format(self._folder)
-        properties = str(self._folder / "server.properties")
-        with (self._folder / "server.log").open("wb") as log:
-            self._process = subprocess.Popen(
-                bound_to_us(_java("kafka.Kafka", properties)),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=_environment(),
-            )
+            self._format(folder)
+        properties = str(folder / "server.properties")
+        self._launch(folder, _java("kafka.Kafka", properties), _environment())
         if not self._answers():
             log_end = self._log_end()
             self.stop()
             raise SetupError(f"the Kafka broker did not start; its log ends with: {log_end}")
         return self
-
-    def kill(self) -> None:
-        """End the process by SIGKILL, as a crash does; its data remain for ``start``."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-    def stop(self) -> None:
-        """End the process and drop all data; idempotent."""
-        if self._process is not None:
-            self._process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                self._process.wait(_STOP_TIMEOUT_S)
-            self.kill()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-        atexit.unregister(self.stop)
-
-    def __enter__(self) -> KafkaServer:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _format(self, folder: Path) -> None:
         """Write the configuration, and an empty log with the users."""
@@ -183,7 +126,7 @@ class KafkaServer:
         if done.returncode != 0:
             self.stop()
             raise SetupError(
-                f"the folder of a Kafka broker could not be made: {_messages(done.stderr)}"
+                f"the folder of a Kafka broker could not be made: {last_messages(done.stderr)}"
             )
 
     def _entries(self, folder: Path) -> dict[str, str]:
@@ -240,18 +183,6 @@ class KafkaServer:
                 return self.running
             time.sleep(_POLL_S)
         return False
-
-    def _log_end(self) -> str:
-        if self._folder is None:
-            return ""
-        text = (self._folder / "server.log").read_text(errors="replace")
-        return _messages(text)
-
-
-def _messages(log: str) -> str:
-    """The last messages of a log of Java, without the places in the code."""
-    lines = [line for line in log.strip().splitlines() if not line.startswith("\t")]
-    return " | ".join(lines[-8:])[-2_000:]
 
 
 def _java(*arguments: str) -> list[str]:

@@ -6,25 +6,21 @@ that started it. A persistent store is to be run as a separate service.
 
 from __future__ import annotations
 
-import atexit
 import re
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 
 from paimon_features.errors import OnlineStoreError, SetupError
-from paimon_features.setup.child import bound_to_us
+from paimon_features.setup.local_server import LocalServer
 from paimon_features.setup.resp import connect
 
 OLDEST_VERSION = (6, 2)
 _PORT_ATTEMPTS = 5
 _START_TIMEOUT_S = 15.0
-_STOP_TIMEOUT_S = 5.0
 
 
 def find_redis_server() -> Path:
@@ -74,7 +70,7 @@ def server_version(binary: Path) -> tuple[int, ...] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-class RedisServer:
+class RedisServer(LocalServer):
     """An in-memory server on a free loopback port, as a context manager.
 
     Examples
@@ -87,6 +83,9 @@ class RedisServer:
     'hello'
     """
 
+    title = "the Redis-protocol server"
+    short_name = "redis"
+
     def __init__(
         self,
         binary: Path | None = None,
@@ -94,34 +93,16 @@ class RedisServer:
         options: Mapping[str, str] | None = None,
     ) -> None:
         """``options`` are entries of its configuration file, such as ``{"maxmemory": "100mb"}``."""
+        super().__init__()
         self._options = {f"--{name}": value for name, value in (options or {}).items()}
         self._binary = binary
         self._wanted_port = port
-        self._folder: Path | None = None
-        self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
 
     @property
     def url(self) -> str:
         """The URL of database 0."""
         return f"redis://127.0.0.1:{self.port}/0"
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running server.
-
-        Raises
-        ------
-        SetupError
-            If it is not running.
-        """
-        if self._process is None:
-            raise SetupError("the Redis-protocol server is not running; call start() first")
-        return self._process.pid
-
-    @property
-    def running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
 
     def start(self) -> RedisServer:
         """Start the server and wait until it responds; does nothing if it is running.
@@ -134,12 +115,11 @@ class RedisServer:
         if self.running:
             return self
         self._binary = self._binary or find_redis_server()
-        self._folder = self._folder or Path(tempfile.mkdtemp(prefix="paimon-features-redis-"))
-        atexit.register(self.stop)
+        folder = self._folder or self._make_folder()
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             # another process can take the free port before the server binds it
             self.port = self._wanted_port or _free_port()
-            self._process = self._launch(self._binary, self._folder)
+            self._launch(folder, self._command(self._binary, folder))
             if self._answers():
                 return self
             last = self._wanted_port is not None or attempt == _PORT_ATTEMPTS
@@ -151,14 +131,6 @@ class RedisServer:
         raise SetupError(
             f"{self._binary} did not start on port {self.port}; its log ends with: {log}"
         )
-
-    def stop(self) -> None:
-        """End the process and drop all data; idempotent."""
-        self._end_process()
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-            self._folder = None
-        atexit.unregister(self.stop)
 
     def restart(self, flush: bool = True) -> None:
         """Stop the server and start it on the same port, as after a crash or an upgrade.
@@ -177,18 +149,7 @@ class RedisServer:
         finally:
             self._wanted_port = before
 
-    def __enter__(self) -> RedisServer:
-        return self.start()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
-
-    def _launch(self, binary: Path, folder: Path) -> subprocess.Popen[bytes]:
+    def _command(self, binary: Path, folder: Path) -> list[str]:
         options = {
             "--bind": "127.0.0.1",
             "--port": str(self.port),
@@ -199,11 +160,7 @@ class RedisServer:
             "--maxmemory-policy": "noeviction",
             **self._options,
         }
-        command = [str(binary), *(word for option in options.items() for word in option)]
-        with (folder / "server.log").open("wb") as log:
-            return subprocess.Popen(
-                bound_to_us(command), stdin=subprocess.DEVNULL, stdout=log, stderr=log
-            )
+        return [str(binary), *(word for option in options.items() for word in option)]
 
     def _answers(self) -> bool:
         deadline = time.monotonic() + _START_TIMEOUT_S
@@ -219,23 +176,6 @@ class RedisServer:
                 pass
             time.sleep(0.01)
         return False
-
-    def _log_end(self) -> str:
-        if self._folder is None:
-            return ""
-        text = (self._folder / "server.log").read_text(errors="replace")
-        return " | ".join(text.strip().splitlines()[-5:])
-
-    def _end_process(self) -> None:
-        if self._process is None:
-            return
-        self._process.terminate()
-        try:
-            self._process.wait(_STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
-        self._process = None
 
 
 def _free_port() -> int:

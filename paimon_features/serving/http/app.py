@@ -40,6 +40,7 @@ from paimon_features.serving.http.metrics import Counts, CountsFile, GrowingTota
 from paimon_features.serving.http.state import ServerState
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.serving.request_log.log import RequestLog
+from paimon_features.traces import Tracer, ended_now
 
 
 class FeatureApp:
@@ -55,6 +56,7 @@ class FeatureApp:
         counts_file: CountsFile | None = None,
         request_log: RequestLog | None = None,
         hosts: Hosts | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.log = log or logs.AccessLog(config.log_level, config.log_sample)
         self.counts = counts_file.load() if counts_file else Counts(starts=1)
@@ -69,7 +71,8 @@ class FeatureApp:
         )
         self._store_log = logs.StoreLog()
         self._hosts = hosts or Hosts(config.hosts)
-        self.reads = FeatureReads(self.state, self._store_log, request_log)
+        self.reads = FeatureReads(self.state, self._store_log, request_log, traced=bool(tracer))
+        self._tracer = tracer
         self._admin = AdminPages(self.state, self._all_counts, self._store_log)
         self._routes = {
             READ_PATH: ("POST", self.reads.read),
@@ -101,6 +104,8 @@ class FeatureApp:
         self._admin.close()
         if self.reads.request_log is not None:
             self.reads.request_log.close()
+        if self._tracer is not None:
+            self._tracer.close()
         self.tick()
 
     @property
@@ -172,6 +177,28 @@ class FeatureApp:
         self.counts.request(request.route, reply.status, took_s)
         if self.log.wants(reply.status):
             self.log.add(logs.access_line(request, reply, took_s))
+        if self._tracer is not None:
+            self._trace(self._tracer, request, reply, took_s)
+
+    def _trace(self, tracer: Tracer, request: Request, reply: Reply, took_s: float) -> None:
+        attributes: dict[str, str | int] = {
+            "http.request.method": request.method,
+            "http.route": request.route,
+            "http.response.status_code": reply.status,
+            "paimon_features.request_id": request.request_id,
+            "paimon_features.rows": reply.rows,
+            "paimon_features.features": reply.features,
+        }
+        if reply.code is not None:
+            attributes["error.type"] = reply.code
+        tracer.record(
+            ended_now(f"{request.method} {request.route}", took_s, attributes),
+            "server",
+            traceparent=request.traceparent.decode("latin-1"),
+            # by the conventions of HTTP, what a client did wrong is no error of the server
+            error=reply.code if reply.status >= 500 else None,
+            parts=request.parts,
+        )
 
     def _reply_to(self, request: Request, error: Exception) -> Reply:
         """The reply to a request that failed."""

@@ -41,16 +41,26 @@ from paimon_features.serving.http.state import ServerState
 from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.serving.response import OnlineResponse
+from paimon_features.traces import ended_now
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class FeatureReads:
-    """Reads features for clients; ``request_log`` gets a sample of the responses."""
+    """Reads features for clients; ``request_log`` gets a sample of the responses.
+
+    With ``traced`` each request has its reads of the store as ``parts``.
+    """
 
     def __init__(
-        self, state: ServerState, store_log: StoreLog, request_log: RequestLog | None = None
+        self,
+        state: ServerState,
+        store_log: StoreLog,
+        request_log: RequestLog | None = None,
+        *,
+        traced: bool = False,
     ) -> None:
+        self.traced = traced
         self.request_log = request_log
         self._state = state
         self._store_log = store_log
@@ -123,7 +133,8 @@ class FeatureReads:
                 plan = self._plan(definitions, parsed, rights)
                 query, rows = definitions.query(parsed, plan, state.limits)
                 read = _Read(self, request, size, work, parsed, plan, rows, reply_format, finish)
-                return state.coalescer.submit(query, read.render, read.take)
+                observe = read.note_store_read if self.traced else None
+                return state.coalescer.submit(query, read.render, read.take, observe)
             except BaseException:
                 state.admission.leave(work, time.perf_counter())
                 raise
@@ -208,6 +219,11 @@ class _Read:
         if log is not None:
             log.note(self._request.request_id, self.parsed.service or "", response)
         return render(response, self._writer, self.parsed.full_feature_names)
+
+    def note_store_read(self, took_s: float, keys: int) -> None:
+        """Remember a read of the store for the request's trace."""
+        part = ended_now("MGET", took_s, {"db.system.name": "redis", "paimon_features.keys": keys})
+        self._request.parts = (*self._request.parts, part)
 
     def take(self, result: Any) -> None:
         """The rendered response or an error; called once, also for a query that was given up."""

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.http_errors import CLOSE, Headers, RequestRejected
+from paimon_features.traces import PartSpan
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
@@ -64,12 +65,14 @@ Receive = Callable[[], Awaitable[BodyPart | None]]
 class Request:
     """The head of a request. Attributes are header values, ``b""`` for a missing header.
 
-    ``headers`` are names in lower case with their values.
+    ``parts`` are the parts of its trace, if it is traced. ``headers`` are names in lower case with
+    their values.
     """
 
     __slots__ = (
         "accept", "authorization", "client", "content_encoding", "content_length", "content_type",
-        "headers", "hosts", "http_version", "method", "path", "query", "request_id", "route",
+        "headers", "hosts", "http_version", "method", "parts", "path", "query", "request_id",
+        "route",
         "traceparent",
     )  # fmt: skip
 
@@ -87,6 +90,7 @@ class Request:
         self.http_version = http_version
         self.route = "other"
         self.client = ""
+        self.parts: tuple[PartSpan, ...] = ()
         self.headers = headers
         known = dict(headers)
         if len(known) == len(headers):
@@ -122,7 +126,7 @@ class Request:
         new.accept, new.authorization = self.accept, self.authorization
         new.content_type, new.content_length = self.content_type, self.content_length
         new.content_encoding, new.traceparent = self.content_encoding, self.traceparent
-        new.route, new.client = "other", ""
+        new.route, new.client, new.parts = "other", "", ()
         new.request_id = f"{_worker}-{next(_numbers)}"
         return new
 

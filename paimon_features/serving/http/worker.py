@@ -34,6 +34,7 @@ from paimon_features.serving.http.reload import Reloader
 from paimon_features.serving.http.server import HttpServer
 from paimon_features.serving.http.supervisor import is_loopback
 from paimon_features.serving.request_log.log import open_request_log
+from paimon_features.traces import open_tracer
 
 TICK_S = 0.5
 GRACE_S = 30
@@ -93,6 +94,7 @@ def main() -> None:
         counts_file=counts_file,
         request_log=request_log,
         hosts=Hosts(names),
+        tracer=open_tracer("paimon-features-serve"),
     )
     connections = Connections(serve, app.state.buffers, app.counts, files=raise_file_limit())
     server = HttpServer(app, connections)

@@ -116,6 +116,7 @@ def test_a_failure_with_the_redis_wire_flushed_changes_no_row_of_any_kind_of_pro
     assert (tmp_path / "marker").exists()
 
 
+@only_chaos  # test_workers_flink.py kills a worker of process mode
 def test_a_failure_in_process_mode_changes_no_row(run: Run, tmp_path: Path, redis_url: str) -> None:
     program = PROGRAMS["small"]
     function = FailOnce("record", 2, tmp_path / "marker", 0.03, LoseWire(redis_url))

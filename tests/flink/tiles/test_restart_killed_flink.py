@@ -28,7 +28,7 @@ from paimon_features.tables import snapshots
 from tests.flink.conftest import FEATURES
 from tests.flink.feed import Feed
 
-KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "3"))
+KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "2"))
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
 
 pytestmark = pytest.mark.flink

@@ -33,6 +33,7 @@ from paimon_features.serving.http.logs import AccessLog
 from paimon_features.serving.http.messages import BodyPart, Reply, Request, reply_bytes
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.testing.tile_lake import PROJECT, TileLake
+from paimon_features.traces import Tracer
 from paimon_features.windows import HOUR_MS
 
 CLICKS = EventSource(
@@ -220,6 +221,7 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
         store: OnlineStore | None = None,
         definitions: Definitions | None = None,
         tokens: Path | None = None,
+        tracer: Tracer | None = None,
         **settings: Any,
     ) -> Client:
         log = io.StringIO()
@@ -230,6 +232,7 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
             config,
             tokens=None if tokens is None else Tokens(tokens),
             log=AccessLog(config.log_level, config.log_sample, log),
+            tracer=tracer,
         )
         made.append(Client(app, log))
         return made[-1]
