@@ -126,7 +126,7 @@ class Request:
         new.accept, new.authorization = self.accept, self.authorization
         new.content_type, new.content_length = self.content_type, self.content_length
         new.content_encoding, new.traceparent = self.content_encoding, self.traceparent
-        new.route, new.client = "other", ""
+        new.route, new.client, new.parts = "other", "", ()
         new.request_id = f"{_worker}-{next(_numbers)}"
         return new
 

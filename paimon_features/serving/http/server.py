@@ -68,10 +68,13 @@ class HttpServer:
         ready()
         await stop.wait()
         server.close()
-        for protocol in [*self._protocols]:
-            protocol.shut_down()
         until_s = loop.time() + grace_s
-        while (self._protocols or self._app.is_working) and loop.time() < until_s:
+        while loop.time() < until_s:
+            # again and again: one that was accepted as the server closed comes a moment later
+            for protocol in [*self._protocols]:
+                protocol.shut_down()
+            if not self._protocols and not self._app.is_working:
+                break
             await asyncio.sleep(_CHECK_S)
         self._app.cancel()
         for protocol in [*self._protocols]:

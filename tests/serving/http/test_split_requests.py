@@ -18,7 +18,13 @@ import pytest
 from paimon_features.config import ServeConfig
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.connections import Connections
-from paimon_features.serving.http.messages import ClientGoneError, Exchange, Reply, read_body
+from paimon_features.serving.http.messages import (
+    ClientGoneError,
+    Exchange,
+    Reply,
+    Request,
+    read_body,
+)
 from paimon_features.serving.http.metrics import Counts
 from paimon_features.serving.http.protocol import HttpProtocol, _known_heads
 from paimon_features.testing.sizes import seeds
@@ -307,3 +313,15 @@ def test_what_is_not_http_is_refused_after_the_requests_before_it() -> None:
         statuses = re.findall(rb"HTTP/1.1 (\d+)", got)
         assert statuses == [b"200"] * 3 + [b"400"], rest[:100]
         assert got.endswith(b"connection: close\r\n\r\nInvalid HTTP request received.")
+
+
+def test_a_request_of_a_head_seen_before_has_all_that_the_first_one_had() -> None:
+    headers = [(b"host", b"a"), (b"accept", b"b"), (b"authorization", b"c"),
+               (b"content-type", b"d"), (b"content-length", b"5")]  # fmt: skip
+    first = Request("POST", "/p", b"q", "1.1", headers)
+    again = first.again()
+    for name in Request.__slots__:
+        same = getattr(again, name) == getattr(first, name)
+        assert same == (name != "request_id"), name
+    first.route, first.client = "/p", "somebody"
+    assert (first.again().route, first.again().client) == ("other", "")
