@@ -52,6 +52,8 @@ class SortedFiles:
         self.lake, self.name, self.keys, self.day = lake, name, keys, day
         self._table = lake.table(name)
         self._buckets = int(self._table.options.bucket())
+        # made from all options again at each call
+        self._paths = self._table.path_factory()
         self._schema = _file_schema(lake, name, self._table)
         self._open: dict[tuple[int, int], _SortedFile] = {}
         self._closed: list[_SortedFile] = []
@@ -198,8 +200,7 @@ class _SortedFile:
     sink: Any = None
 
     def __post_init__(self) -> None:
-        table = self.owner._table
-        folder = table.path_factory().bucket_path((self.day,), self.bucket)
+        folder = self.owner._paths.bucket_path((self.day,), self.bucket)
         self.path = f"{folder}/data-{uuid.uuid4()}-0.parquet"
 
     def add(self, rows: pa.RecordBatch) -> None:

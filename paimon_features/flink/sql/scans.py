@@ -25,7 +25,8 @@ from paimon_features.tables.rejects import (
 )
 
 _TOO_LONG = (
-    f"WHEN `raw` LIKE '{CUT_LINE}%' THEN CONCAT('{LINE_TOO_LONG}: it has ', "
+    f"WHEN `raw` LIKE '{CUT_LINE}%' AND REGEXP(`raw`, '^.\\[line of [0-9]+ bytes\\]') "
+    f"THEN CONCAT('{LINE_TOO_LONG}: it has ', "
     "REGEXP_EXTRACT(`raw`, '^.\\[line of ([0-9]+) bytes\\]', 1), ' bytes; see --max-line-bytes') "
 )
 

@@ -17,7 +17,7 @@ from paimon_features.tables.rejects import LINE_TOO_LONG
 
 BLOCK_BYTES = 8 << 20
 """Bytes that are read at once; a block is of whole lines, so a longer line makes a larger one."""
-_TOO_LONG = CUT_LINE.encode()
+_MARK = re.compile(rf"{re.escape(CUT_LINE)}([0-9]+) bytes\]")
 _LF, _CR = 10, 13
 _SURROGATE = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 
@@ -98,7 +98,5 @@ def decoded(line: bytes) -> str:
 
 def too_long(text: str) -> tuple[str, str] | None:
     """Reason and detail, if a line stands for one that is too long (see ``long_lines``)."""
-    if not text.startswith(CUT_LINE):
-        return None
-    length = text[len(CUT_LINE) :].partition(" ")[0]
-    return LINE_TOO_LONG, f"it has {length} bytes; see --max-line-bytes"
+    mark = _MARK.match(text)
+    return mark and (LINE_TOO_LONG, f"it has {mark[1]} bytes; see --max-line-bytes")

@@ -40,6 +40,7 @@ from paimon_features.schema import Bool, Int64, String
 from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import events_spec, rejected_spec
+from paimon_features.tables.writer import append_files
 from paimon_features.testing.object_store import ObjectStore, object_store
 from paimon_features.testing.sizes import every_seed
 from paimon_features.windows import DAY_MS, HOUR_MS
@@ -116,7 +117,7 @@ def test_a_run_interrupted_between_its_commits_is_completed_by_the_next(
     first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
     first.write_text(clicks(0, 50))
     second.write_text(clicks(50, 10))
-    real = job_module.append_files
+    real = append_files
 
     def only_rejected(of: Lake, name: str, *arguments: Any) -> Any:
         if name == CLICKS.table:
@@ -166,7 +167,7 @@ def test_a_source_that_is_not_applied_or_not_for_files_is_rejected(tmp_path: Pat
         ingest_files(lake, CLICKS, [tmp_path], state_dir=tmp_path)
     loop = FeedbackSource("loop", sample_keys={"id": Int64})
     with pytest.raises(ConfigurationError, match="FeedbackWriter"):
-        ingest_files(lake, loop, [tmp_path], state_dir=tmp_path)  # type: ignore[arg-type]
+        ingest_files(lake, loop, [tmp_path], state_dir=tmp_path)
 
 
 def test_a_run_whose_tables_are_taken_over_commits_nothing(
