@@ -102,7 +102,7 @@ MUTANTS: Sequence[Mutant] = [
     *_mutants(
         "paimon_features/job_control/restart.py",
         "tests/job_control",
-        ("taken is None or checkpoint.id <= taken", "True"),
+        ("end is None or checkpoint.id <= end", "True"),
         ("if ledger.committed > newest.id:", "if False:"),
         ("ledger.handover_snapshot + 1)", "ledger.handover_snapshot)"),
         ("if s.id < cut]", "if s.id <= cut]"),
