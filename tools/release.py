@@ -40,10 +40,10 @@ HOSTS = {"client": None, "serving": "serving", "materializer": "materializer"} |
 
 def main() -> int:
     shutil.rmtree(DIST, ignore_errors=True)
-    build_packages()
-    (wheel,) = DIST.glob("*.whl")
     documents = {}
     with tempfile.TemporaryDirectory() as folder:
+        build_packages(Path(folder))
+        (wheel,) = DIST.glob("*.whl")
         tool = make_environment(
             Path(folder) / "tool", ["--require-hashes", "-r", "locks/release.txt"]
         )
@@ -73,11 +73,21 @@ def run(command: list[str], **variables: str) -> str:
     return done.stdout
 
 
-def build_packages() -> None:
-    """The sdist, and the wheel from it, with the time of the commit."""
+def build_packages(folder: Path) -> None:
+    """The sdist, and the wheel from it, with the time of the commit.
+
+    The native core is compiled by the locked ``ziglang``, for every Linux with an old enough glibc.
+    """
+    locks = ["locks/bootstrap.txt", "locks/compiler.txt"]
+    python = make_environment(
+        folder / "build", ["--require-hashes", *(word for lock in locks for word in ("-r", lock))]
+    )
     committed = run(["git", "log", "-1", "--format=%ct"]).strip()
-    run([*UV, "build", "--quiet", "--no-build-isolation", "--out-dir", str(DIST)],
-        SOURCE_DATE_EPOCH=committed)  # fmt: skip
+    run(
+        [str(python), "-m", "uv", "build", "--quiet", "--no-build-isolation",
+         "--python", str(python), "--out-dir", str(DIST)],
+        SOURCE_DATE_EPOCH=committed, PAIMON_FEATURES_COMPILER="zig",
+    )  # fmt: skip
     for path in DIST.glob(".gitignore"):
         path.unlink()
     say(", ".join(sorted(path.name for path in DIST.iterdir())))
