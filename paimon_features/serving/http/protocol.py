@@ -265,8 +265,8 @@ class HttpProtocol(asyncio.Protocol):
     # -- what arrives ----------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._has_ended or self._ends:
-            return  # a client that is refused finishes sending
+        if self._has_ended or (self._ends and self._incoming is None):
+            return  # a client that is refused finishes sending; a body that was begun is still read
         if len(data) <= _HEAD_PART_BYTES and not self._unread and not self._must_wait:
             if not self._take_known(data):
                 self._feed(data)
@@ -295,7 +295,7 @@ class HttpProtocol(asyncio.Protocol):
             or self._body_waits
             or self._write_paused
             or self._resuming
-            or self._ends
+            or (self._ends and self._incoming is None)
         )
 
     def _resume_soon(self) -> None:

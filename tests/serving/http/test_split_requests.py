@@ -325,3 +325,28 @@ def test_a_request_of_a_head_seen_before_has_all_that_the_first_one_had() -> Non
         assert same == (name != "request_id"), name
     first.route, first.client = "/p", "somebody"
     assert (first.again().route, first.again().client) == ("other", "")
+
+
+def test_a_body_that_was_begun_when_the_server_stops_is_read_and_answered() -> None:
+    async def run() -> bytes:
+        serve = ServeConfig()
+        connections = Connections(serve, BufferedBytes(serve.max_buffered_bytes), Counts())
+        pipe, app = Pipe(), Echo(random.Random(1))
+        protocol = HttpProtocol(app, connections, lambda: b"", set())
+        pipe.protocol = protocol
+        protocol.connection_made(pipe)
+        protocol.data_received(b"POST /a HTTP/1.1\r\nhost: a\r\ncontent-length: 5\r\n\r\n")
+        await asyncio.sleep(0)
+        protocol.shut_down()
+        for part in (b"he", b"llo", b"GET /next HTTP/1.1\r\nhost: a\r\n\r\n"):
+            protocol.data_received(part)
+            protocol.shut_down()
+            while under_way(protocol):
+                await asyncio.sleep(0)
+        assert pipe.closed
+        return bytes(pipe.written)
+
+    got = asyncio.run(run())
+    assert got.startswith(b"HTTP/1.1 200")
+    assert got.endswith(b"\nhello")
+    assert b"connection: close\r\n" in got
