@@ -109,6 +109,7 @@ def open_environment(
         **remote,
         **application_options(),
     }
+    check_checkpoint_store(options)
     configuration = Configuration()
     for key, value in options.items():
         configuration.set_string(key, value)
@@ -212,7 +213,6 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
         For a remote warehouse that Flink cannot open.
     """
     check_jars(lake.warehouse)
-    check_checkpoint_store()
     options = {"type": "paimon", "warehouse": lake.warehouse, **lake.flink_options()}
     given = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in options.items())
     with flink_errors(f"opening the lake {lake.warehouse}"):

@@ -33,7 +33,7 @@ import tempfile
 import threading
 import time
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,6 +68,8 @@ BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
 KEPT_LOGS = 10
+CHECKPOINT_FOLDERS = ("execution.checkpointing.dir", "execution.state-recovery.path")
+"""Flink's options that name a folder of checkpoints or savepoints."""
 HOST_PORT = "PYFLINK_GATEWAY_PORT"
 """The variable by which Flink passes the address of its JVM to a program that it starts."""
 
@@ -326,13 +328,21 @@ def plugin_folder() -> Path:
     return folder
 
 
-def check_checkpoint_store() -> None:
-    """Raise JobError if this process's JVM was started before it was known that checkpoints are on
-    S3."""
-    if checkpoint_store() is not None and isinstance(_running, Gateway) and not _with_checkpoints:
+def check_checkpoint_store(options: Mapping[str, str]) -> None:
+    """Check that this process's JVM can write the checkpoints of a job with these options.
+
+    Raises
+    ------
+    JobError
+        If they are on S3, and the JVM was started before that was known.
+    """
+    folders = (options.get(name, "") for name in CHECKPOINT_FOLDERS)
+    remote = next((f for f in folders if "://" in f and not f.startswith("file:")), None)
+    if remote is not None and isinstance(_running, Gateway) and not _with_checkpoints:
         raise JobError(
-            "the JVM of this process was started without Flink's file system for checkpoints on "
-            "S3: open the project before the first Flink job"
+            f"the JVM of this process was started without Flink's file system for {remote}: open "
+            "the project whose checkpoints are there before the first Flink job, or run it in a "
+            "process of its own"
         )
 
 

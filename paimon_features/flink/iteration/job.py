@@ -15,7 +15,7 @@ import cloudpickle
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import flink_errors, is_application
-from paimon_features.flink.gateway import start_gateway
+from paimon_features.flink.gateway import check_checkpoint_store, start_gateway
 from paimon_features.flink.iteration.drain import JobDrain
 from paimon_features.flink.iteration.execution_mode import resolve_mode
 from paimon_features.flink.iteration.job_settings import (
@@ -222,11 +222,13 @@ class IterationJob:
             self.env = open_stream_environment(
                 self._target(), state_dir=self.state_dir, workers=threads
             )
-        configuration = Configuration()
-        for name, value in self.settings.options(self.job_state).items():
-            configuration.set_string(name, value)
+        options = self.settings.options(self.job_state)
         if self._resume is not None:
-            configuration.set_string(_RESUME, str(self._resume))
+            options[_RESUME] = str(self._resume)
+        check_checkpoint_store(options)
+        configuration = Configuration()
+        for name, value in options.items():
+            configuration.set_string(name, value)
         with flink_errors("configuring an iteration job"):
             # an earlier job of this environment may have resumed a savepoint; this one does not
             self.env._j_stream_execution_environment.getConfiguration().removeKey(_RESUME)

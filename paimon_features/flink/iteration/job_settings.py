@@ -16,7 +16,7 @@ from paimon_features.flink.environment import (
     flink_errors,
     remote_options,
 )
-from paimon_features.flink.gateway import DEFAULT_HEAP, check_checkpoint_store, start_gateway
+from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway
 from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath
 
 if TYPE_CHECKING:
@@ -180,7 +180,6 @@ def open_stream_environment(
     """
     remote = {} if cluster in (None, UNKNOWN_CLUSTER) else remote_options(str(cluster))
     start_gateway(state_dir, heap)
-    check_checkpoint_store()
     from pyflink.common import Configuration
     from pyflink.datastream import StreamExecutionEnvironment
     from pyflink.java_gateway import get_gateway

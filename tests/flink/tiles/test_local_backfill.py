@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from paimon_features.buckets import bucket_of
 from paimon_features.cli import cli
 from paimon_features.columns import Column
+from paimon_features.config import FlinkConfig
 from paimon_features.definitions import Definitions, FeatureView
 from paimon_features.errors import GenerationError, JobError, OwnershipError, TableError
 from paimon_features.job_control.backfill import skipped_counts
@@ -203,7 +204,9 @@ def test_any_view_in_any_number_of_buckets_equals_the_oracle(
     view = replace(random_view(rng), buckets=rng.choice((1, 2, 5)))
     lake = Lake.open(tmp_path_factory.mktemp("lake"), "features")
     apply_plan(lake, Definitions.of([view]), now_ms=0)
-    target = TileTarget("shop", lake, view.compiled, 1, Path(lake.warehouse) / "state", None)  # type: ignore[arg-type]
+    target = TileTarget(
+        "shop", lake, view.compiled, 1, Path(lake.warehouse) / "state", FlinkConfig(1, 1_000)
+    )
     events = random_events(rng, view, 60)
     append_events(lake, view, events)
     backfill(target, threads=1)

@@ -14,7 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import GenerationError, HandoverError, OwnershipError
+from paimon_features.errors import GenerationError, HandoverError, JobError, OwnershipError
+from paimon_features.flink import gateway
 from paimon_features.flink.tiles import submission as submission
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.job_control.target import TileTarget
@@ -25,6 +26,20 @@ from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 from tests.flink.feed import Feed
 
 pytestmark = pytest.mark.flink
+
+
+def test_only_jobs_with_checkpoints_on_s3_need_its_file_system(
+    target: TileTarget, feed: Feed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    feed.commit()
+    submit(target, bounded=True)
+    # as if this process had opened another project, on S3, after its JVM was started
+    monkeypatch.setattr(gateway, "_with_checkpoints", False)
+    with pytest.raises(JobError, match="file system for s3://bucket/jobs"):
+        gateway.check_checkpoint_store({"execution.checkpointing.dir": "s3://bucket/jobs"})
+    feed.commit()
+    submit(target, bounded=True)
+    feed.assert_exact()
 
 
 def test_a_checkpoint_before_the_tiles_requires_a_rollback_and_allows_any_parallelism(
