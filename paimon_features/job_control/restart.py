@@ -72,6 +72,7 @@ class Branch:
         GenerationError
             If ``start`` does not lie on this branch.
 
+        >>> from pathlib import Path
         >>> first = Branch().then("a" * 32, None)
         >>> chosen = Checkpoint(5, Path("chk-5"), "a" * 32)
         >>> first.then("b" * 32, chosen).jobs == (*first.jobs, ("b" * 32, 5))

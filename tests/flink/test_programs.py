@@ -22,7 +22,9 @@ from paimon_features.flink.programs import PROGRAMS, program
 ROOT = Path(__file__).parents[2]
 
 # what starts no job has no counterpart in the program: --mark-ingested writes the file ledger alone
-ONLY_OF_THE_COMMAND = {"--json", "--stop", "--status", "--watch", "--mark-ingested", "--help"}
+ONLY_OF_THE_COMMAND = {
+    "--json", "--stop", "--status", "--watch", "--mark-ingested", "--engine", "--help",
+}  # fmt: skip
 ONLY_OF_THE_PROGRAM = {"--view", "--source", "--backfill", "--help"}
 
 
