@@ -28,7 +28,8 @@ class IterationOutput(Protocol):
 class FileOutput:
     """Values in files of a folder, exactly-once: a file is visible when its checkpoint completes.
 
-    ``read`` returns the committed values; the order between subtasks is undefined.
+    ``read`` returns the committed values, those of a subtask in the order in which it wrote them;
+    the order between subtasks is undefined.
     """
 
     folder: Path
@@ -58,11 +59,12 @@ class FileOutput:
         # names with a leading dot are in progress, pending, or left over from a failed attempt
         if not self.folder.is_dir():
             return []
-        return sorted(
+        found = (
             path
             for path in self.folder.rglob("*")
             if path.is_file() and not path.name.startswith(".")
         )
+        return sorted(found, key=_in_order)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,17 @@ class SinkOutput:
         values = lines.flat_map(result_values).name("values").uid(f"{uid}-values")
         values.set_parallelism(parallelism)
         self.attach_sink(values)
+
+
+def _in_order(path: Path) -> tuple[str, str, int]:
+    """The folder (an hour), the writer, and the number of a file: the tenth is after the second.
+
+    >>> names = ["02/part-5a6f-10", "02/part-5a6f-2", "01/part-5a6f-11"]
+    >>> [str(path) for path in sorted(map(Path, names), key=_in_order)]
+    ['01/part-5a6f-11', '02/part-5a6f-2', '02/part-5a6f-10']
+    """
+    writer, _, number = path.name.rpartition("-")
+    return str(path.parent), writer, int(number) if number.isdigit() else 0
 
 
 def _values(path: Path) -> Iterator[Any]:
