@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import uuid
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from paimon_features.job_control.restart import decide_backfill
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import Lake, iter_batches, latest_snapshot
 from paimon_features.tables.consumers import advance_consumer, register_consumer
+from paimon_features.tables.lease import ProcessHolder
 from paimon_features.tables.snapshots import Snapshot
 
 
@@ -38,6 +40,21 @@ class TileJobResult:
     checkpoint: str | None = None
     events_read: int = 0
     snapshot: int | None = None
+
+
+def local_backfill(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
+    """A backfill inside the process ``holder``, as the generation's record describes it."""
+    return {
+        "kind": "backfill",
+        "engine": "local",
+        "job_id": uuid.uuid4().hex,
+        "events": target.events,
+        "rest": None,
+        "local": True,
+        "process": asdict(holder),
+        "since_ms": now_ms(),
+        "branch": [],
+    }
 
 
 def begin_backfill(

@@ -113,10 +113,17 @@ class TableHistory:
     def is_empty(self) -> bool:
         return not self.snapshots
 
+    def of_stream(self, commit_user: str) -> list[Snapshot]:
+        """The commits of streaming jobs of this user, oldest first."""
+        return [
+            s
+            for s in self.snapshots
+            if _own(s, commit_user) and s.commit_identifier != BATCH_IDENTIFIER
+        ]
+
     def streamed(self, commit_user: str) -> int:
         """The newest checkpoint committed by a streaming job of this user; -1 if none."""
-        numbers = [s.commit_identifier for s in self.snapshots if _streamed(s, commit_user)]
-        return max(numbers, default=-1)
+        return max((s.commit_identifier for s in self.of_stream(commit_user)), default=-1)
 
     def foreign(self, commit_user: str) -> Snapshot | None:
         """The newest snapshot in which another user added rows."""
@@ -287,11 +294,7 @@ def decide_rollback(ledger: GenerationState, checkpoint: Checkpoint) -> dict[str
         if seen <= checkpoint.id:
             continue
         # keep all before the first commit that is too new; later compactions are dropped as well
-        cut = next(
-            s.id
-            for s in table.snapshots
-            if _streamed(s, user) and s.commit_identifier > checkpoint.id
-        )
+        cut = next(s.id for s in table.of_stream(user) if s.commit_identifier > checkpoint.id)
         kept = [s.id for s in table.snapshots if s.id < cut]
         if not kept and cut > 1:
             raise _expired(ledger, table, checkpoint)
@@ -404,10 +407,6 @@ def _check_owner(ledger: GenerationState) -> str:
 
 def _own(snapshot: Snapshot, commit_user: str) -> bool:
     return snapshot.commit_user.startswith(f"{commit_user}_")
-
-
-def _streamed(snapshot: Snapshot, commit_user: str) -> bool:
-    return _own(snapshot, commit_user) and snapshot.commit_identifier != BATCH_IDENTIFIER
 
 
 def _only_batches(table: TableHistory, commit_user: str) -> bool:

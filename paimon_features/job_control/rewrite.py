@@ -15,15 +15,13 @@ identifier is the same in both jobs, is what the new job starts with (``REWRITTE
 from __future__ import annotations
 
 import uuid
-from dataclasses import asdict, replace
-from typing import Any
+from dataclasses import replace
 
 import pyarrow as pa
 
 from paimon_features.callbacks import OnMessage, ignore_message
-from paimon_features.clock import now_ms
 from paimon_features.errors import GenerationError
-from paimon_features.job_control.backfill import TileJobResult
+from paimon_features.job_control.backfill import TileJobResult, local_backfill
 from paimon_features.job_control.jobs import NOT_RUNNING, cancel, check_not_running, job_state
 from paimon_features.job_control.restart import REWRITTEN, Checkpoint, GenerationState
 from paimon_features.job_control.target import TileTarget
@@ -77,7 +75,7 @@ def rewrite(
         resume = _position(source, ledger)
         _prepare(target, rebuild, on_message)
         old = source.record()
-        job = _describe(target, holder, generation)
+        job = {**local_backfill(target, holder), "rewrites": generation}
         target.update(job=job, events_history=old.events_history)
         held = consumers(target.lake, target.events).get(source.consumer)
         register_consumer(
@@ -180,33 +178,13 @@ def _prepare(target: TileTarget, rebuild: bool, on_message: OnMessage) -> None:
         )
 
 
-def _describe(target: TileTarget, holder: ProcessHolder, generation: int) -> dict[str, Any]:
-    return {
-        "kind": "backfill",
-        "engine": "local",
-        "rewrites": generation,
-        "job_id": uuid.uuid4().hex,
-        "events": target.events,
-        "rest": None,
-        "local": True,
-        "process": asdict(holder),
-        "since_ms": now_ms(),
-        "branch": [],
-    }
-
-
 def _author(
     source: TileTarget, ledger: GenerationState, index: int, resume: Checkpoint | None
 ) -> tuple[str, int]:
     """The commit user and number of a copy: those of the stream, so that its sink knows them."""
     table, user = ledger.tables[index], ledger.commit_user
     assert user is not None
-    streamed = [
-        snapshot
-        for snapshot in table.snapshots
-        if snapshot.commit_user.startswith(f"{user}_")
-        and snapshot.commit_identifier != BATCH_IDENTIFIER
-    ]
+    streamed = table.of_stream(user)
     if resume is not None and streamed:
         return streamed[-1].commit_user, resume.id
     if resume is not None and index == 0 and ledger.last_committed is not None:

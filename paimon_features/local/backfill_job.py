@@ -9,15 +9,14 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 from paimon_features.callbacks import OnMessage, ignore_message
-from paimon_features.clock import now_ms
 from paimon_features.job_control.backfill import (
     TileJobResult,
     begin_backfill,
     end_backfill,
+    local_backfill,
 )
 from paimon_features.job_control.jobs import check_not_running
 from paimon_features.job_control.target import TileTarget
@@ -83,7 +82,7 @@ def backfill(
         target.owned(holder, "backfill it"),
     ):
         check_not_running(target)
-        job = _describe(target, holder)
+        job = local_backfill(target, holder)
         begun = begin_backfill(target, job, rebuild, on_message)
         began = time.monotonic()
 
@@ -101,18 +100,3 @@ def backfill(
             target.update(job={**job, "state": "FAILED"})
             raise
         return end_backfill(target, job, begun, on_message)
-
-
-def _describe(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
-    """The job as the generation's record describes it."""
-    return {
-        "kind": "backfill",
-        "engine": "local",
-        "job_id": uuid.uuid4().hex,
-        "events": target.events,
-        "rest": None,
-        "local": True,
-        "process": asdict(holder),
-        "since_ms": now_ms(),
-        "branch": [],
-    }

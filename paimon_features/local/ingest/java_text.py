@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 _CONTROL = re.compile(r"\\u00([0-9a-f]{2})")
 
@@ -133,8 +132,3 @@ def _json(value: Any) -> str:
 def _string(text: str) -> str:
     written = json.dumps(text, ensure_ascii=False)
     return _CONTROL.sub(lambda match: f"\\u00{match[1].upper()}", written)
-
-
-def cell_texts(cells: pa.Array, rows: Any) -> list[str | None]:
-    """``CAST(... AS STRING)`` of some cells, by their numbers."""
-    return texts_of(pc.take(cells, pa.array(rows)))
