@@ -28,6 +28,8 @@ from paimon_features.tables.storage.file_path import FilePath, first_bytes
 METADATA = "_metadata"
 REWRITTEN = "rewritten_at"
 """In the record of a job: the checkpoint of another generation whose tiles were copied."""
+COPIES = "rewrites"
+"""In the record of a job: the generation whose tiles it copies."""
 _MAGIC = 0x4960672D
 _JOB_ID = re.compile(r"[0-9a-f]{32}")
 
@@ -154,7 +156,9 @@ class GenerationState:
     ``tables`` are the tile table and the table of skipped rows, ``checkpoints`` those that exist;
     the rest comes from the record. ``last_committed`` is the newest checkpoint that was seen
     committed to the tile table: the table may contain a later one, never less. ``events_replaced``:
-    the events table is not the one that the tiles were computed from.
+    the events table is not the one that the tiles were computed from. ``copied_from``: the
+    generation whose tiles are being copied, by a copy that did not end; the tables then contain
+    nothing else.
     """
 
     view: str
@@ -168,6 +172,7 @@ class GenerationState:
     tables: tuple[TableHistory, ...]
     checkpoints: tuple[Checkpoint, ...]
     events_replaced: bool = False
+    copied_from: int | None = None
 
     @property
     def newest(self) -> Checkpoint | None:
@@ -206,6 +211,14 @@ def decide_start(ledger: GenerationState) -> Start:
         If it may not start; the message has the reason and the command that resolves it.
     """
     newest = ledger.newest
+    if ledger.copied_from is not None:
+        # not from all events, although the tables may be empty: those of the old tiles may be gone
+        raise GenerationError(
+            f"the copy of the tiles of generation {ledger.copied_from} to generation "
+            f"{ledger.generation} of view {ledger.view!r} did not end; 'paimon-features backfill "
+            f"{ledger.view} --from-generation {ledger.copied_from}' starts it again, "
+            f"{_command(ledger, '--rebuild')} streams all events instead"
+        )
     if ledger.is_empty and newest is None and not ledger.backfilled:
         return Start()
     if ledger.events_replaced:
@@ -247,13 +260,16 @@ def decide_start(ledger: GenerationState) -> Start:
 def decide_backfill(ledger: GenerationState) -> bool:
     """Whether a backfill may start: True on an empty generation, False after an unfinished one.
 
-    In the second case the tables must be emptied first; they contain nothing else.
+    An unfinished copy counts as one. In the second case the tables must be emptied first; they
+    contain nothing else.
 
     Raises
     ------
     GenerationError
         If the generation contains a finished backfill, or anything of a stream.
     """
+    if ledger.copied_from is not None:
+        return False
     unfinished = ledger.handover_snapshot is not None and not ledger.backfilled
     if ledger.newest is None and not ledger.backfilled and not ledger.branch.jobs:
         if ledger.is_empty:
@@ -310,6 +326,17 @@ def _expired(
         f"the oldest is {table.snapshots[0].id}. {_command(ledger, '--rebuild')} empties the "
         "generation and starts over"
     )
+
+
+def unfinished_copy(job: Mapping[str, Any] | None) -> int | None:
+    """The generation whose tiles a job was copying when it ended early, or still is.
+
+    >>> unfinished_copy({"rewrites": 1}), unfinished_copy({"rewrites": 1, "state": "STOPPED"})
+    (1, None)
+    """
+    if job is None or job.get("state") == "STOPPED":
+        return None
+    return job.get(COPIES)
 
 
 def checkpoint_number(metadata: bytes) -> int:

@@ -23,7 +23,12 @@ from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import GenerationError
 from paimon_features.job_control.backfill import TileJobResult, local_backfill
 from paimon_features.job_control.jobs import NOT_RUNNING, cancel, check_not_running, job_state
-from paimon_features.job_control.restart import REWRITTEN, Checkpoint, GenerationState
+from paimon_features.job_control.restart import (
+    COPIES,
+    REWRITTEN,
+    Checkpoint,
+    GenerationState,
+)
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import append_arrow, generations, latest_snapshot, read_arrow
 from paimon_features.tables.consumers import consumers, earliest_snapshot_id, register_consumer
@@ -75,7 +80,7 @@ def rewrite(
         resume = _position(source, ledger)
         _prepare(target, rebuild, on_message)
         old = source.record()
-        job = {**local_backfill(target, holder), "rewrites": generation}
+        job = {**local_backfill(target, holder), COPIES: generation}
         target.update(job=job, events_history=old.events_history)
         held = consumers(target.lake, target.events).get(source.consumer)
         register_consumer(
@@ -167,11 +172,9 @@ def _position(source: TileTarget, ledger: GenerationState) -> Checkpoint | None:
 def _prepare(target: TileTarget, rebuild: bool, on_message: OnMessage) -> None:
     """Empty the target if that was demanded, or if it has a part of an earlier copy."""
     ledger = target.ledger()
-    job = target.record().job or {}
-    unfinished = job.get("rewrites") is not None and "state" not in job
-    if rebuild or unfinished:
+    if rebuild or ledger.copied_from is not None:
         target.empty(on_message)
-    elif not ledger.is_empty or ledger.newest is not None or job:
+    elif not ledger.is_empty or ledger.newest is not None or target.record().job:
         raise GenerationError(
             f"{target} is not empty: tiles on top would count events twice; --rebuild empties it "
             "first"

@@ -20,6 +20,7 @@ from paimon_features.job_control.restart import (
     TableHistory,
     find_checkpoints,
     read_checkpoint,
+    unfinished_copy,
 )
 from paimon_features.planning.plan import tiles_table
 from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
@@ -165,6 +166,7 @@ class TileTarget:
             and not self.lake.continues(
                 self.events, record.events_history, record.handover_snapshot or 0
             ),
+            copied_from=unfinished_copy(record.job),
         )
 
     def tiles_snapshot(self) -> int | None:

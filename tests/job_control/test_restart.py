@@ -204,6 +204,14 @@ def test_a_backfill_that_did_not_end_is_not_gone_on_from() -> None:
         decide_start(broken)
 
 
+@pytest.mark.parametrize("tables", [EMPTY.tables, STREAMED.tables])
+def test_a_copy_that_did_not_end_is_not_gone_on_from(tables: tuple[TableHistory, ...]) -> None:
+    cut_off = replace(EMPTY, generation=2, copied_from=1, tables=tables)
+    with pytest.raises(GenerationError, match="spend --from-generation 1' starts it again"):
+        decide_start(cut_off)
+    assert decide_backfill(cut_off) is False
+
+
 # -- backfilling -------------------------------------------------------------------------------
 
 

@@ -38,6 +38,8 @@ def test_copied_tiles_are_exact_and_a_stream_continues_behind_the_backfill(
         patched.setattr(module.SortedFiles, "commit", lambda *_: exit("killed"))
         with pytest.raises(SystemExit):
             rewrite(new, 1)
+    with pytest.raises(GenerationError, match=r"--from-generation 1' starts it again"):
+        decide_start(new.ledger())  # whether or not anything of it was committed
     done = CliRunner().invoke(
         cli, ["backfill", "spend", "--from-generation", "1", "--project", str(project.root)]
     )
