@@ -11,7 +11,8 @@
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
 #                 of iterations and a hundred random failures in them, random views through real jobs,
 #                 lost processes of clusters, faults around the feature server, the whole retail log,
-#                 every cell of the matrix of windows, the loop on S3, application mode (two hours);
+#                 every cell of the matrix of windows, the loop on S3, application mode (two hours; with
+#                 Go, which installs them, also against the S3 servers gofakes3 and versitygw);
 #                 ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
@@ -81,6 +82,7 @@ bench:
 chaos:
 	@tools/setup.sh test
 	$(REQUIRED) PAIMON_FEATURES_KILLS=100 PAIMON_FEATURES_RANDOM_JOBS=40 \
+		PAIMON_FEATURES_GO_PROGRAMS=$$(.venv/bin/python tools/go_programs.py) \
 		PAIMON_FEATURES_LOOP_MINUTES=$(or $(PAIMON_FEATURES_LOOP_MINUTES),10) \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
@@ -88,7 +90,7 @@ chaos:
 		tests/flink/test_application_flink.py tests/test_retail_log.py tests/test_matrix.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
-		tests/flink/test_object_store_flink.py \
+		tests/flink/test_object_store_flink.py tests/tables/test_object_store_faults.py \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py tests/iteration/test_supersteps.py \
 		--timeout=0 -rP $(ARGS)

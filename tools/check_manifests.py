@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import re
 import subprocess
 import sys
@@ -28,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from go_programs import CACHE, go, install
 
 KUBERNETES = "k8s.io/kubernetes@v1.33.1"
 TOOLS = {
@@ -44,7 +44,7 @@ def main() -> int:
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--crd", type=Path, help="The operator's CustomResourceDefinition.")
     parser.add_argument("--excerpt", type=Path, help="Write the schemas that are used to a file.")
-    parser.add_argument("--work", type=Path, default=Path.home() / ".cache/paimon-features/go")
+    parser.add_argument("--work", type=Path, default=CACHE)
     args = parser.parse_args()
     work = args.work.absolute()
     tools = {name: install(name, module, work) for name, module in TOOLS.items()}
@@ -77,14 +77,6 @@ def main() -> int:
     return 1 if wrong else 0
 
 
-def install(name: str, module: str, work: Path) -> Path:
-    """The path of a Go program, installed where it is missing."""
-    path = work / "bin" / name
-    if not path.is_file():
-        go(["install", module], work)
-    return path
-
-
 def openapi(work: Path) -> dict[str, Any]:
     """Kubernetes' OpenAPI document."""
     work.mkdir(parents=True, exist_ok=True)
@@ -93,15 +85,6 @@ def openapi(work: Path) -> dict[str, Any]:
         (Path(found["Dir"]) / "api/openapi-spec/swagger.json").read_text("utf-8")
     )
     return document
-
-
-def go(arguments: list[str], work: Path) -> str:
-    """Run Go with its folders below ``work``; returns its standard output."""
-    own = {"GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache", "GOBIN": f"{work}/bin"}
-    done = subprocess.run(
-        ["go", *arguments], cwd=work, env={**os.environ, **own}, stdout=subprocess.PIPE, check=True
-    )
-    return done.stdout.decode()
 
 
 def write_core_schemas(document: dict[str, Any], folder: Path) -> None:

@@ -10,8 +10,9 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from paimon_features.testing.zookeeper import ZooKeeper
 from paimon_features.waiting import wait_until
 from tests.flink.iteration.halving_program import PROGRAM
 from tests.kafka_topics import Topic
+from tests.serving.chaos.processes import Follower, Server
 
 pytestmark = pytest.mark.flink
 
@@ -97,7 +99,7 @@ class Shop:
         for command, (code, text) in zip(commands, results, strict=False):
             assert code == 0, f"{command}: {text}"
         assert len(results) == len(commands), output
-        assert "super-secret" not in output
+        assert self.store.secret not in output
         return [text for _, text in results]
 
 
@@ -118,7 +120,7 @@ def shop(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Ite
         )
         for name, value in {
             "AWS_ACCESS_KEY_ID": store.key,
-            "AWS_SECRET_ACCESS_KEY": "super-secret",
+            "AWS_SECRET_ACCESS_KEY": store.secret,
             "AWS_REGION": "us-east-1",
         }.items():
             monkeypatch.setenv(name, value)
@@ -174,7 +176,7 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: Shop, tmp_path: Path) -
         with suppress(ProcessLookupError):
             os.killpg(job.pid, signal.SIGKILL)
         said, _ = job.communicate()
-    assert "super-secret" not in said
+    assert shop.store.secret not in said
     assert target.checkpoint_folder.is_dir()
 
     rows = tmp_path / "rows.parquet"
@@ -226,7 +228,7 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: Shop, tmp_path: Path) -
 def test_everything_on_s3_is_exact_while_processes_are_killed(
     shop: Shop, tmp_path: Path, kafka_broker: KafkaServer
 ) -> None:
-    """Topic, ingestion, tiles and online store, on a cluster of two task managers with its
+    """From a topic to HTTP, on a cluster of two task managers with its
     checkpoints, savepoints and high availability on S3; PAIMON_FEATURES_LOOP_MINUTES of kills."""
     minutes = float(os.environ.get("PAIMON_FEATURES_LOOP_MINUTES", "1"))
     seed = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
@@ -253,11 +255,32 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
             return rows == sent and lag_snapshots(project.lake, target.events, target.consumer) == 0
         return False
 
+    def replies(port: int) -> dict[int, int]:
+        """The lifetime sums that the feature server answers, by customer."""
+        asked = {"feature_service": "churn", "entities": {"customer_id": list(range(5))}}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/get-online-features",
+            json.dumps(asked).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            document = json.loads(reply.read())
+        at = document["metadata"]["feature_names"].index("sum_amount")
+        return dict(enumerate(value or 0 for value in document["results"][at]["values"]))
+
+    def total(key: int) -> int:
+        return sum(row["amount"] for row in events(0, sent) if row["customer_id"] == key)
+
+    outside = ExitStack()
     try:
         with ZooKeeper() as zookeeper:
             send(300)
             start = ["cluster", "start", *sizes, "--ha", zookeeper.address]
             shop.run(["apply"], start, *jobs)
+            server, follower = Server(shop.folder, workers=1), Follower(shop.folder)
+            outside.callback(server.stop)
+            outside.callback(follower.stop)
+            before = dict.fromkeys(range(5), 0)
             target = TileTarget.of(project, "spend")
             first = (target.record().job or {})["job_id"]
             until = time.monotonic() + 60 * minutes
@@ -267,8 +290,15 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
                 for state in rng.sample(states, min(len(states), rng.choice((1, 1, 2)))):
                     with suppress(ProcessLookupError):
                         os.kill(state.pid or 0, signal.SIGKILL)
+                if rng.random() < 0.3:
+                    follower.kill()
+                    follower.start()
                 kills += 1
                 send(rng.randrange(20, 200))
+                # amounts are not negative: a sum never falls, nor exceeds what was sent
+                after = replies(server.port)
+                assert all(before[key] <= after[key] <= total(key) for key in before), after
+                before = after
                 time.sleep(rng.uniform(1, 20))
             assert wait_until(caught_up, 600, 2.0), cluster.status()
             # nobody has submitted a job again
@@ -283,23 +313,22 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
             output = tmp_path / "halved"
             iterate = ["jobs", "iterate", f"{program}:build", "--cluster", "--mode", "thread"]
             iterate += ["--wire", "memory", "--parallelism", "1", "--output", str(output)]
-            found = shop.run(
+            shop.run(
                 iterate,
                 ["cancel", "spend"],
                 ["ingest", "retail", "--stop"],
                 ["cluster", "stop"],
-                ["materialize"],
-                ["lookup", "churn", "--entity", "customer_id=0", "--as-of", str(NOW_MS), "--json"],
             )
+        expected = {key: total(key) for key in range(5)}
+        assert wait_until(lambda: replies(server.port) == expected, 120, 1.0), follower.log
     finally:
+        outside.close()
         cluster.stop()
     everything = events(0, sent)
     view = project.definitions.view("spend")
     assert wrong_tiles(project.lake, view, target.tables[0], everything) == []
     rows = read_arrow(project.lake, "events_retail", columns=["at_ms"])["at_ms"].to_pylist()
     assert sorted(rows) == [row["at_ms"] for row in everything]
-    total = sum(row["amount"] for row in everything if row["customer_id"] == 0)
-    assert total in _numbers(json.loads(found[-1]))
     from paimon_features.flink.iteration import FileOutput
 
     assert FileOutput(output / "model").read() == [[0.0625]]

@@ -44,7 +44,7 @@ from paimon_features.tables.storage.filesystems import paimon_options
 from paimon_features.tables.storage.object_path import ObjectPath
 from paimon_features.tables.tags import create_tag
 from paimon_features.tables.writer import append_stream, committed_identifiers
-from paimon_features.testing.object_store import ObjectStore, object_store
+from paimon_features.testing.object_store import Disturbance, ObjectStore, object_store
 
 pytest.importorskip("obstore", reason="pip install 'paimon-features[s3]'")
 
@@ -190,6 +190,19 @@ def test_a_burst_of_503_delays_a_commit_and_a_longer_one_is_an_error(
         append_arrow(hasty, "t", rows(2))
     store.fail(0)
     assert numbers(lake) == [1]
+
+
+def test_random_faults_of_the_network_change_nothing(lake: Lake, store: ObjectStore) -> None:
+    store.disturbance = faults = Disturbance(5, refused=0.05, lost=0.05, cut=0.05, latency_s=0.0)
+    try:
+        for number in (1, 2, 3):
+            with lease.acquire(lake, "t"):
+                append_arrow(lake, "t", rows(number), commit_user="u", commit_identifier=number)
+    finally:
+        store.disturbance = None
+    assert all(faults.counts[kind] for kind in ("refused", "lost", "cut")), faults.counts
+    assert numbers(lake) == [1, 2, 3]
+    assert [s.id for s in _history(lake)] == [1, 2, 3]
 
 
 # -- races --------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ two owners write to a table.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import threading
 from collections.abc import Callable, Mapping
@@ -27,12 +28,14 @@ from paimon_features.errors import (
     TableError,
 )
 from paimon_features.tables.storage.filesystems import s3_arguments
+from paimon_features.tables.storage.retries import PASSING_STATUS, Retries
 
 T = TypeVar("T")
 
 PROBES = "_paimon_features/probes"
 """The folder of the objects that test the store."""
 _CREATE_ATTEMPTS = 5
+_STATUS = re.compile(r"non-2xx status code: (\d{3})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +63,14 @@ class ConditionalStore:
     def __init__(self, address: str, settings: Mapping[str, str], attempts: int = 6) -> None:
         self.address = address
         self._settings = dict(settings)
-        self._attempts = attempts
+        self._retries = Retries(attempts)
         self._start()
 
     def __repr__(self) -> str:
         return f"ConditionalStore({self.address!r})"
 
     def __getstate__(self) -> dict[str, Any]:
-        kept = ("address", "_settings", "_attempts")
+        kept = ("address", "_settings", "_retries")
         return {name: self.__dict__[name] for name in kept}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -224,7 +227,7 @@ class ConditionalStore:
     def _open(self) -> Any:
         with self._lock:
             if self._client is None:
-                self._client = _client(self.address, self._settings, self._attempts)
+                self._client = _client(self.address, self._settings)
                 self._process = os.getpid()
         if self._process != os.getpid():
             raise TableError(
@@ -241,7 +244,7 @@ class ConditionalStore:
         )
 
         try:
-            return work()
+            return self._retries.call(work, passing=_is_passing)
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise ConfigurationError(
                 f"warehouse {self.address!r}: the store rejects these credentials, or they may not "
@@ -252,9 +255,9 @@ class ConditionalStore:
         except BaseError as error:
             if type(error) is not _generic():
                 raise
+            passing = f" each of {self._retries.attempts} times" if _is_passing(error) else ""
             raise StoreUnreachableError(
-                f"warehouse {self.address!r}: the store failed each of {self._attempts} times: "
-                f"{_brief(error)}"
+                f"warehouse {self.address!r}: the store failed{passing}: {_brief(error)}"
             ) from None
 
 
@@ -265,12 +268,20 @@ def _generic() -> type[Exception]:
     return found
 
 
+def _is_passing(error: BaseException) -> bool:
+    """Whether to repeat a request: all of them may be, see ``create`` and ``replace_if``."""
+    if type(error) is not _generic():
+        return False
+    status = _STATUS.search(str(error))
+    return status is None or status[1] in PASSING_STATUS
+
+
 def _brief(error: BaseException) -> str:
     """The first line of an error, without the debug output that follows it."""
     return str(error).partition("\n")[0].partition("<?xml")[0].rstrip(": ")[:300]
 
 
-def _client(address: str, settings: Mapping[str, str], attempts: int) -> Any:
+def _client(address: str, settings: Mapping[str, str]) -> Any:
     try:
         from obstore.store import S3Store
     except ImportError:
@@ -301,14 +312,7 @@ def _client(address: str, settings: Mapping[str, str], attempts: int) -> Any:
             "connect_timeout": timedelta(seconds=arguments["connect_timeout"]),
             "timeout": timedelta(seconds=arguments["request_timeout"]),
         },
-        retry_config={
-            "max_retries": attempts - 1,
-            "backoff": {
-                "init_backoff": timedelta(milliseconds=100),
-                "max_backoff": timedelta(seconds=5),
-                "base": 2,
-            },
-            "retry_timeout": timedelta(minutes=3),
-        },
+        # repeated here: obstore does not repeat a request whose reply ended too early
+        retry_config={"max_retries": 0},
         **config,
     )

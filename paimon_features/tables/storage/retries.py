@@ -24,7 +24,7 @@ _PASSING = frozenset(
         "THROTTLING",
     }
 )
-_PASSING_STATUS = frozenset({"408", "429", "500", "502", "503", "504"})
+PASSING_STATUS = frozenset({"408", "429", "500", "502", "503", "504"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,19 @@ class Retries:
     first_wait_s: float = 0.1
     longest_wait_s: float = 5.0
 
-    def call(self, work: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:
-        """The result of ``work``, retried on transient errors."""
+    def call(
+        self,
+        work: Callable[[], T],
+        on_retry: Callable[[], None] | None = None,
+        passing: Callable[[BaseException], bool] | None = None,
+    ) -> T:
+        """The result of ``work``, retried on transient errors: Arrow's, or as ``passing`` tells."""
+        passing = passing or is_passing
         for attempt in range(1, self.attempts + 1):
             try:
                 return work()
             except Exception as error:
-                if not is_passing(error):
+                if not passing(error):
                     raise
                 if attempt == self.attempts:
                     error.add_note(f"tried {attempt} times")
@@ -72,7 +78,7 @@ def is_passing(error: BaseException) -> bool:
         if isinstance(found, (ConnectionError, TimeoutError)):
             return True
         code, status = error_code(found)
-        if code in _PASSING or status in _PASSING_STATUS:
+        if code in _PASSING or status in PASSING_STATUS:
             return True
         found = found.__cause__
     return False
