@@ -20,6 +20,7 @@
 #   make mutants  faults in windows, merges, records, compare-and-set, restarts: each must fail a test
 #   make manifests  renders deploy/kubernetes/base, and checks it, the overlay and all options against
 #                 the schemas of Kubernetes (needs Go);  ARGS="--crd FILE": the operator's, too
+#   make alerts   when the alerts of docker/alerts.yml fire, by Prometheus' promtool (needs Go)
 #   make images   builds the images of docker/ (docker, podman or buildah), checks their sizes, and starts
 #                 the platform from them;  ARGS="--only serving": one image
 #   make release  packages, bills of materials, licences and their hashes, in dist/
@@ -30,7 +31,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests images release lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests alerts images release lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -109,6 +110,10 @@ manifests:
 	.venv/bin/python -m tests.deploy.projects build/manifests
 	.venv/bin/python tools/check_manifests.py --excerpt tests/deploy/kubernetes_schemas.json $(ARGS) \
 		deploy/kubernetes/base deploy/kubernetes/overlays/example build/manifests/full
+
+alerts:
+	@tools/setup.sh test
+	.venv/bin/python tools/check_alerts.py
 
 images:
 	@tools/setup.sh test

@@ -18,3 +18,8 @@ def program(name: str) -> Path | None:
     if not folder:
         pytest.skip(f"{name} is not installed: make chaos does it where there is Go")
     return Path(folder) / name
+
+
+def strictest() -> Path | None:
+    """The server that checks most, signatures and keys included, of those that are installed."""
+    return program("versitygw") if os.environ.get("PAIMON_FEATURES_GO_PROGRAMS") else None

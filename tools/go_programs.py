@@ -41,12 +41,16 @@ def install(name: str, module: str, work: Path) -> Path:
     return path
 
 
-def go(arguments: list[str], work: Path) -> str:
-    """Run Go with its folders below ``work``; returns its standard output."""
+def go(arguments: list[str], work: Path, module: Path | None = None) -> str:
+    """Run Go with its folders below ``work``, in ``module``; returns its standard output."""
     work.mkdir(parents=True, exist_ok=True)
     own = {"GOPATH": f"{work}/path", "GOCACHE": f"{work}/cache", "GOBIN": f"{work}/bin"}
     done = subprocess.run(
-        ["go", *arguments], cwd=work, env={**os.environ, **own}, stdout=subprocess.PIPE, check=True
+        ["go", *arguments],
+        cwd=module or work,
+        env={**os.environ, **own},
+        stdout=subprocess.PIPE,
+        check=True,
     )
     return done.stdout.decode()
 

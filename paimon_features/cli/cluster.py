@@ -134,6 +134,12 @@ RPC_PORT = click.option(
     "--rpc-port", type=int, default=6123, show_default=True, help="RPC port of the job manager."
 )
 
+METRICS = click.option(
+    "--metrics-port",
+    type=click.IntRange(1, 65535),
+    help="Port at which Prometheus reads Flink's metrics, 9249 by custom; default: none.",
+)
+
 
 @cluster.command(name="run")
 @click.argument("manager", type=click.Choice(["jobmanager", "taskmanager"]))
@@ -150,6 +156,7 @@ RPC_PORT = click.option(
 @LISTEN
 @REST_PORT
 @RPC_PORT
+@METRICS
 @HA
 @PROJECT
 def run_(
@@ -161,6 +168,7 @@ def run_(
     listen: str,
     rest_port: int,
     rpc_port: int,
+    metrics_port: int | None,
     ha: str | None,
     path: str,
 ) -> None:
@@ -196,6 +204,7 @@ def run_(
         rest_port=rest_port,
         rpc_port=rpc_port,
         ha=ha,
+        metrics_port=metrics_port,
     )
 
 
@@ -210,6 +219,7 @@ def run_(
 @LISTEN
 @REST_PORT
 @RPC_PORT
+@METRICS
 @PROJECT
 def application(
     program: str,
@@ -220,6 +230,7 @@ def application(
     listen: str,
     rest_port: int,
     rpc_port: int,
+    metrics_port: int | None,
     path: str,
 ) -> None:
     """Run a PROGRAM in application mode: by a job manager of its own, without a client.
@@ -256,6 +267,7 @@ def application(
         rpc_port=rpc_port,
         application=[str(program_file(program)), *arguments, "--project", str(config.root)],
         job_id=job_id,
+        metrics_port=metrics_port,
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paimon_features.deploy.pods import (
-    METRICS_PORT,
     REST_PORT,
     Deployment,
     Json,
@@ -14,6 +13,7 @@ from paimon_features.deploy.pods import (
     scraped,
 )
 from paimon_features.deploy.project_files import PROJECT
+from paimon_features.flink_metrics import METRICS_PORT, prometheus_options
 
 PROGRAMS = "/opt/paimon-features/jobs"
 ENTRYPOINT = "/usr/local/bin/flink-entrypoint"
@@ -104,11 +104,7 @@ def _configuration(deployment: Deployment, slots: int) -> Json:
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "rest.port": str(REST_PORT),
         "web.submit.enable": "false",
-        "metrics.reporters": "prom",
-        "metrics.reporter.prom.factory.class": (
-            "org.apache.flink.metrics.prometheus.PrometheusReporterFactory"
-        ),
-        "metrics.reporter.prom.port": str(METRICS_PORT),
+        **prometheus_options(),
     }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paimon_features.deploy.pods import (
-    METRICS_PORT,
     MONITOR_PORT,
     REST_PORT,
     SERVER_PORT,
     Deployment,
     Json,
 )
+from paimon_features.flink_metrics import METRICS_PORT
 
 FLINK_COMPONENTS = ("tiles", "ingest", "iterate")
 

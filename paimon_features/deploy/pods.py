@@ -17,8 +17,8 @@ from paimon_features.online.settings import PASSWORD_VARIABLE, URL_VARIABLE
 
 USER = 10001
 """The user of the images, who has no rights."""
-SERVER_PORT, MONITOR_PORT, REST_PORT, METRICS_PORT = 8080, 9464, 8081, 9249
-"""Feature server, materializer, Flink's REST interface, Flink's metrics."""
+SERVER_PORT, MONITOR_PORT, REST_PORT = 8080, 9464, 8081
+"""Feature server, materializer, Flink's REST interface."""
 TLS_KEYS = {"tls_ca": "ca.crt", "tls_cert": "tls.crt", "tls_key": "tls.key"}
 """The entry of the Secret for each setting of ``[online]``; the names of cert-manager."""
 

@@ -34,6 +34,7 @@ from paimon_features.flink.supervisor import (
     read_states,
 )
 from paimon_features.flink.workers import write_python
+from paimon_features.flink_metrics import prometheus_options
 from paimon_features.flink_rest import FlinkRest, JobSummary
 from paimon_features.ports import free_ports
 from paimon_features.setup.jars import checkpoint_store
@@ -361,6 +362,7 @@ def run_manager(
     application: Sequence[str] = (),
     job_id: str | None = None,
     ha: str | None = None,
+    metrics_port: int | None = None,
 ) -> NoReturn:
     """Run one process of a cluster of several hosts in the foreground, for containers.
 
@@ -378,6 +380,8 @@ def run_manager(
     program itself (application mode), and ends when the program and its job have ended. The job
     then has the id ``job_id``, by default a random one.
 
+    With ``metrics_port`` the process shows Prometheus Flink's metrics of itself and its jobs.
+
     Raises
     ------
     SetupError, MissingExtraError
@@ -391,6 +395,8 @@ def run_manager(
         store = checkpoint_store()
         storage = f"{store.address}/ha" if store else (state_dir / "cluster" / "ha").as_uri()
         options |= HighAvailability.parse(ha).options(storage)
+    if metrics_port is not None:
+        options |= prometheus_options(metrics_port)
     environment = _prepare(folder, folder / "log", options)
     script, arguments = f"{manager}.sh", ["start-foreground"]
     if application:

@@ -272,10 +272,24 @@ class Lake:
         if not isinstance(self.side_folder, ObjectPath):
             yield
             return
-        entries = self.storage.names(f"{self.path(name)}/snapshot")
-        ids = [int(match[1]) for match in map(SNAPSHOT_FILE.fullmatch, entries) if match]
-        with guarding(self.path(name), max(ids, default=0)):
+        with guarding(self.path(name), max(self.snapshot_ids(name), default=0)):
             yield
+
+    def snapshot_ids(self, name: str) -> tuple[int, ...]:
+        """The numbers of the snapshots in a table's folder, ascending; none for an unknown table.
+
+        Those of an object store include what was committed after a listing that the store repeats:
+        such a listing would let a writer commit again what it has committed.
+        """
+        folder = f"{self.path(name)}/snapshot"
+        entries = self.storage.names(folder)
+        ids = sorted(int(match[1]) for match in map(SNAPSHOT_FILE.fullmatch, entries) if match)
+        if self.storage.is_remote:
+            following = ids[-1] + 1 if ids else 1
+            while self.storage.is_file(f"{folder}/snapshot-{following}"):
+                ids.append(following)
+                following += 1
+        return tuple(ids)
 
     def rollup_folder(self, name: str) -> Path | None:
         """The folder of a table's rollups (see ``rollups``), which need not exist.
@@ -503,8 +517,7 @@ class Lake:
             return int(json.loads(self.storage.read_text(file))["timeMillis"])
 
     def _record_drop(self, name: str, how: str) -> None:
-        entries = self.storage.names(f"{self.path(name)}/snapshot")
-        ids = [int(match[1]) for match in map(SNAPSHOT_FILE.fullmatch, entries) if match]
+        ids = self.snapshot_ids(name)
         if ids:
             # before the first commit, whose time is known unless it has expired, nothing was there
             first = "snapshot/snapshot-1" if min(ids) == 1 else "schema/schema-0"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paimon_features.errors import RequestError, SnapshotExpiredError
-from paimon_features.tables.catalog import SNAPSHOT_FILE, Lake
+from paimon_features.tables.catalog import Lake
 from paimon_features.tables.metadata_damage import metadata_damage
 
 SnapshotRef = int | str
@@ -88,9 +88,8 @@ def _folder(lake: Lake, name: str) -> str:
 
 def snapshot_ids(lake: Lake, name: str) -> list[int]:
     """The ids of all retained snapshots, ascending."""
-    entries = lake.storage.names(_folder(lake, name))
-    found = (SNAPSHOT_FILE.fullmatch(entry) for entry in entries)
-    return sorted(int(match[1]) for match in found if match)
+    lake.table(name)  # an unknown table is an error, not a table without snapshots
+    return list(lake.snapshot_ids(name))
 
 
 def read_snapshot_file(lake: Lake, folder: str, snapshot_id: int) -> Snapshot | None:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 from urllib.parse import quote
 
@@ -266,14 +267,16 @@ def _record(lake: Lake, name: str, user: str) -> Record:
 
 
 def _find(lake: Lake, name: str, user: str, identifier: int, after: int) -> Snapshot | None:
+    # numbers have no gaps; a listing of an object store costs more, and may be older than a file
     folder = f"{lake.path(name)}/snapshot"
-    for snapshot_id in reversed(snapshot_ids(lake, name)):
-        if snapshot_id <= after:
-            return None
+    own = None
+    for snapshot_id in count(after + 1):
         found = read_snapshot_file(lake, folder, snapshot_id)
-        if found and (found.commit_user, found.commit_identifier) == (user, identifier):
-            return found
-    return None
+        if found is None:
+            return own
+        if (found.commit_user, found.commit_identifier) == (user, identifier):
+            own = found
+    raise AssertionError("unreachable: there is always a number without a snapshot")
 
 
 def _commit(

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import http.client
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,6 @@ class S3Program(LocalServer):
         self.title = program.name  # type: ignore[misc]
         self.program, self.key, self.secret = program, key, secret
         (self.port,) = free_ports(1)
-        self._local = threading.local()
 
     def start(self) -> S3Program:
         """Start it, or start it again (versitygw: with its data), and wait until it answers.
@@ -90,8 +88,8 @@ class S3Program(LocalServer):
                 headers[name.replace("_", "-")] = environ[name]
         sent = {n: v for n, v in headers.items() if n.lower() not in _HOP_BY_HOP}
         body = environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
-        connection = self._connection()
-        try:
+        made = http.client.HTTPConnection("127.0.0.1", self.port, timeout=_TIMEOUT_S)
+        with closing(made) as connection:
             connection.putrequest(
                 environ["REQUEST_METHOD"],
                 environ["REQUEST_URI"],
@@ -101,20 +99,10 @@ class S3Program(LocalServer):
             for name, value in sent.items():
                 connection.putheader(name, value)
             connection.endheaders(body or None)
-            answer = connection.getresponse()
-            content = answer.read()
-        except (OSError, http.client.HTTPException):
-            connection.close()
-            raise
+            with connection.getresponse() as answer:
+                content = answer.read()
         found = [(n, v) for n, v in answer.getheaders() if n.lower() not in _HOP_BY_HOP]
         if answer.getheader("Content-Length") is None and answer.status not in (204, 304):
             found.append(("Content-Length", str(len(content))))
         start(f"{answer.status} {answer.reason}", found)
         return [content]
-
-    def _connection(self) -> http.client.HTTPConnection:
-        """The connection of this thread."""
-        if getattr(self._local, "connection", None) is None:
-            self._local.connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        made: http.client.HTTPConnection = self._local.connection
-        return made

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 from paimon_features.errors import JobError
@@ -20,7 +22,7 @@ class ApplicationCluster:
 
     def __init__(self, project: Path, logs: Path) -> None:
         self.project, self.logs = project, logs
-        self.rest_port, self.rpc_port = free_ports(2)
+        self.rest_port, self.rpc_port, self.metrics_port = free_ports(3)
         self.rest = FlinkRest(f"127.0.0.1:{self.rest_port}")
         self._started: list[subprocess.Popen[bytes]] = []
         self._start(
@@ -29,7 +31,14 @@ class ApplicationCluster:
 
     def run(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a job manager that runs a program; it ends with the program's job."""
-        return self._start("application", program, "--memory-mb", "768", *arguments)
+        sizes = ("--memory-mb", "768", "--metrics-port", str(self.metrics_port))
+        return self._start("application", program, *sizes, *arguments)
+
+    def metrics(self) -> set[str]:
+        """The names of the metrics that Prometheus would read from the job manager."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.metrics_port}/metrics") as page:
+            lines = page.read().decode().splitlines()
+        return {re.split(r"[{ ]", line)[0] for line in lines if not line.startswith("#")}
 
     def await_state(self, job_id: str, *states: str) -> None:
         """Wait until the job has one of these states."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.waiting import wait_until
-from tests.flink.application_cluster import WAIT_S, ApplicationCluster
+from tests.flink.application_cluster import ROOT, WAIT_S, ApplicationCluster
 from tests.flink.feed import Feed
 from tests.flink.iteration.halving_program import PROGRAM
 
@@ -59,6 +60,8 @@ def test_a_tile_job_without_a_client_is_exact_after_its_job_manager_was_killed(
     first = cluster.run(*tiles)
     cluster.await_state(JOB_ID, "RUNNING")
     assert wait_until(caught_up, WAIT_S), cluster.log()
+    alerts = (ROOT / "docker/alerts.yml").read_text()
+    assert set(re.findall(r"flink_\w+", alerts)) <= cluster.metrics()
     held = holder_of(target.lake, target.tables[0])
     assert held is not None
     assert held.holder == FlinkJobHolder(cluster.rest.url, JOB_ID)

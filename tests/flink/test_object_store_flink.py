@@ -28,10 +28,11 @@ from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import latest_snapshot, lease, read_arrow
-from paimon_features.testing.object_store import ObjectStore, object_store
+from paimon_features.testing.object_store import Disturbance, ObjectStore, object_store
 from paimon_features.testing.tile_jobs import wrong_tiles
 from paimon_features.testing.zookeeper import ZooKeeper
 from paimon_features.waiting import wait_until
+from tests import s3_servers
 from tests.flink.iteration.halving_program import PROGRAM
 from tests.kafka_topics import Topic
 from tests.serving.chaos.processes import Follower, Server
@@ -109,7 +110,7 @@ def shop(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Ite
     folder = tmp_path / "shop"
     folder.mkdir()
     (folder / "features.py").write_text(FEATURES)
-    with object_store("bucket") as store:
+    with object_store("bucket", s3_servers.strictest()) as store:
         (folder / "paimon-features.toml").write_text(
             '[project]\nname = "shop"\n'
             '[lake]\nwarehouse = "s3://bucket/lake"\n'
@@ -228,8 +229,9 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: Shop, tmp_path: Path) -
 def test_everything_on_s3_is_exact_while_processes_are_killed(
     shop: Shop, tmp_path: Path, kafka_broker: KafkaServer
 ) -> None:
-    """From a topic to HTTP, on a cluster of two task managers with its
-    checkpoints, savepoints and high availability on S3; PAIMON_FEATURES_LOOP_MINUTES of kills."""
+    """From a topic to HTTP, on a cluster of two task managers with its checkpoints, savepoints and
+    high availability on a slow S3 that fails at times; PAIMON_FEATURES_LOOP_MINUTES of kills of the
+    cluster's processes, the broker, the materializer and the server's workers."""
     minutes = float(os.environ.get("PAIMON_FEATURES_LOOP_MINUTES", "1"))
     seed = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
     print(f"PAIMON_FEATURES_SEED={seed}")
@@ -263,8 +265,13 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
             json.dumps(asked).encode(),
             {"Content-Type": "application/json"},
         )
-        with urllib.request.urlopen(request, timeout=60) as reply:
-            document = json.loads(reply.read())
+        for attempt in range(20):  # the worker that reads it may be killed
+            with suppress(OSError), urllib.request.urlopen(request, timeout=60) as reply:
+                document = json.loads(reply.read())
+                break
+            time.sleep(0.1 * attempt)
+        else:
+            raise AssertionError("no worker of the server replies")
         at = document["metadata"]["feature_names"].index("sum_amount")
         return dict(enumerate(value or 0 for value in document["results"][at]["values"]))
 
@@ -277,7 +284,7 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
             send(300)
             start = ["cluster", "start", *sizes, "--ha", zookeeper.address]
             shop.run(["apply"], start, *jobs)
-            server, follower = Server(shop.folder, workers=1), Follower(shop.folder)
+            server, follower = Server(shop.folder, workers=2), Follower(shop.folder)
             outside.callback(server.stop)
             outside.callback(follower.stop)
             before = dict.fromkeys(range(5), 0)
@@ -285,6 +292,9 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
             first = (target.record().job or {})["job_id"]
             until = time.monotonic() + 60 * minutes
             kills = 0
+            shop.store.disturbance = Disturbance(
+                seed, refused=0.01, lost=0.005, cut=0.005, latency_s=0.01
+            )
             while time.monotonic() < until or kills < 3:
                 states = [state for state in cluster.status().processes if state.pid is not None]
                 for state in rng.sample(states, min(len(states), rng.choice((1, 1, 2)))):
@@ -293,6 +303,11 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
                 if rng.random() < 0.3:
                     follower.kill()
                     follower.start()
+                if rng.random() < 0.3:
+                    server.kill_worker(rng)
+                if rng.random() < 0.2:
+                    kafka_broker.kill()
+                    kafka_broker.start()
                 kills += 1
                 send(rng.randrange(20, 200))
                 # amounts are not negative: a sum never falls, nor exceeds what was sent
@@ -301,6 +316,7 @@ def test_everything_on_s3_is_exact_while_processes_are_killed(
                 before = after
                 time.sleep(rng.uniform(1, 20))
             assert wait_until(caught_up, 600, 2.0), cluster.status()
+            print(f"{kills} rounds of kills, {sent} events, {dict(shop.store.disturbance.counts)}")
             # nobody has submitted a job again
             assert (target.record().job or {})["job_id"] == first
             said = shop.run(["cancel", "spend"], ["ingest", "retail", "--stop"])
