@@ -38,19 +38,39 @@ class JobSummary:
 class FlinkRest:
     """A client of one cluster; every method but ``alive`` raises JobError if it does not answer.
 
+    A cluster with several job managers has several addresses, of which any may answer: the one
+    that leads, or one that waits and asks it.
+
     >>> FlinkRest("127.0.0.1:8081").url
     'http://127.0.0.1:8081'
+    >>> FlinkRest("jobs-1:8081,jobs-2:8081").url
+    'http://jobs-1:8081,http://jobs-2:8081'
+
+    Raises
+    ------
+    ConfigurationError
+        For what is no address.
     """
 
     def __init__(self, address: str, timeout_s: float = TIMEOUT_S) -> None:
-        host, separator, port = address.removeprefix("http://").rstrip("/").rpartition(":")
-        if not separator or not host or not port.isdigit():
-            raise ConfigurationError(
-                f"cluster {address!r}: expected host:port of its REST interface, "
-                "for example 127.0.0.1:8081"
-            )
-        self.url = f"http://{host}:{port}"
+        self._urls = []
+        for one in address.split(","):
+            host, separator, port = one.strip().removeprefix("http://").rstrip("/").rpartition(":")
+            if not separator or not host or not port.isdigit():
+                raise ConfigurationError(
+                    f"cluster {address!r}: expected host:port of its REST interface, "
+                    "for example 127.0.0.1:8081, or several of them with commas in between"
+                )
+            self._urls.append(f"http://{host}:{port}")
+        self.url = ",".join(self._urls)
         self.timeout_s = timeout_s
+
+    def answering(self) -> tuple[str, int]:
+        """Host and port of an address that answers; a single one is returned without a test."""
+        if len(self._urls) > 1:
+            self.overview()  # moves it to the front
+        host, _, port = self._urls[0].removeprefix("http://").rpartition(":")
+        return host, int(port)
 
     def alive(self) -> bool:
         """Whether a Flink cluster answers at this address."""
@@ -216,32 +236,52 @@ class FlinkRest:
         return reply
 
     def _reply(self, path: str, method: str, body: Mapping[str, Any] | None) -> Any:
+        """The reply of the first address that answers; it is the first one of the next request."""
+        for index, url in enumerate(self._urls):
+            try:
+                reply = self._reply_of(url, path, method, body)
+            except _UnreachableError as error:
+                last = index == len(self._urls) - 1
+                # what may have arrived is not sent a second time
+                if last or not (method == "GET" or isinstance(error, _NotListeningError)):
+                    raise
+            else:
+                self._urls.insert(0, self._urls.pop(index))
+                return reply
+        raise AssertionError("unreachable: there is at least one address")
+
+    def _reply_of(self, url: str, path: str, method: str, body: Mapping[str, Any] | None) -> Any:
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"} if data else {}
-        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        request = urllib.request.Request(f"{url}{path}", data, headers, method=method)
         try:
             with urllib.request.urlopen(request, timeout=self.timeout_s) as reply:
                 text = reply.read()
         except urllib.error.HTTPError as error:
             with error:
                 reason = _first_line(error.read())
-            raised = _NotFoundError if error.code == 404 else JobError
+            kinds = {404: _NotFoundError, 503: _UnreachableError}
+            raised = kinds.get(error.code, JobError)
             raise raised(
-                f"the cluster {self.url} refused {method} {path} ({error.code}): {reason}"
+                f"the cluster {url} refused {method} {path} ({error.code}): {reason}"
             ) from error
         except OSError as error:
             refused = isinstance(getattr(error, "reason", error), ConnectionRefusedError)
-            raise (_NotListeningError if refused else JobError)(
+            raise (_NotListeningError if refused else _UnreachableError)(
                 f"the cluster {self.url} does not answer ({error}); is it running? "
                 "'paimon-features cluster status' shows the local one"
             ) from error
         try:
             return json.loads(text) if text else {}
         except ValueError as error:
-            raise JobError(f"{self.url} is no Flink cluster: it does not reply in JSON") from error
+            raise JobError(f"{url} is no Flink cluster: it does not reply in JSON") from error
 
 
-class _NotListeningError(JobError):
+class _UnreachableError(JobError):
+    """The address does not answer, or has no leader to ask."""
+
+
+class _NotListeningError(_UnreachableError):
     """The host answers, and no process listens at the port."""
 
 

@@ -53,9 +53,9 @@ CLUSTER = click.option(
     "--cluster",
     is_flag=False,
     flag_value=LOCAL_CLUSTER,
-    metavar="[HOST:PORT]",
-    help="Run on the session cluster with this REST address; without a value: on the local one "
-    "of 'paimon-features cluster start'.",
+    metavar="[HOST:PORT,...]",
+    help="Run on the session cluster with this REST address (of several job managers: with any of "
+    "these); without a value: on the local one of 'paimon-features cluster start'.",
 )
 ENGINE = click.option(
     "--engine",

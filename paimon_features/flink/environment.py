@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paimon_features.errors import ConfigurationError, JobError, PaimonFeaturesError
+from paimon_features.errors import JobError, PaimonFeaturesError
 from paimon_features.flink.gateway import (
     DEFAULT_HEAP,
     check_checkpoint_store,
@@ -324,15 +324,10 @@ def _one_line(message: str) -> str:
 
 
 def remote_options(cluster: str) -> dict[str, str]:
-    host, separator, port = cluster.rpartition(":")
-    if not separator or not host or not port.isdigit():
-        raise ConfigurationError(
-            f"cluster {cluster!r}: expected host:port of its REST interface, "
-            "for example 127.0.0.1:8081"
-        )
+    host, port = FlinkRest(cluster).answering()
     return {
         "execution.target": "remote",
         "rest.address": host,
-        "rest.port": port,
+        "rest.port": str(port),
         "execution.attached": "false",
     }

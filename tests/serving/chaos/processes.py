@@ -106,7 +106,7 @@ class Follower:
 
 
 class Proxy:
-    """Passes bytes on to a port; on request late, or cut off in the middle of a reply."""
+    """Passes bytes on to a port; on request late, or cut off in the middle of a reply, or not."""
 
     def __init__(self, port: int) -> None:
         self._target = port
@@ -116,6 +116,9 @@ class Proxy:
         self.cut = 0.0
         """The share of replies that end too early."""
         self._rng = random.Random(self.port)
+        self._lock = threading.Lock()
+        self._interrupted = False
+        self._clients: set[socket.socket] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -123,10 +126,26 @@ class Proxy:
             self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()
 
+    def interrupt(self) -> None:
+        """Cut all connections, and each new one, until ``restore``."""
+        with self._lock:
+            self._interrupted = True
+            for client in self._clients:
+                with contextlib.suppress(OSError):
+                    client.shutdown(socket.SHUT_RDWR)
+
+    def restore(self) -> None:
+        self._interrupted = False
+
     def _accept(self) -> None:
         with contextlib.suppress(OSError):
             while True:
                 client, _ = self._listener.accept()
+                with self._lock:
+                    if self._interrupted:
+                        client.close()
+                        continue
+                    self._clients.add(client)
                 threading.Thread(target=self._serve, args=(client,), daemon=True).start()
 
     def _serve(self, client: socket.socket) -> None:
@@ -142,6 +161,8 @@ class Proxy:
                 with contextlib.suppress(OSError):
                     server.shutdown(socket.SHUT_RDWR)
                 back.join()
+        with self._lock:
+            self._clients.discard(client)
 
     def _back(self, server: socket.socket, client: socket.socket) -> None:
         with contextlib.suppress(OSError):
