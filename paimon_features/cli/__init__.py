@@ -100,8 +100,8 @@ The command ``inspect-loader`` is ``inspect_loader`` of the module
 that ``--help`` imports no engine.
 """
 
-LIGHT = ("apply", "describe", "drop", "lateness", "leases", "plan", "records", "switch")
-"""Commands that read small tables of the lake, and run no code of a user but the definitions."""
+WITH_FRAMES = ("cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "submit")
+"""Commands that run programs of a user, or PyFlink, which imports pandas anyway."""
 
 ONLINE = ("explain", "lookup", "serve", "sizing")
 """Commands of a serving host; all others that need NumPy also need the lake."""
@@ -183,6 +183,6 @@ def main(args: Sequence[str] | None = None) -> None:
         # names of files and columns from outside can have parts that no encoding has
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     words = sys.argv[1:] if args is None else args
-    if words and words[0] in LIGHT:
+    if words and words[0] not in WITH_FRAMES:
         light_imports.enable()
     cli.main(args, prog_name="paimon-features")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paimon_features import light_imports
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._ingest_kafka import (
     STOPPED,
@@ -183,6 +184,8 @@ def ingest(
         (_stop if stop else print_status)(Project.open(path), source, as_json)
         return
     _check_options(paths, again, given, table, bounded)
+    if engine == "local":
+        light_imports.enable()
     project = Project.open(path)
     address = None if engine == "local" else cluster_address(project.config.state_dir, cluster)
     if topic is not None:

@@ -1,4 +1,4 @@
-"""Commands that read small tables import pypaimon without pandas and polars, which stay usable."""
+"""Commands import pypaimon without pandas and polars, which stay usable."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ atexit.register(report)
 @pytest.mark.parametrize(
     ("more", "expected"), [("", "[]"), ("import pandas", "['pandas', 'polars']")]
 )
-def test_apply_and_plan_import_no_data_frames(more: str, expected: str, tmp_path: Path) -> None:
+def test_commands_import_no_data_frames(more: str, expected: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas")
     (tmp_path / "features.py").write_text(DEFINITIONS.format(more=more))
     (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    for command in ("apply", "plan", "describe"):
+    for command in ("apply", "plan", "describe", "check"):
         done = subprocess.run(
             [sys.executable, "-c", REPORT + f"main([{command!r}])"],
             capture_output=True,
