@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +29,11 @@ from paimon_features.oracle.tiler import event_rows, tile_schema
 from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, read_arrow, snapshots
 from paimon_features.tables.consumers import consumers
-from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.generators import (
+    random_events,
+    random_partition_days,
+    random_view,
+)
 from paimon_features.testing.tile_jobs import (
     append_events,
     counted_skips,
@@ -97,7 +102,10 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
     print(f"PAIMON_FEATURES_SEED={SEED + number}")
     rng = random.Random(SEED + number)
     lake = Lake.open(tmp_path / "lake", "features")
-    views = [random_view(rng, f"case_{case}") for case in range(VIEWS)]
+    views = [
+        replace(random_view(rng, f"case_{case}"), partition_days=random_partition_days(rng))
+        for case in range(VIEWS)
+    ]
     events = {view.name: random_events(rng, view, 200) for view in views}
     for view in views:
         apply_plan(lake, Definitions.of([view]), now_ms=0)
@@ -106,7 +114,9 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
     statements = []
     for view in views:
         snapshot = append_events(lake, view, events[view.name])
-        statements.append(tile_statements(view.compiled, 1, EventsScan(snapshot), "user"))
+        partition_days = lake.partition_days(view.compiled.table(1))
+        scan = EventsScan(snapshot)
+        statements.append(tile_statements(view.compiled, 1, scan, "user", partition_days))
     await_job(statement_set(env, *statements).execute(), "tiling")
 
     for view in views:
