@@ -139,7 +139,8 @@ def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table
     with DuckDBEngine(threads=1) as engine:
         engine.add("raw", events)
         raw = engine.table(tile_sql(compiled, "raw"), "tiles").combine_chunks()
-        batches = [tile_rows(compiled, batch) for batch in raw.to_batches()]
+        days = lake.partition_days(compiled.table(1))
+        batches = [tile_rows(compiled, batch, days) for batch in raw.to_batches()]
         tiles = pa.Table.from_batches(batches, tile_schema(view))
         skipped = engine.table(skipped_sql(compiled, "raw"), "skipped rows")
     for twin, table, columns in (

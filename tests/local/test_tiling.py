@@ -51,7 +51,9 @@ def engine() -> Iterator[DuckDBEngine]:
         yield opened
 
 
-def tiles(engine: DuckDBEngine, view: FeatureView, events: pa.Table, **options: int | None) -> pa.Table:
+def tiles(
+    engine: DuckDBEngine, view: FeatureView, events: pa.Table, **options: int | None
+) -> pa.Table:
     engine.add("some_events", events)
     return finished(view, engine.table(tile_sql(view.compiled, "some_events", **options), "tiles"))
 
