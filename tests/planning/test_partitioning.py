@@ -42,7 +42,7 @@ VIEW = FeatureView(
         LastN("amount", n=3, windows=["90d"]),
     ],
 )
-LONG, NOW_MS = 1_200, 20_000 * DAY_MS
+LONG, NOW_MS = 300, 20_000 * DAY_MS
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def history(lake: Lake, view: FeatureView = VIEW, generation: int = 1) -> pa.Tab
     rows = pa.table(
         {
             "user": [n % 8 for n in range(60)],
-            "event_time_ms": [15_000 * DAY_MS + n * 20 * DAY_MS + n * HOUR_MS for n in range(60)],
+            "event_time_ms": [15_000 * DAY_MS + n * 6 * DAY_MS + n * HOUR_MS for n in range(60)],
         }
     )
     refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
@@ -86,11 +86,11 @@ def history(lake: Lake, view: FeatureView = VIEW, generation: int = 1) -> pa.Tab
 
 def test_a_view_of_a_sparse_history_gets_long_partitions_and_the_plan_says_so(lake: Lake) -> None:
     apply_plan(lake, Definitions.of([SOURCE]), now_ms=0)
-    write(lake, events(LONG, 3_000))
-    assert lake.partition_days(SOURCE.table) == 64
-    assert "gets a partition for 64 days: 3,000 events in 20 partitions of 64 days" in details(lake)
+    write(lake, events(LONG, 600))
+    assert lake.partition_days(SOURCE.table) == 8
+    assert "gets a partition for 8 days: 600 events in 38 partitions of 8 days" in details(lake)
     apply_plan(lake, Definitions.of([VIEW]), now_ms=0)
-    assert lake.partition_days(VIEW.compiled.table(1)) == 64
+    assert lake.partition_days(VIEW.compiled.table(1)) == 8
 
 
 def test_the_empty_tables_of_a_new_project_get_their_partitions_when_they_are_filled(
@@ -98,17 +98,17 @@ def test_the_empty_tables_of_a_new_project_get_their_partitions_when_they_are_fi
 ) -> None:
     apply_plan(lake, Definitions.of([replace(VIEW, source=SOURCE)]), now_ms=0)
     lake.set_partition_days(SOURCE.table, 1)
-    write(lake, events(LONG, 3_000))
+    write(lake, events(LONG, 600))
     table = VIEW.compiled.table(1)
-    assert f"{table} gets a partition for 64 days: 3,000 events on 1,200 days" in details(lake)
+    assert f"{table} gets a partition for 8 days: 600 events on 300 days" in details(lake)
     messages: list[str] = []
     backfill(target_of(lake), on_message=messages.append)
-    assert any("gets a partition for 64 days" in message for message in messages)
+    assert any("gets a partition for 8 days" in message for message in messages)
     newest = latest_snapshot(lake, table)
     assert newest is not None
     files = live_files(lake, table, newest.id)
-    assert len(files) <= 2 * (LONG // 64 + 2)
-    assert {file.partition["tile_day"] % 64 for file in files} == {0}
+    assert len(files) <= 2 * (LONG // 8 + 1)
+    assert {file.partition["tile_day"] % 8 for file in files} == {0}
 
 
 def test_a_table_with_tiles_keeps_its_partitions_until_it_is_rebuilt(lake: Lake) -> None:
@@ -116,22 +116,22 @@ def test_a_table_with_tiles_keeps_its_partitions_until_it_is_rebuilt(lake: Lake)
     lake.set_partition_days(SOURCE.table, 1)
     write(lake, events(30, 300))
     backfill(target_of(lake))
-    write(lake, events(LONG, 3_000))
+    write(lake, events(LONG, 600))
     assert lake.partition_days(VIEW.compiled.table(1)) == 1
     advice = details(lake)
-    assert "has a partition a day, and would read faster with a partition for 64 days" in advice
+    assert "has a partition a day, and would read faster with a partition for 8 days" in advice
     assert "'paimon-features backfill visits --rebuild'" in advice
     assert make_plan(lake, Definitions.of([VIEW])).is_empty
     backfill(target_of(lake), rebuild=True)
-    assert lake.partition_days(VIEW.compiled.table(1)) == 64
+    assert lake.partition_days(VIEW.compiled.table(1)) == 8
     assert "would read faster" not in details(lake)
 
 
 def test_any_partitions_give_the_same_tiles_and_features(lake: Lake) -> None:
     sparse = replace(VIEW, partition_days=1)
     apply_plan(lake, Definitions.of([sparse]), now_ms=0)
-    write(lake, events(LONG, 900))
-    write(lake, events(LONG - 400, 50))  # late ones
+    write(lake, events(LONG, 200))
+    write(lake, events(LONG - 100, 50))  # late ones
     backfill(target_of(lake, sparse))
     expected = history(lake, sparse)
     order = [("user", "ascending"), ("tile_start", "ascending")]
@@ -152,7 +152,7 @@ def test_any_partitions_give_the_same_tiles_and_features(lake: Lake) -> None:
 def test_events_get_longer_partitions_from_now_on_and_never_shorter_ones(lake: Lake) -> None:
     daily = replace(SOURCE, partition_days=1)
     apply_plan(lake, Definitions.of([replace(VIEW, source=daily)]), now_ms=0)
-    write(lake, events(LONG, 300))
+    write(lake, events(LONG, 100))
     backfill(target_of(lake))
     expected = history(lake)
     longer = replace(VIEW, source=replace(SOURCE, partition_days=64))
@@ -161,7 +161,7 @@ def test_events_get_longer_partitions_from_now_on_and_never_shorter_ones(lake: L
     assert "written from now on get a partition for 64 days" in change.details[-1]
     assert lake.partition_days(SOURCE.table) == 64
     assert history(lake).equals(expected), "daily partitions are read as partitions of 64 days"
-    write(lake, events(LONG, 300))
+    write(lake, events(LONG, 100))
     backfill(target_of(lake), rebuild=True)
     assert history(lake).column("count")[-1].as_py() == 2 * expected.column("count")[-1].as_py()
     with pytest.raises(DefinitionError, match="can only become longer"):
