@@ -67,7 +67,8 @@ class CompiledView:
     ``expressions`` are the partials of one event, by name, over the source's columns and
     ``__event_time`` and ``__tile_end``; ``where`` is the condition of the view's events (None:
     all). ``levels_ms`` are the cell sizes of the online store; the first is the tile, and each
-    divides the next.
+    divides the next. ``partition_days`` are those of the tile table, None if they are chosen by the
+    density of the events.
     """
 
     name: str
@@ -84,6 +85,7 @@ class CompiledView:
     buckets: int
     ttl_ms: int | None
     max_staleness_ms: int | None
+    partition_days: int | None = None
 
     @property
     def keys(self) -> Mapping[str, DataType]:
@@ -227,7 +229,10 @@ class CompiledView:
     def fingerprint(self) -> str:
         """Identifies a generation: equal if and only if the tile tables contain the same."""
         partials = [self._partial_document(p) for p in self.partials]
-        return _digest({**self._events_of_tiles, "buckets": self.buckets, "partials": partials})
+        document = {**self._events_of_tiles, "buckets": self.buckets, "partials": partials}
+        if self.partition_days is not None:
+            document["partition_days"] = self.partition_days
+        return _digest(document)
 
     @cached_property
     def tile_contents(self) -> Mapping[str, str]:

@@ -22,6 +22,7 @@ from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import Expression, overflow_guard, parse, substitute
+from paimon_features.partition_days import parse_partition_days
 from paimon_features.schema import DataType, Int64, check_name
 from paimon_features.suggestions import did_you_mean
 from paimon_features.windows import (
@@ -56,7 +57,9 @@ class FeatureView:
     values of an entity without an event for that long are null (EXPIRED); with ``max_staleness``,
     online values are STALE when the online store has lagged behind the tile table for longer.
     ``buckets`` is the number of shards of the tile table and the online store; all tiles of an
-    entity are in one.
+    entity are in one. ``partition_days`` is the number of days in a partition of the tile table: 1,
+    8, 64, 512 or ``"none"`` (one partition); by default it is chosen by the density of the events
+    when the table is filled. Changing it makes a new generation.
 
     Raises
     ------
@@ -81,6 +84,7 @@ class FeatureView:
     description: str = ""
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    partition_days: int | str | None = None
 
     def __post_init__(self) -> None:
         check_name("feature view", self.name)
@@ -138,6 +142,7 @@ class FeatureView:
             "entity": self.entity.name,
             "tile": format_duration(view.tile_ms),
             "buckets": view.buckets,
+            **({} if self.partition_days is None else {"partition_days": self.partition_days}),
             "window_kind": self.kind,
             "time_zone": self.time_zone,
             "derive": dict(self.derive),
@@ -223,6 +228,7 @@ class _Compiler:
             scope=scope,
             ttl_ms=None if view.ttl is None else parse_duration(view.ttl),
             buckets=view.buckets,
+            partition_days=parse_partition_days(f"feature view {view.name!r}", view.partition_days),
             max_staleness_ms=(
                 None if view.max_staleness is None else parse_duration(view.max_staleness)
             ),

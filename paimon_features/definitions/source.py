@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.errors import DefinitionError
+from paimon_features.partition_days import parse_partition_days
 from paimon_features.schema import (
     Bool,
     DataType,
@@ -42,6 +43,11 @@ class EventSource:
     ``event_id`` names the column that identifies an event where a sender may repeat it: of the
     rows with one id that arrive within ``dedup_horizon``, the first is the event.
 
+    ``partition_days`` is the number of days in a partition of the table: 1, 8, 64, 512 or
+    ``"none"`` (one partition). By default the first ingest of files chooses it by the density of
+    the events, and a partition contains a day until then. A larger one applies to later events;
+    ``maintain`` does not move earlier ones.
+
     >>> from paimon_features.schema import Int64
     >>> clicks = EventSource("clicks", schema={"user_id": Int64, "t": Int64}, event_time="t")
     >>> clicks.table, clicks.rejected_table
@@ -63,6 +69,7 @@ class EventSource:
     dedup_horizon: str | None = None
     owner: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    partition_days: int | str | None = None
 
     def __post_init__(self) -> None:
         check_name("source", self.name)
@@ -93,6 +100,7 @@ class EventSource:
         self._check_retraction()
         self._check_event_id()
         parse_duration(self.max_skew)
+        parse_partition_days(f"source {self.name!r}", self.partition_days)
 
     def _check_retraction(self) -> None:
         if self.retraction is None:
@@ -186,6 +194,8 @@ class EventSource:
         optional: dict[str, object] = {}
         if self.retraction is not None:
             optional["retraction"] = self.retraction
+        if self.partition_days is not None:
+            optional["partition_days"] = self.partition_days
         if self.event_id is not None:
             optional |= {"event_id": self.event_id, "dedup_horizon_ms": self.horizon_ms}
         return {

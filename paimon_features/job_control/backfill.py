@@ -78,6 +78,7 @@ def begin_backfill(
             f"table {target.events!r} has no events, so there is nothing to backfill; "
             f"'paimon-features submit {target.view.name}' waits for some"
         )
+    target.choose_partitions(on_message)
     register_consumer(target.lake, target.events, target.consumer, newest.id)
     user = target.new_commit_user()
     target.update(

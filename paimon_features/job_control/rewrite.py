@@ -1,4 +1,4 @@
-"""A generation filled with the tiles of another one that differs only in its number of buckets.
+"""A generation filled with the tiles of another one that differs only in buckets or partitions.
 
 Events need not be read again, and may have expired. The new generation continues exactly where the
 old one stopped: from the same savepoint, which is a position in the events::
@@ -30,6 +30,7 @@ from paimon_features.job_control.restart import (
     GenerationState,
 )
 from paimon_features.job_control.target import TileTarget
+from paimon_features.partition_days import first_day, first_days, partition_text
 from paimon_features.tables import append_arrow, generations, latest_snapshot, read_arrow
 from paimon_features.tables.consumers import consumers, earliest_snapshot_id, register_consumer
 from paimon_features.tables.deltas import live_files
@@ -38,6 +39,7 @@ from paimon_features.tables.lease import ProcessHolder
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import TILE_DAY, TILE_START
+from paimon_features.windows import DAY_MS
 
 
 def rewrite(
@@ -51,13 +53,13 @@ def rewrite(
 
     The job of that generation, if it runs, is stopped with a savepoint; ``submit`` then continues
     the new generation from there. Readers see the old one, unchanged, until ``switch``. Each table
-    is one commit: a copy that was cut off is emptied and made again by the next call. A day of
-    tiles is in memory at a time.
+    is one commit: a copy that was cut off is emptied and made again by the next call. A partition
+    of tiles, of the larger ones of both tables, is in memory at a time.
 
     Raises
     ------
     GenerationError
-        If the generations differ in more than the number of buckets, the old one does not end
+        If the generations differ in more than buckets and partitions, the old one does not end
         with a savepoint or a backfill, or the new one is not empty.
     OwnershipError
         If a job or process owns one of the tables.
@@ -79,6 +81,7 @@ def rewrite(
         ledger = source.ledger()
         resume = _position(source, ledger)
         _prepare(target, rebuild, on_message)
+        target.choose_partitions(on_message)
         old = source.record()
         job = {**local_backfill(target, holder), COPIES: generation}
         target.update(job=job, events_history=old.events_history)
@@ -106,8 +109,9 @@ def rewrite(
             backfill_snapshot=tiles if old.backfilled and resume is None else None,
         )
         on_message(
-            f"{target}: {tiles_of(target):,} tiles copied from generation {generation}, in "
-            f"{target.view.buckets} buckets instead of {old.buckets}"
+            f"{target}: {tiles_of(target):,} tiles copied from generation {generation}, into "
+            f"{target.view.buckets} buckets ({old.buckets} before) and "
+            f"{partition_text(target.lake.partition_days(target.tables[0]))}"
         )
         return TileJobResult(
             target.view.name,
@@ -126,7 +130,8 @@ def tiles_of(target: TileTarget) -> int:
 
 
 def same_tiles(record: GenerationRecord, target: TileTarget) -> bool:
-    """Whether a generation has the tiles of the target's definition, in other buckets perhaps."""
+    """Whether a generation has the tiles of the target's definition, in other buckets or
+    partitions perhaps."""
     return dict(record.contents) == dict(target.view.tile_contents)
 
 
@@ -139,7 +144,7 @@ def _fitting(target: TileTarget, generation: int) -> GenerationRecord:
     if not same_tiles(record, target):
         raise GenerationError(
             f"generation {generation} of view {target.view.name!r} has other tiles than "
-            f"generation {target.generation}, not only another number of buckets: "
+            f"generation {target.generation}, not only other buckets or partitions: "
             f"'paimon-features backfill {target.view.name}' computes them from the events"
         )
     return record
@@ -212,21 +217,27 @@ def _copy_skipped(
 def _copy_tiles(
     source: TileTarget, target: TileTarget, ledger: GenerationState, resume: Checkpoint | None
 ) -> int | None:
-    """Copy the tiles, a day at a time; returns the snapshot, None if there are none."""
+    """Copy the tiles, a partition at a time; returns the snapshot, None if there are none."""
     lake, view = target.lake, target.view
     newest = latest_snapshot(lake, source.tables[0])
     if newest is None:
         return None
     user, number = _author(source, ledger, 0, resume)
     keys = dict(view.keys)
-    order = [(name, "ascending") for name in (*keys, TILE_START)]
+    order = [(name, "ascending") for name in (TILE_DAY, *keys, TILE_START)]
     names = lake.schema(target.tables[0]).names
-    days = {file.partition[TILE_DAY] for file in live_files(lake, source.tables[0], newest.id)}
+    partition_days = lake.partition_days(target.tables[0])
+    # days that are complete partitions of both tables
+    step = max(partition_days, lake.partition_days(source.tables[0]))
+    found = live_files(lake, source.tables[0], newest.id)
     with SortedFiles(lake, target.tables[0], keys, TILE_DAY) as files:
-        for day in sorted(days):
+        for day in sorted({first_day(file.partition[TILE_DAY], step) for file in found}):
             rows = read_arrow(
-                lake, source.tables[0], names, newest.ref, partitions={TILE_DAY: (day, day + 1)}
+                lake, source.tables[0], names, newest.ref, partitions={TILE_DAY: (day, day + step)}
             )
+            days = rows.column(TILE_START).to_numpy() // DAY_MS
+            moved = pa.array(first_days(days, partition_days))
+            rows = rows.set_column(0, rows.schema.field(0), moved)
             merged: pa.Table = rows.sort_by(order).combine_chunks()
             for batch in merged.to_batches():
                 files.write(batch)

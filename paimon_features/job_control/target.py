@@ -22,6 +22,7 @@ from paimon_features.job_control.restart import (
     read_checkpoint,
     unfinished_copy,
 )
+from paimon_features.planning.partitioning import choose_partitions
 from paimon_features.planning.plan import tiles_table
 from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
 from paimon_features.tables.consumers import consumers, delete_consumer
@@ -224,7 +225,7 @@ class TileTarget:
             backfill_snapshot=None,
         )
         for name, spec in (
-            (tiles, tiles_table(self.view, self.generation)),
+            (tiles, tiles_table(self.view, self.generation, self.view.partition_days or 1)),
             (skipped, skipped_spec(skipped)),
         ):
             self.lake.drop(name, how="emptied")
@@ -232,6 +233,19 @@ class TileTarget:
         delete_consumer(self.lake, self.events, self.consumer)
         delete_folder(self.checkpoint_folder)
         return record
+
+    def choose_partitions(self, on_message: OnMessage) -> None:
+        """Let the empty tile table have the partitions that its events ask for.
+
+        Idempotent; a table with tiles keeps its partitions.
+        """
+        table = self.tables[0]
+        if latest_snapshot(self.lake, table) is not None:
+            return
+        choice = choose_partitions(self.lake, self.view)
+        if choice.days != self.lake.partition_days(table):
+            self.lake.set_partition_days(table, choice.days)
+            on_message(f"{self}: gets {choice}")
 
     def empty(self, on_message: OnMessage) -> None:
         """Rebuild, and report it with the training sets that cannot be made again."""
@@ -275,8 +289,10 @@ class TileTarget:
             release = tuple(name for name in names if name.startswith("materialize-"))
             return rollback(self.lake, record, snapshot, release)
         record = self.update(incarnation=record.incarnation + 1)
+        # the checkpoint can contain files of these partitions, which the next run commits
+        partition_days = self.lake.partition_days(record.table)
         self.lake.drop(record.table, how="emptied")
-        self.lake.create(tiles_table(self.view, self.generation))
+        self.lake.create(tiles_table(self.view, self.generation, partition_days))
         return record
 
     def _roll_back_skipped(self, snapshot: int | None) -> None:

@@ -1,7 +1,7 @@
 """All tiles of an events table at one snapshot, computed by DuckDB and written to the lake.
 
-The table is read in groups of whole days, so that what DuckDB holds is bounded by a group; what
-exceeds its memory limit is spilled. Everything becomes one commit per table, or nothing.
+The table is read in groups of whole partitions, so that what DuckDB holds is bounded by a group;
+what exceeds its memory limit is spilled. Everything becomes one commit per table, or nothing.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +24,7 @@ from paimon_features.local.tiling import (
     tile_rows,
     tile_sql,
 )
+from paimon_features.partition_days import first_day
 from paimon_features.tables import Lake, append_arrow, iter_batches
 from paimon_features.tables.deltas import DataFile, live_files, verify_files
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER, ref_of
@@ -32,7 +32,7 @@ from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 
 GROUP_EVENTS = 5_000_000
-"""Days are processed together up to this number of events; a larger day alone."""
+"""Partitions are processed together up to this number of events; a larger one alone."""
 _BATCH_ROWS = 250_000
 
 
@@ -74,12 +74,14 @@ def write_tiles(
     what = f"backfill of view {view.name!r}"
     skipped: list[pa.Table] = []
     events = 0
-    with SortedFiles(lake, view.table(generation), dict(view.keys), TILE_DAY) as files:
-        for source, count, by_day in _groups(engine, lake, view, snapshot_id):
+    table = view.table(generation)
+    partition_days = lake.partition_days(table)
+    with SortedFiles(lake, table, dict(view.keys), TILE_DAY) as files:
+        for source, count, several in _groups(engine, lake, view, snapshot_id, partition_days):
             entered = 0
-            statement = tile_sql(view, source, by_day=by_day)
+            statement = tile_sql(view, source, partition_days=partition_days if several else None)
             for batch in engine.stream(statement, _BATCH_ROWS, what):
-                files.write(tile_rows(view, batch))
+                files.write(tile_rows(view, batch, partition_days))
                 entered += pc.sum(batch.column(ROWS.name)).as_py() or 0
                 progress(TilesComputed(events + entered, files.rows))
             if entered < count:  # some are no members, or break a rule
@@ -105,20 +107,20 @@ def _merged(skipped: pa.Table) -> pa.Table:
 
 
 def _groups(
-    engine: DuckDBEngine, lake: Lake, view: CompiledView, snapshot_id: int
+    engine: DuckDBEngine, lake: Lake, view: CompiledView, snapshot_id: int, partition_days: int
 ) -> Iterator[tuple[str, int, bool]]:
-    """What to read one after another: (something for FROM, events, of several days)."""
+    """What to read one after another: (something for FROM, events, of several partitions).
+
+    ``partition_days`` are those of the tiles: no two groups have events of one partition of them.
+    """
     table = view.source.table
     files = live_files(lake, table, snapshot_id)
     if not lake.storage.is_remote and all(file.path.endswith(".parquet") for file in files):
-        for group in _by_day(files):
+        for group in _by_partition(files, partition_days):
             verify_files(group, event_columns(view))
-            days = {file.partition.get(EVENT_DAY) for file in group}
-            yield (
-                parquet_sql([f.path for f in group]),
-                sum(f.rows for f in group),
-                len(days) > 1 or None in days,
-            )
+            several = len({_partition(f, partition_days) for f in group}) > 1
+            several |= any(_spans_several(f, partition_days) for f in group)
+            yield parquet_sql([f.path for f in group]), sum(f.rows for f in group), several
         return
     # another file format, or files of an object store, for which DuckDB needs an extension that is
     # no package: pypaimon reads them, and DuckDB may spill what it is given
@@ -128,22 +130,37 @@ def _groups(
     yield identifier("events"), sum(file.rows for file in files), True
 
 
-def _by_day(files: Sequence[DataFile]) -> Iterator[list[DataFile]]:
-    """Files of whole days together, oldest first, up to ``GROUP_EVENTS`` where a day allows."""
-    days: dict[Any, list[DataFile]] = {}
+def _by_partition(files: Sequence[DataFile], partition_days: int) -> Iterator[list[DataFile]]:
+    """Files of whole partitions together, oldest first, up to ``GROUP_EVENTS`` where one allows.
+
+    A partition is one of the tiles', or of the events' where those contain more days.
+    """
+    partitions: dict[int | None, list[DataFile]] = {}
     for file in files:
-        days.setdefault(file.partition.get(EVENT_DAY), []).append(file)
+        partitions.setdefault(_partition(file, partition_days), []).append(file)
     group: list[DataFile] = []
     events = 0
-    for day in sorted(days, key=lambda day: (day is not None, day)):
-        count = sum(file.rows for file in days[day])
+    for first in sorted(partitions, key=lambda day: (day is not None, day)):
+        count = sum(file.rows for file in partitions[first])
         if group and events + count > GROUP_EVENTS:
             yield group
             group, events = [], 0
-        group = [*group, *days[day]]
+        group += partitions[first]
         events += count
     if group:
         yield group
+
+
+def _partition(file: DataFile, partition_days: int) -> int | None:
+    """The first day of the partition of tiles, or of events, that has all events of a file."""
+    days = file.days(EVENT_DAY)
+    return None if days is None else first_day(days.start, max(len(days), partition_days))
+
+
+def _spans_several(file: DataFile, partition_days: int) -> bool:
+    """Whether events of a file can be in several partitions of tiles."""
+    days = file.days(EVENT_DAY)
+    return days is None or len(days) > partition_days
 
 
 def parquet_sql(paths: Sequence[str]) -> str:

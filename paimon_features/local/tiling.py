@@ -21,6 +21,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.definitions.compiled import SkipRule
 from paimon_features.expressions import to_duckdb
 from paimon_features.expressions.nodes import Literal, quoted
+from paimon_features.partition_days import first_days
 from paimon_features.schema import DataType, Int64
 from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
@@ -41,12 +42,12 @@ def literal(text: str) -> str:
     return quoted(text, "'")
 
 
-def tile_sql(view: CompiledView, events: str, *, by_day: bool = True) -> str:
+def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1) -> str:
     """The statement that gives the tiles of ``events``, each once, for ``tile_rows`` to finish.
 
     ``events`` is the operand of FROM: a table, or a call of ``read_parquet``. The rows come
-    in the order of day, keys and tile; without ``by_day`` in that of keys and tile alone, which
-    is the same for one day and a shorter sort.
+    in the order of partition, keys and tile; without ``partition_days`` in that of keys and tile
+    alone, which is the same for one partition and a shorter sort.
 
     >>> from paimon_features.testing.clicks import clicks_view
     >>> print(tile_sql(clicks_view().compiled, "clicks").splitlines()[-1])
@@ -57,21 +58,23 @@ def tile_sql(view: CompiledView, events: str, *, by_day: bool = True) -> str:
         f"{merged_sql(p, to_duckdb(view.expressions[p.name]))} AS {identifier(p.name)}"
         for p in view.partials
     )
-    day = f"{floor_sql(_TILE, DAY_MS // view.tile_ms)}, " if by_day else ""
+    first = ""
+    if partition_days is not None:
+        first = f"{floor_sql(_TILE, partition_days * DAY_MS // view.tile_ms)}, "
     return (
         f"SELECT {_TILE}, {keys}\n  {merged}\nFROM {entering_sql(view, events)}\n"
-        f"GROUP BY {keys}{_TILE}\nORDER BY {day}{keys}{_TILE}"
+        f"GROUP BY {keys}{_TILE}\nORDER BY {first}{keys}{_TILE}"
     )
 
 
-def tile_rows(view: CompiledView, rows: pa.RecordBatch) -> pa.RecordBatch:
+def tile_rows(view: CompiledView, rows: pa.RecordBatch, partition_days: int = 1) -> pa.RecordBatch:
     """Rows of the tile table, with its columns in its order, from rows of ``tile_sql``.
 
     Day and start follow from the number of the tile: carried through a sort, they would cost
     more than they do here.
     """
     numbers = rows.column(_TILE.strip('"')).to_numpy().astype(np.int64)
-    days = (numbers // (DAY_MS // view.tile_ms)).astype(np.int32)
+    days = first_days(numbers // (DAY_MS // view.tile_ms), partition_days)
     columns = {
         TILE_DAY: pa.array(days),
         **{key: rows.column(key) for key in view.keys},

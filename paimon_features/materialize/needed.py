@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paimon_features.definitions import CompiledView
-from paimon_features.materialize.plan import oldest_needed, partition_end_ms
+from paimon_features.materialize.plan import (
+    newest_partition_ms,
+    oldest_needed,
+    partition_end_ms,
+)
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import DataFile, live_files
 from paimon_features.tables.rollups import Rollups
@@ -35,9 +39,7 @@ def needed_files(
 
 def within_windows(view: CompiledView, files: Sequence[DataFile]) -> list[DataFile]:
     """The files of a bucket whose days are within a window of an allowed read."""
-    newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
-    # some event is in the newest day, so this is a lower bound
-    oldest_ms = oldest_needed(view, newest_day_ms)
+    oldest_ms = oldest_needed(view, newest_partition_ms(files))
     return [file for file in files if partition_end_ms(file) > oldest_ms]
 
 
@@ -45,10 +47,10 @@ def rolled(view: CompiledView, rollups: Rollups | None, files: list[DataFile]) -
     """The same data in fewer rows: rollups whose rows go into the lifetime cell entirely."""
     if rollups is None or not view.has_lifetime:
         return files
-    newest_day_ms = max((partition_end_ms(file) for file in files), default=0) - DAY_MS
+    newest_ms = newest_partition_ms(files)
     # some event is not older, so no level retains a cell that ends before this
     gone_ms = min(
-        floor_ms(view.keep_from(level, newest_day_ms), step)
+        floor_ms(view.keep_from(level, newest_ms), step)
         for level, step in enumerate(view.levels_ms)
     )
     return rollups.cover(files, lambda first_day, end_day: end_day * DAY_MS <= gone_ms)

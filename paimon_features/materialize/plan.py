@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -65,5 +65,13 @@ def oldest_needed(view: CompiledView, high_ms: int) -> int:
 
 
 def partition_end_ms(file: DataFile) -> int:
-    """The end (exclusive, ms) of the day of a file's partition."""
-    return (int(file.partition[TILE_DAY]) + 1) * DAY_MS
+    """The end (exclusive, ms) of the days of a file's partition."""
+    return (int(file.partition[TILE_DAY]) + file.partition_days) * DAY_MS
+
+
+def newest_partition_ms(files: Iterable[DataFile]) -> int:
+    """The start (inclusive, ms) of the newest partition of files: an event is not older than it.
+
+    Before all times without files.
+    """
+    return max((int(file.partition[TILE_DAY]) for file in files), default=-1) * DAY_MS

@@ -108,8 +108,7 @@ def _within(lake: Lake, pin: Pin, day: str, within: Sequence[TimeRange]) -> Iter
         return
     days = [(part.low_ms // DAY_MS, (part.high_ms - 1) // DAY_MS) for part in within]
     for file in live_files(lake, pin.table, pin.snapshot_id):
-        at = file.partition.get(day)
-        if at is None or any(low <= at <= high for low, high in days):
+        if any(file.overlaps(day, low, high) for low, high in days):
             yield file
 
 

@@ -144,9 +144,10 @@ class DerivedRead:
     @cached_property
     def newest_ms(self) -> int:
         """Time of the newest event in the tiles: no window that ends by then is open."""
-        if not self._days:
+        if not self._partitions:
             return MIN_TIME_MS
-        last = self._table(self._of_days(self._days[-1], self._days[-1]), [EVENT_TIME_MAX.name])
+        first = self._partitions[-1].start
+        last = self._table(self._of_days(first, first), [EVENT_TIME_MAX.name])
         newest: int = pc.max(last.column(0)).as_py()
         return newest
 
@@ -159,23 +160,24 @@ class DerivedRead:
         return live_files(self.lake, self.pin.table, self.pin.snapshot_id)
 
     @cached_property
-    def _days(self) -> list[int]:
-        """The days that have tiles, ascending."""
-        return sorted({file.partition[TILE_DAY] for file in self._files})
+    def _partitions(self) -> list[range]:
+        """The days of the partitions that have tiles, ascending."""
+        days = {file.days(TILE_DAY) for file in self._files}
+        return sorted((d for d in days if d is not None), key=lambda d: d.start)
 
     def _of_days(self, first: int, last: int, bucket: int | None = None) -> list[DataFile]:
-        """The files of days ``first`` to ``last`` (inclusive)."""
+        """The files that may have tiles of days ``first`` to ``last`` (inclusive)."""
         return [
             file
             for file in self._files
-            if first <= file.partition[TILE_DAY] <= last and bucket in (None, file.bucket)
+            if file.overlaps(TILE_DAY, first, last) and bucket in (None, file.bucket)
         ]
 
     def _chunks(self) -> Iterator[tuple[int, int]]:
         """Ranges of starts, ``[low, high)`` ms, that are worked on one after another."""
-        if not self._days:
+        if not self._partitions:
             return
-        begin, end = self._days[0] * DAY_MS, (self._days[-1] + 1) * DAY_MS
+        begin, end = max(self._partitions[0].start * DAY_MS, MIN_TIME_MS), self._end_ms
         if self.derived.windows is not None:
             begin = self.derived.windows.start(begin)
         low = begin if self.from_ms is None else max(begin, self.from_ms)
@@ -206,7 +208,7 @@ class DerivedRead:
 
     @property
     def _end_ms(self) -> int:
-        return (self._days[-1] + 1) * DAY_MS
+        return min(self._partitions[-1].stop * DAY_MS, MAX_TIME_MS + 1)
 
     # -- reading ---------------------------------------------------------------------------
 
@@ -258,17 +260,20 @@ class DerivedRead:
         )
 
     def _days_at_once(self, bucket: int | None, low: int, high: int) -> Iterator[tuple[int, int]]:
-        """``[low, high)`` cut where a day begins, so that the tiles of a part fit into memory."""
+        """``[low, high)`` cut where a partition begins, so that the tiles of a part fit into
+        memory."""
         rows: dict[int, int] = {}
-        for file in self._of_days(self._days[0], self._days[-1], bucket):
-            day = file.partition[TILE_DAY]
-            rows[day] = rows.get(day, 0) + file.rows
+        for file in self._files:
+            if bucket in (None, file.bucket):
+                first = file.partition[TILE_DAY]
+                rows[first] = rows.get(first, 0) + file.rows
         held = 0
-        for day in self._days:
-            if held and held + rows.get(day, 0) > self._chunk_rows and low < day * DAY_MS < high:
-                yield low, day * DAY_MS
-                low, held = day * DAY_MS, 0
-            held += rows.get(day, 0) if low < (day + 1) * DAY_MS else 0
+        for days in self._partitions:
+            own, begin = rows.get(days.start, 0), days.start * DAY_MS
+            if held and held + own > self._chunk_rows and low < begin < high:
+                yield low, begin
+                low, held = begin, 0
+            held += own if low < days.stop * DAY_MS else 0
         if low < high:
             yield low, high
 

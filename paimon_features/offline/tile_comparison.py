@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from paimon_features.aggregates import Merge, Partial
 from paimon_features.aggregates.fold import canonical, fold
@@ -21,10 +22,11 @@ from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.offline.joins.edge_events import concat, enters, partials_of
+from paimon_features.partition_days import first_days
 from paimon_features.tables import Lake, iter_batches, read_arrow
 from paimon_features.tables.snapshots import ref_of
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
-from paimon_features.windows import floor_ms
+from paimon_features.windows import DAY_MS, floor_ms
 
 FOLD_ROWS = 2_000_000
 """Rows that are held before they are folded to their tiles."""
@@ -52,7 +54,7 @@ class CellChange:
 
 @dataclass(frozen=True, slots=True)
 class DayComparison:
-    """A day: its tiles as they have to be, and how the table differs.
+    """A day, or ``days`` from it on: the tiles as they have to be, and how the table differs.
 
     ``missing`` tiles are not in the table, ``spurious`` ones no event explains, of ``changed``
     ones some partial differs; ``partials`` counts the differing values of changed tiles.
@@ -67,6 +69,7 @@ class DayComparison:
     entities: int = 0
     partials: Counter[str] = field(default_factory=Counter)
     examples: tuple[CellChange, ...] = ()
+    days: int = 1
 
     @property
     def differs(self) -> bool:
@@ -80,8 +83,10 @@ def compare_day(
     day: int,
     events_snapshot: int | None,
     tiles_snapshot: int | None,
+    days: int = 1,
 ) -> DayComparison:
-    """The tiles of one day from the events, next to those of the table, each at a snapshot.
+    """The tiles of one day, or of ``days`` days from it on, from the events, next to those of the
+    table, each at a snapshot. They have to be all days of some partitions of the tile table.
 
     Exact partials must be equal; sums of floats may differ by ``(n + 8) * eps * sum(|v|)``,
     because they were added in a different order.
@@ -96,20 +101,26 @@ def compare_day(
     events = 0
     if events_snapshot is not None:
         columns = _columns(view)
-        partition = {EVENT_DAY: (day, day + 1)}
+        # the partition of a day can begin before it
+        before = lake.partition_days(view.source.table) - 1
+        partition = {EVENT_DAY: (day - before, day + days)}
         pin = ref_of(lake, view.source.table, events_snapshot)
+        low, high = (pa.scalar(each * DAY_MS, pa.int64()) for each in (day, day + days))
         for batch in iter_batches(lake, view.source.table, columns, pin, partition):
-            events += batch.num_rows
-            expected.add(pa.Table.from_batches([batch]))
+            times = batch.column(view.source.event_time)
+            inside = batch.filter(pc.and_(pc.greater_equal(times, low), pc.less(times, high)))
+            events += inside.num_rows
+            expected.add(pa.Table.from_batches([inside]))
     expected.fold()
-    days = {TILE_DAY: (day, day + 1)}
+    partitions = {TILE_DAY: (day, day + days)}
     names = [*keys, *(p.name for p in view.partials)]
     found = (
         pa.schema([lake.schema(table).field(name) for name in names]).empty_table()
         if tiles_snapshot is None
-        else read_arrow(lake, table, names, ref_of(lake, table, tiles_snapshot), days)
+        else read_arrow(lake, table, names, ref_of(lake, table, tiles_snapshot), partitions)
     )
-    result = DayComparison(day, events, expected.table(day, lake.schema(table)))
+    made = expected.table(lake.schema(table), lake.partition_days(table))
+    result = DayComparison(day, events, made, days=days)
     return _compared(view, result, expected, found)
 
 
@@ -233,10 +244,11 @@ class _ExpectedTiles:
         bound: npt.NDArray[np.float64] = terms * EPS * np.where(size.mask, size.values, 0.0)[rows]
         return bound
 
-    def table(self, day: int, schema: pa.Schema) -> pa.Table:
+    def table(self, schema: pa.Schema, partition_days: int) -> pa.Table:
         """The rows as the tile table holds them."""
         view = self.view
-        arrays: dict[str, Any] = {TILE_DAY: pa.array(np.full(len(self.keys), day), pa.int32())}
+        days = first_days(self.keys.column(TILE_START).to_numpy() // DAY_MS, partition_days)
+        arrays: dict[str, Any] = {TILE_DAY: pa.array(days)}
         arrays |= {name: self.keys.column(name) for name in self.keys.column_names}
         for p in view.partials:
             arrays[p.name] = self.partials[p.name].to_arrow(schema.field(p.name).type)

@@ -25,8 +25,11 @@ def partial_row(view: FeatureView, event: Event) -> dict[str, Any]:
     return {p.name: evaluate_row(compiled.expressions[p.name], row) for p in compiled.partials}
 
 
-def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
-    """Return the rows of the tile table of these events, in no particular order."""
+def tile_table(view: FeatureView, events: Iterable[Event], partition_days: int = 1) -> pa.Table:
+    """Return the rows of the tile table of these events, in no particular order.
+
+    ``partition_days`` are those of the table.
+    """
     compiled = view.compiled
     cells: dict[tuple[Any, ...], dict[str, Any]] = {}
     for event in entered(view, events):
@@ -40,7 +43,7 @@ def tile_table(view: FeatureView, events: Iterable[Event]) -> pa.Table:
     rows = [
         {
             **dict(zip((*compiled.keys, "tile_start"), cell, strict=True)),
-            "tile_day": cell[-1] // DAY_MS,
+            "tile_day": cell[-1] // DAY_MS // partition_days * partition_days,
             **partials,
         }
         for cell, partials in cells.items()

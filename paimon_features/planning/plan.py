@@ -21,8 +21,10 @@ from paimon_features.definitions import (
     FeedbackSource,
 )
 from paimon_features.errors import DefinitionError
+from paimon_features.partition_days import parse_partition_days, partition_text
 from paimon_features.planning import registry
 from paimon_features.planning.center_proposals import proposed_centers
+from paimon_features.planning.partitioning import choose_partitions
 from paimon_features.planning.registry import Document, Key
 from paimon_features.planning.skipped_events import skipped_by_plan
 from paimon_features.tables import Lake, generations, latest_snapshot
@@ -114,6 +116,8 @@ def apply_plan(lake: Lake, definitions: Definitions, now_ms: int) -> ProjectPlan
     for source in definitions.sources.values():
         for spec in _source_tables(source):
             lake.create(spec)
+        if (days := _longer_partitions(lake, source)) is not None:
+            lake.set_partition_days(source.table, days)
     for change in plan.changes:
         if change.kind == "feature_view" and change.generation is not None:
             _make_generation(lake, definitions.view(change.name).compiled, change.generation)
@@ -122,17 +126,19 @@ def apply_plan(lake: Lake, definitions: Definitions, now_ms: int) -> ProjectPlan
     return plan
 
 
-def tiles_table(view: CompiledView, generation: int) -> TableSpec:
+def tiles_table(view: CompiledView, generation: int, partition_days: int = 1) -> TableSpec:
     """The tile table of one generation of a view."""
     partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
-    return tiles_spec(view.table(generation), view.keys, partials, view.buckets)
+    table = view.table(generation)
+    return tiles_spec(table, view.keys, partials, view.buckets, partition_days)
 
 
 def _source_tables(source: EventSource) -> Iterator[TableSpec]:
     if isinstance(source, FeedbackSource):
         yield feedback_spec(source.table, source.sample_keys)
     else:
-        yield events_spec(source.table, source.schema)
+        days = parse_partition_days(f"source {source.name!r}", source.partition_days)
+        yield events_spec(source.table, source.schema, days)
         yield rejected_spec(source.rejected_table)
 
 
@@ -141,7 +147,7 @@ def _applied(lake: Lake) -> dict[Key, Document]:
 
 
 def _make_generation(lake: Lake, view: CompiledView, generation: int) -> None:
-    lake.create(tiles_table(view, generation))
+    lake.create(tiles_table(view, generation, choose_partitions(lake, view).days))
     lake.create(skipped_spec(view.skipped_table(generation)))
     first = generations.active(lake, view.name) is None
     generations.save(
@@ -178,7 +184,7 @@ def _plan_one(
     old = known.get((kind, name))
     differs = [] if old is None else list(_differences(old, document))
     if isinstance(item, EventSource):
-        return _plan_source(old, document, item, differs)
+        return _plan_source(lake, old, document, item, differs)
     if isinstance(item, FeatureView):
         return _plan_view(lake, old, item.compiled, differs)
     action: Action = "create" if old is None else "change" if differs else "same"
@@ -206,8 +212,35 @@ def _check_pinned(lake: Lake, name: str, pinned: Mapping[str, Any]) -> None:
             )
 
 
+def _longer_partitions(lake: Lake, source: EventSource) -> int | None:
+    """The defined days of a partition of an existing table that has others; None without a change.
+
+    Raises
+    ------
+    DefinitionError
+        If the table has events and would get shorter partitions.
+    """
+    days = parse_partition_days(f"source {source.name!r}", source.partition_days)
+    if days is None or not lake.exists(source.table):
+        return None
+    actual = lake.partition_days(source.table)
+    if latest_snapshot(lake, source.table) is None:
+        return None if days == lake.defined_partition_days(source.table) else days
+    if days < actual:
+        raise DefinitionError(
+            f"source {source.name!r}: partition_days={source.partition_days!r}, and table "
+            f"{source.table!r} has {partition_text(actual)}: its partitions can only become "
+            "longer, because events are not written again; define a new source under another name"
+        )
+    return None if days == actual else days
+
+
 def _plan_source(
-    old: Document | None, document: Document, source: EventSource, differs: list[str]
+    lake: Lake,
+    old: Document | None,
+    document: Document,
+    source: EventSource,
+    differs: list[str],
 ) -> Change:
     if old is None:
         tables = ", ".join(spec.name for spec in _source_tables(source))
@@ -219,6 +252,11 @@ def _plan_source(
                 f"({'; '.join(differs)}), and its history has been written; "
                 "define a new source under another name"
             )
+    if (days := _longer_partitions(lake, source)) is not None:
+        differs.append(
+            f"events that are written from now on get {partition_text(days)}; the partitions that "
+            "are there stay, and are read as before"
+        )
     return Change("source", source.name, "change" if differs else "same", tuple(differs))
 
 
@@ -235,11 +273,15 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
                 f"generation {building[0].generation} is being built; "
                 f"'paimon-features switch {view.name}' makes it the one that is read"
             )
+        details += _partitions_advice(lake, view, fitting)
         action: Action = "create" if old is None else "change" if differs else "same"
         return Change("feature_view", view.name, action, tuple(details))
     generation = max((r.generation for r in records), default=0) + 1
     details = [*differs, f"creates {view.table(generation)}, {len(view.partials)} partials: "
                + ", ".join(_shortened([p.name for p in view.partials]))]  # fmt: skip
+    choice = choose_partitions(lake, view)
+    if choice.days != 1 and view.partition_days is None:
+        details.append(f"gets {choice}")
     details += [f"keeps out and counts events with {guard}" for guard in _bounds(view)]
     details += _room(view)
     details += map(str, proposed_centers(lake, view))
@@ -254,7 +296,8 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         same = [r.generation for r in records if dict(r.contents) == dict(view.tile_contents)]
         if same:
             details.append(
-                f"generation {same[-1]} has the same tiles in other buckets: 'paimon-features "
+                f"generation {same[-1]} has the same tiles in other buckets or partitions: "
+                "'paimon-features "
                 f"backfill {view.name} --from-generation {same[-1]}' copies them instead"
             )
     elif events := _events(lake, view.source):
@@ -265,6 +308,28 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     return Change(
         "feature_view", view.name, "generation" if records else "create", tuple(details), generation
     )
+
+
+def _partitions_advice(
+    lake: Lake, view: CompiledView, fitting: Sequence[GenerationRecord]
+) -> Iterator[str]:
+    """What the density of the events says about the partitions of the existing tile tables."""
+    if view.partition_days is not None:
+        return
+    choice = choose_partitions(lake, view)
+    for record in fitting:
+        if not lake.exists(record.table):
+            continue
+        actual = lake.partition_days(record.table)
+        if latest_snapshot(lake, record.table) is None:
+            if choice.days != actual:
+                yield f"{record.table} gets {choice}, when it is filled"
+        elif choice.advises(actual):
+            yield (
+                f"{record.table} has {partition_text(actual)}, and would read faster with "
+                f"{choice}: 'paimon-features backfill {view.name} --rebuild' writes it again, or "
+                f"partition_days={choice.days} makes a new generation next to it"
+            )
 
 
 def _shortened(names: Sequence[str]) -> list[str]:

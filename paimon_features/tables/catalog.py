@@ -26,6 +26,7 @@ from paimon_features.errors import (
 )
 from paimon_features.extras import require
 from paimon_features.light_imports import before_pypaimon
+from paimon_features.partition_days import WHOLE_HISTORY
 from paimon_features.tables import removals, side_format
 from paimon_features.tables.checksums import write_checksums
 from paimon_features.tables.claims import held
@@ -34,7 +35,7 @@ from paimon_features.tables.metadata_damage import metadata_damage
 from paimon_features.tables.removals import Removal
 from paimon_features.tables.sealed_json import seal, stored_document
 from paimon_features.tables.side_files import locked
-from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
+from paimon_features.tables.specs import PARTITION_DAYS_OPTION, TABLE_OPTIONS, TableSpec
 from paimon_features.tables.storage import LocalStorage, RemoteStorage, Storage
 from paimon_features.tables.storage.commit_guard import guarding
 from paimon_features.tables.storage.filesystems import paimon_options
@@ -583,6 +584,40 @@ class Lake:
             self.catalog.alter_table(self._identifier(name), changes)
             self._record_schema(name)
         self._handles.pop(name, None)
+
+    def partition_days(self, name: str) -> int:
+        """How many days a partition of a table of events or tiles contains.
+
+        Older partitions of a table of events may contain fewer.
+
+        Raises
+        ------
+        UnknownNameError
+            If the table does not exist.
+        DamagedFileError
+            If its option is no number of days.
+        """
+        return self.defined_partition_days(name) or 1
+
+    def defined_partition_days(self, name: str) -> int | None:
+        """``partition_days``, None for a table for which they were not set."""
+        text = self.table(name).table_schema.options.get(PARTITION_DAYS_OPTION)
+        if text is None:
+            return None
+        with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
+            days = int(text)
+            if not 1 <= days <= WHOLE_HISTORY:
+                raise ValueError(f"option {PARTITION_DAYS_OPTION!r} is {text}")
+            return days
+
+    def set_partition_days(self, name: str, days: int) -> None:
+        """Let partitions that are written from now on contain this number of days.
+
+        Only for a table without rows; or, for more days than before, for a table of events: the
+        partitions that it has remain, and are within one of the new ones each.
+        """
+        key = PARTITION_DAYS_OPTION.removeprefix(PROPERTY_PREFIX)
+        self.set_properties(name, {key: str(days)})
 
     def _identifier(self, name: str) -> str:
         return f"{self.database}.{name}"

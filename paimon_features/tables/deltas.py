@@ -33,7 +33,8 @@ class DataFile:
     ``partition`` maps partition columns to values, ``level`` is 0 for files that were not
     compacted,
     ``rows`` counts the rows in the file before merging. ``storage`` opens the ``path``. ``columns``
-    are those that it must have by its schema, if that is known.
+    are those that it must have by its schema, if that is known. ``partition_days`` are the days
+    that a partition contains at most.
     """
 
     bucket: int
@@ -46,6 +47,23 @@ class DataFile:
     schema_id: int
     storage: Storage = field(default_factory=LocalStorage, compare=False, repr=False)
     columns: frozenset[str] = field(default=frozenset(), compare=False, repr=False)
+    partition_days: int = 1
+
+    def days(self, column: str) -> range | None:
+        """The days since 1970 of which it may have rows, by the day column of its partition.
+
+        None if the table is not partitioned by that column.
+        """
+        first = self.partition.get(column)
+        return None if first is None else range(first, first + self.partition_days)
+
+    def overlaps(self, column: str, first: int, last: int) -> bool:
+        """Whether it may have rows of the days ``first`` to ``last``, both inclusive.
+
+        By the day column of its partition; true if the table is not partitioned by that.
+        """
+        days = self.days(column)
+        return days is None or (days.start <= last and first < days.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +90,13 @@ def read_delta(lake: Lake, name: str, snapshot_id: int) -> Delta:
         If the snapshot or one of its manifests has expired.
     """
     described = snapshot(lake, name, snapshot_id)
-    table = lake.table(name)
     raw = raw_snapshot(lake, name, snapshot_id)
     try:
         with manifest_damage(lake, name, snapshot_id):
             entries = read_entries(lake, name, raw, delta=True)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
-    return Delta(described, tuple(_data_files(lake, table, entries)))
+    return Delta(described, tuple(_data_files(lake, name, entries)))
 
 
 def live_files(
@@ -92,7 +109,6 @@ def live_files(
     SnapshotExpiredError
         If the snapshot or one of its manifests has expired.
     """
-    table = lake.table(name)
     wanted = None if buckets is None else frozenset(buckets)
     keep = None if wanted is None else (lambda bucket, total: bucket in wanted)
     raw = raw_snapshot(lake, name, snapshot_id)
@@ -101,7 +117,7 @@ def live_files(
             entries = read_entries(lake, name, raw, keep=keep)
     except FileNotFoundError as error:
         raise expired(lake, name, snapshot_id) from error
-    return list(_data_files(lake, table, entries))
+    return list(_data_files(lake, name, entries))
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:
@@ -225,7 +241,8 @@ def check_insert_only(table: pa.Table, origin: str) -> None:
         )
 
 
-def _data_files(lake: Lake, table: Any, entries: Iterable[Any]) -> Iterator[DataFile]:
+def _data_files(lake: Lake, name: str, entries: Iterable[Any]) -> Iterator[DataFile]:
+    table, partition_days = lake.table(name), lake.partition_days(name)
     paths = table.path_factory()
     columns: dict[int, frozenset[str]] = {}
     for entry in entries:
@@ -246,6 +263,7 @@ def _data_files(lake: Lake, table: Any, entries: Iterable[Any]) -> Iterator[Data
             storage=lake.storage,
             # a file of some columns: evolving data, which tables of ours do not have
             columns=frozenset() if entry.file.write_cols else columns[number],
+            partition_days=partition_days,
         )
 
 

@@ -10,6 +10,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.array_types import Ints
@@ -17,8 +18,15 @@ from paimon_features.definitions.source import EventSource
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import iter_batches
 from paimon_features.tables.rejects import time_ms
-from paimon_features.tables.specs import INGEST_TIME_MS
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
+from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
+from paimon_features.windows import (
+    DAY_MS,
+    HOUR_MS,
+    MAX_TIME_MS,
+    MIN_TIME_MS,
+    MINUTE_MS,
+    SECOND_MS,
+)
 
 EDGES_MS = (
     0, SECOND_MS, 10 * SECOND_MS, MINUTE_MS, 10 * MINUTE_MS, HOUR_MS, 6 * HOUR_MS, DAY_MS,
@@ -74,15 +82,20 @@ def lateness(
     fine = np.zeros(64 * _FINE, np.int64)
     least: int | None = None
     greatest: int | None = None
+    first, end = event_days
+    if first is not None:  # the partition of a day can begin before it
+        first -= lake.partition_days(source.table) - 1
     ranges = {
         name: limits
         for name, limits in (
             (INGEST_TIME_MS, (ingested_from_ms, None)),
-            ("event_day", event_days),
+            (EVENT_DAY, (first, end)),
         )
         if limits != (None, None)
     }
     for batch in iter_batches(lake, source.table, columns, partitions=ranges):
+        if event_days != (None, None):
+            batch = batch.filter(_within(time_ms(batch.column(0)), event_days))
         spans = pc.subtract(batch.column(1), time_ms(batch.column(0))).drop_null()
         late = spans.to_numpy()  # rows not written by ingest may lack the time
         if not len(late):
@@ -99,6 +112,15 @@ def lateness(
             bucket = int(np.searchsorted(cumulative, rank))
             found.append((share, min(_last_of(bucket), max(greatest, 0))))
     return Lateness(source.name, tuple(shown.tolist()), tuple(found), least, greatest)
+
+
+def _within(times: pa.Array, days: tuple[int | None, int | None]) -> pa.Array:
+    """Mask of the times of days, the first inclusive and the last exclusive; None for no bound."""
+    low, high = (
+        edge if day is None else day * DAY_MS
+        for day, edge in zip(days, (MIN_TIME_MS, MAX_TIME_MS + 1), strict=True)
+    )
+    return pc.and_(pc.greater_equal(times, low), pc.less(times, high))
 
 
 def bucket_of(late_ms: int) -> int:

@@ -144,7 +144,7 @@ def count_rejected(lake: Lake, table: str, snapshot_id: int | None = None) -> Re
 
 
 def _enter(lake: Lake, source: EventSource, rows: pa.Table, user: str, number: int) -> None:
-    events = event_rows(rows, source.event_time, number)
+    events = event_rows(rows, source.event_time, number, lake.partition_days(source.table))
     append_arrow(lake, source.table, events, commit_user=user, commit_identifier=number)
 
 

@@ -33,6 +33,7 @@ import pyarrow.parquet as pq
 
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, DamagedFileError
+from paimon_features.partition_days import PARTITION_DAYS
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import DataFile
 from paimon_features.tables.files import read_json, write_json
@@ -40,7 +41,7 @@ from paimon_features.tables.specs import TILE_DAY
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.windows import HOUR_MS
 
-LEVELS_DAYS = (1, 8, 64, 512)
+LEVELS_DAYS = PARTITION_DAYS
 """Days of the spans of each level; each divides the next."""
 STALE_KEPT_MS = 2 * HOUR_MS
 """The retention of a rollup after its last use, for reads that have started on it."""
@@ -57,12 +58,20 @@ Whole = Callable[[int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """The data files of one bucket in one span: days ``[first_day, end_day)``, at a level."""
+    """The data files of one bucket in one span: days ``[first_day, end_day)``, at a level.
+
+    ``partition_days`` are those of the files, no more than the span's.
+    """
 
     level: int
     index: int
     bucket: int
     files: Sequence[DataFile]
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether the span can be divided: a file of a partition is within one unit."""
+        return self.level > 0 and self.files[0].partition_days < LEVELS_DAYS[self.level]
 
     @property
     def first_day(self) -> int:
@@ -113,14 +122,15 @@ class Rollups:
         the start of the newest tile in the span. All other files are unchanged.
         """
         out: list[DataFile] = []
-        for unit in _top_units(files):
+        wide: list[DataFile] = []
+        for unit in _top_units(files, wide):
             self._cover(unit, whole, out)
-        return out
+        return [*wide, *out]
 
     def _cover(self, unit: Unit, whole: Whole, out: list[DataFile]) -> None:
         if whole(unit.first_day, unit.end_day) and (found := self.find(unit)) is not None:
             out.append(found)
-        elif unit.level:
+        elif unit.has_parts:
             for part in unit.parts():
                 self._cover(part, whole, out)
         else:
@@ -136,7 +146,10 @@ class Rollups:
         except (DamagedFileError, OSError):
             return None
         day, rows, size = {TILE_DAY: unit.first_day}, seal["rows"], seal["size"]
-        return DataFile(unit.bucket, day, str(path), 0, "ADD", rows, size, schema_id=0)
+        days = LEVELS_DAYS[unit.level]
+        return DataFile(
+            unit.bucket, day, str(path), 0, "ADD", rows, size, schema_id=0, partition_days=days
+        )
 
     # -- for the writer, which holds the lease on ``owner`` -----------------------------------
 
@@ -150,7 +163,7 @@ class Rollups:
         level = list(_top_units(files))
         levels = [level]
         for _ in LEVELS_DAYS[1:]:
-            level = [part for unit in level for part in unit.parts()]
+            level = [part for unit in level if unit.has_parts for part in unit.parts()]
             levels.append(level)
         return [unit for units in reversed(levels) for unit in units]
 
@@ -233,10 +246,14 @@ def _footer_digest(path: Path, size: int) -> str | None:
         return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
 
 
-def _top_units(files: Iterable[DataFile]) -> Iterator[Unit]:
+def _top_units(files: Iterable[DataFile], wide: list[DataFile] | None = None) -> Iterator[Unit]:
+    """The units of the highest level; files of longer partitions are added to ``wide`` instead."""
     by_bucket: dict[int, list[DataFile]] = {}
     for file in files:
-        by_bucket.setdefault(file.bucket, []).append(file)
+        if file.partition_days <= LEVELS_DAYS[-1]:
+            by_bucket.setdefault(file.bucket, []).append(file)
+        elif wide is not None:
+            wide.append(file)
     for bucket, own in sorted(by_bucket.items()):
         yield from _units(len(LEVELS_DAYS) - 1, bucket, own)
 

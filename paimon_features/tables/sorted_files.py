@@ -41,9 +41,9 @@ _GROUPS_AHEAD = 4
 class SortedFiles:
     """Writes a tile table's data files from rows in the order of its key; a context manager.
 
-    Batches must be sorted by (day, key, tile), or by (key, tile) if all rows are of one day, with
-    unique keys. ``commit`` publishes all of them as one snapshot; without it, the files are
-    deleted. ``keys`` are the entity's columns and types.
+    Batches must be sorted by (``day``, key, tile), with unique keys; ``day`` is the partition
+    column, the first day of a partition. ``commit`` publishes all of them as one snapshot; without
+    it, the files are deleted. ``keys`` are the entity's columns and types.
 
     The caller must own the table (see ``lease``), which must be empty.
     """

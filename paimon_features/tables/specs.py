@@ -29,10 +29,18 @@ from paimon_features.schema import (
 from paimon_features.windows import DAY_MS, MIN_TIME_MS
 
 EVENT_DAY = "event_day"
-"""Days since 1970 of the event time, INT: the partition column of an events table."""
+"""Days since 1970 of the event time, INT: the partition column of an events table.
+
+Rounded down to a multiple of the table's ``partition_days``, like ``TILE_DAY``.
+"""
 INGEST_TIME_MS = "ingest_time_ms"
 TILE_DAY = "tile_day"
-"""Days since 1970 of the tile's start, INT: the partition column of a tile table."""
+"""Days since 1970 of the tile's start, INT: the partition column of a tile table.
+
+Rounded down to a multiple of the table's ``partition_days``: all rows of a tile have the same.
+"""
+PARTITION_DAYS_OPTION = "paimon-features.partition-days"
+"""The option of a table whose partitions contain more than a day (see ``partition_days``)."""
 TILE_START = "tile_start"
 """First millisecond of the tile, BIGINT."""
 UNKNOWN_DAY = MIN_TIME_MS // DAY_MS - 1
@@ -140,18 +148,26 @@ def _free(table: str, columns: Mapping[str, DataType], reserved: Sequence[str]) 
         )
 
 
-def events_spec(table: str, columns: Mapping[str, DataType]) -> TableSpec:
-    """An append table of events, one partition per day of the event time (UTC).
+def events_spec(
+    table: str, columns: Mapping[str, DataType], partition_days: int | None = None
+) -> TableSpec:
+    """An append table of events, partitioned by the day of the event time (UTC).
 
-    ``event_day`` and ``ingest_time_ms`` are added by ingestion.
+    ``event_day`` and ``ingest_time_ms`` are added by ingestion. A partition contains
+    ``partition_days`` days; None leaves the number to the first commit of events.
     """
     _free(table, columns, (EVENT_DAY, INGEST_TIME_MS))
     return TableSpec(
         table,
         {**columns, EVENT_DAY: Int32, INGEST_TIME_MS: Int64},
         partition_by=(EVENT_DAY,),
-        options=TABLE_OPTIONS,
+        options={**TABLE_OPTIONS, **_partition_options(partition_days)},
     )
+
+
+def _partition_options(partition_days: int | None) -> dict[str, str]:
+    # tables without the option have daily partitions
+    return {} if partition_days is None else {PARTITION_DAYS_OPTION: str(partition_days)}
 
 
 def rejected_spec(table: str) -> TableSpec:
@@ -168,8 +184,11 @@ def tiles_spec(
     keys: Mapping[str, DataType],
     partials: Sequence[tuple[str, DataType, str]],
     buckets: int,
+    partition_days: int = 1,
 ) -> TableSpec:
     """An aggregation table of tiles; ``partials`` are (column, type, merge function).
+
+    A partition contains ``partition_days`` days.
 
     All tiles of an entity are in one bucket (``bucket-key`` is the entity's keys). There is no
     changelog producer: with ``lookup`` pypaimon reads wrong sums.
@@ -203,6 +222,7 @@ def tiles_spec(
         options={
             **TABLE_OPTIONS,
             **HOURLY_TAGS,
+            **_partition_options(None if partition_days == 1 else partition_days),
             "merge-engine": "aggregation",
             **merges,
             "bucket": str(buckets),

@@ -20,8 +20,10 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Ints
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import PaimonFeaturesError, TableError, UnknownNameError
+from paimon_features.partition_days import choose_partition_days, first_days
 from paimon_features.tables.append_files import AppendFiles
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.checksums import complete_files
@@ -470,7 +472,12 @@ class EventWriter:
             ]
             bad = self._rejected(raws, verdict, now_ms, f"{commit_user}:{commit_identifier}")
             append_arrow(self.lake, self.rejected_table, bad, **ids)  # type: ignore[arg-type]
-        good = event_rows(table.filter(pa.array(~verdict.bad)), self.event_time, now_ms)
+        valid = table.filter(pa.array(~verdict.bad))
+        if undecided_partitions(self.lake, self.table) and valid.num_rows:
+            days = event_days(valid, self.event_time)
+            self.lake.set_partition_days(self.table, choose_partition_days(len(days), days))
+        partition_days = self.lake.partition_days(self.table)
+        good = event_rows(valid, self.event_time, now_ms, partition_days)
         newest = append_arrow(self.lake, self.table, good, **ids)  # type: ignore[arg-type]
         return WriteReport(good.num_rows, verdict.counts(), newest)
 
@@ -495,13 +502,27 @@ class EventWriter:
         )
 
 
-def event_rows(table: pa.Table, event_time: str, now_ms: int) -> pa.Table:
-    """Rows with the columns added by ingestion: event day and ingestion time."""
-    times = time_ms(table.column(event_time))
-    days = (times.to_numpy(zero_copy_only=False) // DAY_MS).astype(np.int32)
+def event_rows(table: pa.Table, event_time: str, now_ms: int, partition_days: int = 1) -> pa.Table:
+    """Rows with the columns added by ingestion: event day and ingestion time.
+
+    ``partition_days`` are those of the events table.
+    """
+    days = first_days(event_days(table, event_time), partition_days)
     return table.append_column(EVENT_DAY, pa.array(days, pa.int32())).append_column(
         INGEST_TIME_MS, pa.array(np.full(len(days), now_ms, np.int64))
     )
+
+
+def event_days(table: pa.Table, event_time: str) -> Ints:
+    """The day since 1970 of each event."""
+    days: Ints = time_ms(table.column(event_time)).to_numpy(zero_copy_only=False) // DAY_MS
+    return days
+
+
+def undecided_partitions(lake: Lake, table: str) -> bool:
+    """Whether the first commit to an events table has yet to choose its partitions."""
+    defined = lake.defined_partition_days(table)
+    return defined is None and latest_snapshot(lake, table) is None
 
 
 def row_text(row: pa.Table) -> str:

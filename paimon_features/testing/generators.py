@@ -23,6 +23,7 @@ from paimon_features import aggregates as agg
 from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.oracle.retractions import LESSENED
+from paimon_features.partition_days import PARTITION_DAYS
 from paimon_features.schema import (
     Bool,
     DataType,
@@ -265,6 +266,11 @@ def _retract_some(
     rows += [{**row, column: rng.choice(retracted)} for row in taken]
     for row in rng.sample(rows, len(rows) // 20):
         row[column] = rng.choice(retracted)
+
+
+def random_partition_days(rng: random.Random) -> int | str | None:
+    """A definition's ``partition_days``."""
+    return rng.choice((None, *PARTITION_DAYS, "none"))
 
 
 def random_anchor_ms(rng: random.Random) -> int:

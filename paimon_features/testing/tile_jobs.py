@@ -16,6 +16,7 @@ from paimon_features.oracle.expressions import evaluate_row
 from paimon_features.oracle.features import Event, entered, holds
 from paimon_features.oracle.merges import merged
 from paimon_features.oracle.tiler import partial_row
+from paimon_features.partition_days import first_day
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
@@ -26,8 +27,11 @@ Cell = tuple[Any, ...]
 
 def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
     """Commit events, including those that ingestion would reject; return the snapshot's id."""
+    partition_days = lake.partition_days(view.source.table)
     days = [
-        time // DAY_MS if time is not None and MIN_TIME_MS <= time <= MAX_TIME_MS else 0
+        first_day(time // DAY_MS, partition_days)
+        if time is not None and MIN_TIME_MS <= time <= MAX_TIME_MS
+        else 0
         for time in events.column(view.source.event_time).to_pylist()
     ]
     rows = events.append_column(EVENT_DAY, pa.array(days, pa.int32()))
@@ -37,16 +41,21 @@ def append_events(lake: Lake, view: FeatureView, events: pa.Table) -> int:
 
 def wrong_tiles(lake: Lake, view: FeatureView, table: str, events: Iterable[Event]) -> list[str]:
     """Return how a tile table differs from the oracle's; empty if it does not."""
-    return wrong_rows(view, read_arrow(lake, table), events)
+    return wrong_rows(view, read_arrow(lake, table), events, lake.partition_days(table))
 
 
-def wrong_rows(view: FeatureView, tiles: pa.Table, events: Iterable[Event]) -> list[str]:
+def wrong_rows(
+    view: FeatureView, tiles: pa.Table, events: Iterable[Event], partition_days: int = 1
+) -> list[str]:
     """The same for rows of a tile table, each tile once.
 
     All values must be equal except float sums, whose order is arbitrary: they may differ by
     ``n * eps * sum(|v|)``, decayed ones also by the rounding of their weights.
     """
-    expected = _expected(view, events)
+    expected = {
+        (first_day(day, partition_days), *cell): columns
+        for (day, *cell), columns in _expected(view, events).items()
+    }
     keys = ["tile_day", *view.compiled.keys, "tile_start"]
     found = {tuple(row[k] for k in keys): row for row in tiles.to_pylist()}
     wrong = [f"{len(tiles) - len(found)} tiles are duplicates"] if len(found) < len(tiles) else []

@@ -29,8 +29,10 @@ class TileLake:
     tests replace it where a real project would have changed it.
     """
 
-    def __init__(self, folder: Path, view: FeatureView, buckets: int = 2) -> None:
-        self.view = view
+    def __init__(
+        self, folder: Path, view: FeatureView, buckets: int = 2, partition_days: int = 1
+    ) -> None:
+        self.view, self.partition_days = view, partition_days
         self.lake = Lake.open(folder, "features")
         self.record = GenerationRecord(
             view.name, 0, "", view.compiled.fingerprint, buckets, state="active"
@@ -48,7 +50,9 @@ class TileLake:
         number = self.record.generation + 1
         table = self.compiled.table(number)
         partials = [(p.name, p.type, p.merge.paimon) for p in self.compiled.partials]
-        self.lake.create(tiles_spec(table, self.compiled.keys, partials, buckets))
+        self.lake.create(
+            tiles_spec(table, self.compiled.keys, partials, buckets, self.partition_days)
+        )
         self.record = replace(
             self.record,
             generation=number,
@@ -60,7 +64,7 @@ class TileLake:
 
     def commit(self, events: Sequence[Event]) -> int:
         """Commit the tiles of these events; returns the newest snapshot's id."""
-        return self.commit_tiles(tile_table(self.view, events))
+        return self.commit_tiles(tile_table(self.view, events, self.partition_days))
 
     def commit_tiles(self, tiles: pa.Table) -> int:
         """Commit rows of the tile table as they are."""

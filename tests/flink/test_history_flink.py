@@ -25,6 +25,7 @@ from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Entered, answer, entered
 from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.partition_days import WHOLE_HISTORY
 from paimon_features.planning.plan import apply_plan
 from paimon_features.project import Project
 from paimon_features.schema import Int64, String, arrow_schema
@@ -111,13 +112,24 @@ MERGED_BY_DAY = replace(
 """Its windows start within days, and the complete days in between are merged."""
 
 
-def make_lake(folder: Path, view: FeatureView, parts: Iterable[pa.Table]) -> Lake:
-    """A lake with a commit of events and one of tiles for each part."""
+def make_lake(
+    folder: Path,
+    view: FeatureView,
+    parts: Iterable[pa.Table],
+    partition_days: tuple[int, int] = (1, 1),
+) -> Lake:
+    """A lake with a commit of events and one of tiles for each part.
+
+    ``partition_days`` are those of the events, and of the tiles.
+    """
     lake = Lake.open(folder, "features")
     apply_plan(lake, Definitions.of([view]), now_ms=0)
+    of_events, of_tiles = partition_days
+    lake.set_partition_days(view.source.table, of_events)
+    lake.set_partition_days(view.compiled.table(1), of_tiles)
     for part in parts:
         append_events(lake, view, part)
-        append_arrow(lake, view.compiled.table(1), tile_table(view, event_rows(part)))
+        append_arrow(lake, view.compiled.table(1), tile_table(view, event_rows(part), of_tiles))
     return lake
 
 
@@ -138,14 +150,26 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkHistoryEngine:
     return FlinkHistoryEngine(tmp_path_factory.mktemp("state"), parallelism=1)
 
 
-@pytest.mark.parametrize(("view", "by_days"), [(EVERYTHING, False), (MERGED_BY_DAY, True)])
+@pytest.mark.parametrize(
+    ("view", "by_days", "partition_days"),
+    [
+        (EVERYTHING, False, (512, WHOLE_HISTORY)),
+        (MERGED_BY_DAY, True, (1, 1)),
+        (MERGED_BY_DAY, True, (8, 64)),
+    ],
+)
 def test_every_aggregate_equals_the_oracle(
-    tmp_path: Path, engine: FlinkHistoryEngine, view: FeatureView, by_days: bool
+    tmp_path: Path,
+    engine: FlinkHistoryEngine,
+    view: FeatureView,
+    by_days: bool,
+    partition_days: tuple[int, int],
 ) -> None:
     assert JoinLayout(view.compiled, view.compiled.features).by_days == by_days
     rng = random.Random(11)
     events = random_events(rng, view, 250)
-    lake = make_lake(tmp_path, view, [events.slice(0, 100), events.slice(100)])
+    parts = [events.slice(0, 100), events.slice(100)]
+    lake = make_lake(tmp_path, view, parts, partition_days)
     keys, as_of_ms = random_rows(rng, view, events, 100)
     # events thousands of half-lives old, and many rows of one entity
     as_of_ms += [max(as_of_ms) + 30 * DAY_MS + i * HOUR_MS for i in range(20)]

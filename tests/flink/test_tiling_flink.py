@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -28,7 +29,11 @@ from paimon_features.oracle.tiler import event_rows, tile_schema
 from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, read_arrow, snapshots
 from paimon_features.tables.consumers import consumers
-from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.generators import (
+    random_events,
+    random_partition_days,
+    random_view,
+)
 from paimon_features.testing.tile_jobs import (
     append_events,
     counted_skips,
@@ -97,7 +102,10 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
     print(f"PAIMON_FEATURES_SEED={SEED + number}")
     rng = random.Random(SEED + number)
     lake = Lake.open(tmp_path / "lake", "features")
-    views = [random_view(rng, f"case_{case}") for case in range(VIEWS)]
+    views = [
+        replace(random_view(rng, f"case_{case}"), partition_days=random_partition_days(rng))
+        for case in range(VIEWS)
+    ]
     events = {view.name: random_events(rng, view, 200) for view in views}
     for view in views:
         apply_plan(lake, Definitions.of([view]), now_ms=0)
@@ -106,7 +114,9 @@ def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, numbe
     statements = []
     for view in views:
         snapshot = append_events(lake, view, events[view.name])
-        statements.append(tile_statements(view.compiled, 1, EventsScan(snapshot), "user"))
+        partition_days = lake.partition_days(view.compiled.table(1))
+        scan = EventsScan(snapshot)
+        statements.append(tile_statements(view.compiled, 1, scan, "user", partition_days))
     await_job(statement_set(env, *statements).execute(), "tiling")
 
     for view in views:
@@ -129,7 +139,8 @@ def assert_duckdb_gives_the_same(lake: Lake, view: FeatureView, events: pa.Table
     with DuckDBEngine(threads=1) as engine:
         engine.add("raw", events)
         raw = engine.table(tile_sql(compiled, "raw"), "tiles").combine_chunks()
-        batches = [tile_rows(compiled, batch) for batch in raw.to_batches()]
+        days = lake.partition_days(compiled.table(1))
+        batches = [tile_rows(compiled, batch, days) for batch in raw.to_batches()]
         tiles = pa.Table.from_batches(batches, tile_schema(view))
         skipped = engine.table(skipped_sql(compiled, "raw"), "skipped rows")
     for twin, table, columns in (

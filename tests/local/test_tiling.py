@@ -51,7 +51,9 @@ def engine() -> Iterator[DuckDBEngine]:
         yield opened
 
 
-def tiles(engine: DuckDBEngine, view: FeatureView, events: pa.Table, **options: bool) -> pa.Table:
+def tiles(
+    engine: DuckDBEngine, view: FeatureView, events: pa.Table, **options: int | None
+) -> pa.Table:
     engine.add("some_events", events)
     return finished(view, engine.table(tile_sql(view.compiled, "some_events", **options), "tiles"))
 
@@ -89,7 +91,7 @@ def test_tiles_come_in_the_order_of_the_table_s_key(engine: DuckDBEngine) -> Non
     found = tiles(engine, view_of(Count()), events).to_pylist()
     keys = [(row["tile_day"], row["user"], row["tile_start"]) for row in found]
     assert keys == sorted(set(keys))
-    found = tiles(engine, view_of(Count()), events, by_day=False).to_pylist()
+    found = tiles(engine, view_of(Count()), events, partition_days=None).to_pylist()
     keys = [(row["user"], row["tile_start"]) for row in found]
     assert keys == sorted(set(keys))
 

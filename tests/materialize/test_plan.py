@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 import pytest
 
+from paimon_features.materialize.needed import within_windows
 from paimon_features.materialize.plan import added_files, identity, oldest_needed
 from paimon_features.materialize.progress import RebuildNeeded
 from paimon_features.tables.deltas import DataFile, Delta
@@ -22,9 +23,14 @@ def delta(kind: str, *files: DataFile) -> Delta:
 
 
 def file(
-    bucket: int = 0, level: int = 0, kind: Literal["ADD", "DELETE"] = "ADD", day: int = 0
+    bucket: int = 0,
+    level: int = 0,
+    kind: Literal["ADD", "DELETE"] = "ADD",
+    day: int = 0,
+    days: int = 1,
 ) -> DataFile:
-    return DataFile(bucket, {"tile_day": day}, "path", level, kind, 1, 1, 0)
+    partition = {"tile_day": day}
+    return DataFile(bucket, partition, "path", level, kind, 1, 1, 0, partition_days=days)
 
 
 def test_appends_are_applied_by_bucket_without_foreign_buckets() -> None:
@@ -81,3 +87,18 @@ def test_commits_with_equal_numbers_have_different_identities(change: dict[str, 
     one = delta("APPEND").snapshot
     assert identity(one) == identity(delta("COMPACT").snapshot)
     assert identity(dataclasses.replace(one, **change)) != identity(one)
+
+
+def test_a_partition_of_several_days_is_needed_until_its_last_day_is_not() -> None:
+    oldest_day = oldest_needed(VIEW, START_MS) // DAY_MS
+    gone = file(0, kind="DELETE", day=oldest_day - 8, days=8, level=5)
+    assert added_files(VIEW, delta("OVERWRITE", gone), HIGH_MS) == {}
+    needed = file(0, kind="DELETE", day=oldest_day - 7, days=8, level=5)
+    with pytest.raises(RebuildNeeded, match=f"overwrites day {oldest_day - 7}"):
+        added_files(VIEW, delta("OVERWRITE", needed), HIGH_MS)
+
+
+def test_no_file_of_a_long_partition_is_left_out_by_its_first_day() -> None:
+    newest = START_MS // DAY_MS
+    files = [file(day=newest - 100), file(day=newest - 100, days=101), file(day=newest, days=64)]
+    assert within_windows(VIEW, files) == files[1:]

@@ -11,6 +11,7 @@ from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
 from paimon_features.errors import GenerationError, UnknownNameError
 from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.partition_days import PARTITION_DAYS, WHOLE_HISTORY, first_days
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import events_spec, tiles_spec
@@ -19,17 +20,33 @@ from paimon_features.windows import DAY_MS
 BUCKETS = 3
 
 
+PartitionDays = tuple[int, int]
+"""The days of a partition of the tables of events, and of tiles."""
+
+
+def partition_days(seed: int) -> PartitionDays:
+    """Another pair for each of the first seeds; every fifth one is of daily partitions of both."""
+    choices = (*PARTITION_DAYS, WHOLE_HISTORY)
+    return choices[2 * seed % 5], choices[seed % 5]
+
+
 class LakeOfViews:
     """Views of one lake; ``commit`` adds events and their tiles, as the jobs would."""
 
-    def __init__(self, folder: Path, *views: FeatureView) -> None:
+    def __init__(
+        self, folder: Path, *views: FeatureView, partition_days: PartitionDays = (1, 1)
+    ) -> None:
+        self.partition_days = partition_days
         self.lake = Lake.open(folder, "features")
         self.views = {view.name: view for view in views}
         for view in views:
             compiled = view.compiled
-            self.lake.create(events_spec(view.source.table, view.source.schema))
+            of_events, of_tiles = partition_days
+            self.lake.create(events_spec(view.source.table, view.source.schema, of_events))
             partials = [(p.name, p.type, p.merge.paimon) for p in compiled.partials]
-            self.lake.create(tiles_spec(compiled.table(1), compiled.keys, partials, BUCKETS))
+            self.lake.create(
+                tiles_spec(compiled.table(1), compiled.keys, partials, BUCKETS, of_tiles)
+            )
         self.store = OfflineStore(self.lake, self.view, self.generation)
 
     def view(self, name: str) -> CompiledView:
@@ -57,12 +74,12 @@ class LakeOfViews:
         sources = {view.source.table: view.source for view in self.views.values()}
         for table, source in sources.items():
             time = np.array(events.column(source.event_time).to_pylist())
-            days = pa.array((time // DAY_MS).astype(np.int32))
+            days = pa.array(first_days(time // DAY_MS, self.partition_days[0]))
             append_arrow(self.lake, table, events.append_column("event_day", days))
         if tiles:
             self.commit_tiles(events)
 
     def commit_tiles(self, events: pa.Table) -> None:
         for view in self.views.values():
-            rows = tile_table(view, event_rows(events))
+            rows = tile_table(view, event_rows(events), self.partition_days[1])
             append_arrow(self.lake, view.compiled.table(1), rows)

@@ -42,7 +42,7 @@ from paimon_features.schema import Bool, Float64, Int64, List, String, arrow_sch
 from paimon_features.tables import read_arrow
 from paimon_features.testing import generators
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, parse_duration
-from tests.offline.lake_of_views import LakeOfViews
+from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 SOURCE = EventSource("clicks", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")
 VISITS = FeatureView(
@@ -103,7 +103,7 @@ def check_random(seed: int, folder: Path) -> None:
     rng = random.Random(seed)
     view, derived = random_derived(rng, generators.random_view(rng, offline_only=True))
     events = generators.random_events(rng, view, 60)
-    lake = LakeOfViews(folder, view)
+    lake = LakeOfViews(folder, view, partition_days=partition_days(seed))
     cut = rng.randrange(1, events.num_rows)
     for part in (events[:cut], events[cut:]):
         lake.commit(part)

@@ -24,7 +24,7 @@ from paimon_features.schema import Float64, Int64
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import every_seed
 from paimon_features.windows import DAY_MS
-from tests.offline.lake_of_views import LakeOfViews
+from tests.offline.lake_of_views import LakeOfViews, partition_days
 from tests.tables.harm import harm
 
 LATER_MS = 40_000_000_000_000
@@ -61,7 +61,7 @@ def test_random_views_read_with_rollups_equal_the_oracle(tmp_path: Path, seed: i
     rng = random.Random(seed)
     view = with_lifetimes(rng, generators.random_view(rng, offline_only=True))
     events = generators.random_events(rng, view, 60)
-    lake = LakeOfViews(tmp_path, view)
+    lake = LakeOfViews(tmp_path, view, partition_days=partition_days(seed))
     cuts = sorted(rng.sample(range(events.num_rows), 2))
     parts = (events[: cuts[0]], events[cuts[0] : cuts[1]], events[cuts[1] :])
     pins = []

@@ -23,7 +23,7 @@ from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, HOUR_MS
-from tests.offline.lake_of_views import LakeOfViews
+from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"
@@ -66,7 +66,7 @@ def test_random_definitions_over_a_real_lake_equal_the_oracle(tmp_path: Path, se
     rng = random.Random(seed)
     view = generators.random_view(rng, offline_only=True)
     events = generators.random_events(rng, view, 40)
-    lake = LakeOfViews(tmp_path, view)
+    lake = LakeOfViews(tmp_path, view, partition_days=partition_days(seed))
     cuts = sorted(rng.sample(range(events.num_rows), 2))
     for part in (events[: cuts[0]], events[cuts[0] : cuts[1]], events[cuts[1] :]):
         if part.num_rows:

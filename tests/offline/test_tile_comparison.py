@@ -15,10 +15,11 @@ from paimon_features.columns import Column
 from paimon_features.definitions import FeatureView
 from paimon_features.offline import tile_comparison as retile
 from paimon_features.offline.tile_comparison import DayComparison, compare_day
+from paimon_features.partition_days import first_day
 from paimon_features.tables import latest_snapshot, read_arrow
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import seeds
-from tests.offline.lake_of_views import LakeOfViews
+from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 
 def compare_all(lake: LakeOfViews, view: FeatureView) -> list[DayComparison]:
@@ -26,10 +27,13 @@ def compare_all(lake: LakeOfViews, view: FeatureView) -> list[DayComparison]:
     table = compiled.table(1)
     events, tiles = latest_snapshot(lake.lake, view.source.table), latest_snapshot(lake.lake, table)
     assert events is not None
-    days = set(read_arrow(lake.lake, view.source.table, ["event_day"])["event_day"].to_pylist())
-    days |= set(read_arrow(lake.lake, table, ["tile_day"])["tile_day"].to_pylist())
-    at = None if tiles is None else tiles.id
-    return [compare_day(lake.lake, compiled, table, day, events.id, at) for day in sorted(days)]
+    first = set(read_arrow(lake.lake, view.source.table, ["event_day"])["event_day"].to_pylist())
+    first |= set(read_arrow(lake.lake, table, ["tile_day"])["tile_day"].to_pylist())
+    at, step = None if tiles is None else tiles.id, max(lake.partition_days)
+    return [
+        compare_day(lake.lake, compiled, table, day, events.id, at, step)
+        for day in sorted({first_day(day, step) for day in first})
+    ]
 
 
 @pytest.mark.parametrize("seed", seeds(6))
@@ -39,7 +43,7 @@ def test_tiles_of_random_views_are_found_right_and_tampered_ones_wrong(
     rng = random.Random(seed)
     monkeypatch.setattr(retile, "FOLD_ROWS", rng.choice((3, 10**6)))
     view = generators.random_view(rng)
-    lake = LakeOfViews(tmp_path, view)
+    lake = LakeOfViews(tmp_path, view, partition_days=partition_days(seed))
     events = generators.random_events(rng, view, 60)
     for start in range(0, events.num_rows, 25):
         lake.commit(events[start : start + 25])

@@ -20,6 +20,7 @@ from paimon_features.online import OnlineStore, open_store
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Event, answer
 from paimon_features.oracle.tiler import event_rows
+from paimon_features.partition_days import PARTITION_DAYS, WHOLE_HISTORY
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
@@ -41,7 +42,8 @@ def test_reads_equal_the_oracle_after_every_pass(redis_server: RedisServer, seed
         tempfile.TemporaryDirectory() as folder,
         closing(open_store(redis_server.url)) as store,
     ):
-        lake = TileLake(Path(folder), view, buckets=rng.choice((1, 3)))
+        partition_days = rng.choice((1, 1, *PARTITION_DAYS[1:], WHOLE_HISTORY))
+        lake = TileLake(Path(folder), view, rng.choice((1, 3)), partition_days)
         fetcher = FeatureFetcher(PROJECT, [view.compiled], store)
         applied: list[Event] = []
         for new in _after_each_pass(rng, lake, store, redis_server, event_rows(events)):

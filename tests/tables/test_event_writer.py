@@ -35,6 +35,26 @@ def rows(*events: tuple[object, ...]) -> pa.Table:
     return pa.table({name: [event[i] for event in events] for i, name in enumerate(names)})
 
 
+def test_the_first_write_of_a_sparse_history_chooses_longer_partitions(
+    lake: Lake, writer: EventWriter
+) -> None:
+    writer.write(rows(*((1, 2.5, "x", day * DAY_MS) for day in range(-100, 0))))
+    assert lake.partition_days("events_retail") == 8
+    writer.write(rows((1, 2.5, "y", 3 * DAY_MS)))
+    got = read_arrow(lake, "events_retail")
+    assert set(got.column("event_day").to_pylist()) == set(range(-104, 8, 8))
+    assert got.num_rows == 101
+
+
+def test_partitions_of_a_day_that_were_defined_stay(lake: Lake) -> None:
+    lake.create(events_spec("events_daily", {"t": Int64}, 1))
+    EventWriter(lake, "events_daily", "t", lambda: NOW_MS).write(
+        pa.table({"t": [day * DAY_MS for day in range(100)]})
+    )
+    days = read_arrow(lake, "events_daily").column("event_day").to_pylist()
+    assert sorted(days) == [*range(100)]
+
+
 def test_valid_rows_get_their_day_and_the_time_of_writing(lake: Lake, writer: EventWriter) -> None:
     #  day     -2        -1         0         1
     #           [---------)[---------)[--------)

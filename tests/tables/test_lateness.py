@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.definitions import EventSource
+from paimon_features.partition_days import first_day
 from paimon_features.schema import Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lateness import EDGES_MS, QUANTILES, lateness
@@ -19,20 +20,21 @@ from paimon_features.windows import DAY_MS, HOUR_MS
 SOURCE = EventSource("clicks", {"t": Int64}, event_time="t")
 
 
-@pytest.fixture
-def lates(lake: Lake) -> list[int]:
+@pytest.fixture(params=[1, 8])
+def lates(lake: Lake, request: pytest.FixtureRequest) -> list[int]:
     """Events of every lateness, on edges and next to them, in several commits."""
     rng = random.Random(3)
-    lake.create(events_spec(SOURCE.table, SOURCE.schema))
+    lake.create(events_spec(SOURCE.table, SOURCE.schema, request.param))
     values = [edge + step for edge in EDGES_MS for step in (-1, 0, 1)]
     values += [int(2 ** rng.uniform(0, 40)) for _ in range(500)]
     rng.shuffle(values)
     for start in range(0, len(values), 200):
         some = values[start : start + 200]
+        days = [first_day((DAY_MS - late) // DAY_MS, request.param) for late in some]
         table = pa.table(
             {
                 "t": [DAY_MS - late for late in some],
-                "event_day": pa.array([(DAY_MS - late) // DAY_MS for late in some], pa.int32()),
+                "event_day": pa.array(days, pa.int32()),
                 "ingest_time_ms": [DAY_MS] * len(some),
             }
         )

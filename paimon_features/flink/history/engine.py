@@ -241,13 +241,21 @@ class _Staged:
         days, pin = needed.tile_days, read.tiles
         if days is not None and pin is not None and pin.snapshot_id is not None:
             options = scan_options(self.lake, pin.table, pin.snapshot_id)
-            found.append(tiles_sql(self.layout, self.rows, self.tiles, pin.table, options, days))
+            partition_days = self.lake.partition_days(pin.table)
+            found.append(
+                tiles_sql(
+                    self.layout, self.rows, self.tiles, pin.table, options, days, partition_days
+                )
+            )
         pin = read.events
         if needed.event_days and pin.snapshot_id is not None:
             options = scan_options(self.lake, pin.table, pin.snapshot_id)
             has_days = EVENT_DAY in self.lake.schema(pin.table).names  # feedback has none
             event_days = sorted(needed.event_days) if has_days else None
-            found.append(edges_sql(self.layout, self.rows, self.edges, options, event_days))
+            partition_days = self.lake.partition_days(pin.table)
+            found.append(
+                edges_sql(self.layout, self.rows, self.edges, options, event_days, partition_days)
+            )
         return found
 
     def get(self, chunk: int) -> tuple[pa.Table, pa.Table]:

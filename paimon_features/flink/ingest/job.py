@@ -189,7 +189,9 @@ class IngestJob:
         sinks: tuple[bool, bool] = (True, True),
     ) -> None:
         """Write the rows of files: the events, the rejected ones, or both."""
-        self.run("batch", file_statements(self.source, groups, run), doing, sinks)
+        partition_days = self.lake.partition_days(self.source.table)
+        statements = file_statements(self.source, groups, run, partition_days)
+        self.run("batch", statements, doing, sinks)
 
 
 def prepare(

@@ -92,7 +92,7 @@ def ingest_kafka(
         reached = replace(topic, properties={**found, **topic.properties})
         if cluster is None:  # a cluster may see brokers that this host does not
             check_topic(reached, accept_loss or restart)
-        return kafka_statements(source, reached, run)
+        return kafka_statements(source, reached, run, lake.partition_days(source.table))
 
     try:
         return follow(job, run, statements, folder, checkpoint_interval_ms, restart)
@@ -150,7 +150,7 @@ def ingest_change_log(
     return follow(
         job,
         run,
-        lambda: change_log_statements(source, log, run),
+        lambda: change_log_statements(source, log, run, lake.partition_days(source.table)),
         checkpoint_folder(job_state or state_dir, source, log.name),
         checkpoint_interval_ms,
         until=reached if bounded else None,

@@ -87,9 +87,13 @@ def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> st
     return None
 
 
-def floor_day(time_ms: str) -> str:
-    """SQL of the days since 1970, rounded down below zero too, where ``/`` and MOD are not."""
-    return f"CAST({_floor_divide(time_ms, DAY_MS)} AS INT)"
+def floor_day(time_ms: str, partition_days: int = 1) -> str:
+    """SQL of the days since 1970, rounded down below zero too, where ``/`` and MOD are not.
+
+    Of a partition of several days it is the first.
+    """
+    days = "" if partition_days == 1 else f" * {partition_days}"
+    return f"CAST({_floor_divide(time_ms, partition_days * DAY_MS)}{days} AS INT)"
 
 
 def now_ms_sql() -> str:

@@ -34,9 +34,16 @@ import numpy as np
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.expressions import DELIMITER
-from paimon_features.flink.sql.tiling import event_sql, hint_sql, tile_start_sql, verdict_sql
+from paimon_features.flink.sql.tiling import (
+    event_sql,
+    first_day_sql,
+    hint_sql,
+    tile_start_sql,
+    verdict_sql,
+)
 from paimon_features.offline.joins.result_builder import by_window
 from paimon_features.offline.joins.window_edges import WindowEdges
+from paimon_features.partition_days import first_day
 from paimon_features.schema import DataType, Int32, Int64, String
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, TILE_START
@@ -163,13 +170,14 @@ def tiles_sql(
     tiles: str,
     pin: Mapping[str, str],
     days: tuple[int, int],
+    partition_days: int = 1,
 ) -> str:
     """Return the statement that merges, for each row and window, the tiles completely inside it.
 
-    ``pin`` are the options that select the snapshot of the table ``tiles``; ``days`` are the first
-    and the last relevant day, inclusive.
+    ``pin`` are the options that select the snapshot of the table ``tiles``, whose partitions
+    contain ``partition_days``; ``days`` are the first and the last relevant day, inclusive.
     """
-    source = _tiles(layout, tiles, pin, days)
+    source = _tiles(layout, tiles, pin, days, partition_days)
     if not layout.by_days:
         on = [f"t.`__start` >= a.{LOW}", f"t.`__start` < a.{HIGH}"]
         return f"INSERT INTO {quote(target)}\n{_merged(layout, quote(rows), source, on)}"
@@ -181,32 +189,39 @@ def tiles_sql(
         # most days are cut by several windows; a repeated day is null
         f"    WHERE CASE n {day_of} END IS NOT NULL)"
     )
-    on = [f"t.{quote(TILE_DAY)} = a.`__cut`"]
+    on = ["t.`__day` = a.`__cut`"]
     on += [f"t.`__start` >= a.{LOW}", f"t.`__start` < a.{HIGH}"]
     within = _merged(layout, cut_days, source, on)
     on = [f"t.`__end` > a.{LOW}", f"t.`__end` <= a.{HIGH}"]
-    on += [f"(a.day_{i} IS NULL OR t.{quote(TILE_DAY)} <> a.day_{i})" for i in cut]
+    on += [f"(a.day_{i} IS NULL OR t.`__day` <> a.day_{i})" for i in cut]
     whole = _merged(layout, quote(rows), _whole_days(layout, source), on)
     return f"INSERT INTO {quote(target)}\n{within}\nUNION ALL\n{whole}"
 
 
-def _tiles(layout: JoinLayout, table: str, pin: Mapping[str, str], days: tuple[int, int]) -> str:
-    """Return the query for the tiles of some days: start, end and partials."""
-    start = quote(TILE_START)
+def _tiles(
+    layout: JoinLayout,
+    table: str,
+    pin: Mapping[str, str],
+    days: tuple[int, int],
+    partition_days: int,
+) -> str:
+    """Return the query for the tiles of some days: day, start, end and partials."""
+    start, partition = quote(TILE_START), quote(TILE_DAY)
+    day = partition if partition_days == 1 else first_day_sql(start)
     columns = [quote(key) for key in layout.view.keys]
-    columns += [quote(TILE_DAY), f"{start} AS `__start`"]
+    columns += [f"{day} AS `__day`", f"{start} AS `__start`"]
     columns.append(f"{start} + {layout.view.tile_ms} AS `__end`")
     columns += [f"{text_sql(p, quote(p.name))} AS p{n}" for n, p in enumerate(layout.partials)]
     return (
         f"(SELECT {', '.join(columns)}\n    FROM {quote(table)} {hint_sql(pin)}\n"
-        f"    WHERE {quote(TILE_DAY)} BETWEEN {days[0]} AND {days[1]})"
+        f"    WHERE {partition} BETWEEN {first_day(days[0], partition_days)} AND {days[1]})"
     )
 
 
 def _whole_days(layout: JoinLayout, tiles: str) -> str:
     """Return the same for days: the merged tiles of each, decayed to the end of the day."""
-    day = f"CAST({quote(TILE_DAY)} AS BIGINT)"
-    by = ", ".join([*(quote(key) for key in layout.view.keys), quote(TILE_DAY)])
+    day = "CAST(`__day` AS BIGINT)"
+    by = ", ".join([*(quote(key) for key in layout.view.keys), "`__day`"])
     columns = [by, f"{day} * {DAY_MS} AS `__start`", f"({day} + 1) * {DAY_MS} AS `__end`"]
     for n, partial in enumerate(layout.partials):
         value = _decayed(partial, f"p{n}", "`__end`", f"({day} + 1) * {DAY_MS}")
@@ -247,12 +262,18 @@ def _decayed(partial: Partial, value: str, end: str, later: str) -> str:
 
 
 def edges_sql(
-    layout: JoinLayout, rows: str, target: str, pin: Mapping[str, str], days: Sequence[int] | None
+    layout: JoinLayout,
+    rows: str,
+    target: str,
+    pin: Mapping[str, str],
+    days: Sequence[int] | None,
+    partition_days: int = 1,
 ) -> str:
     """Return the statement that merges, for each row and span, the raw events in it.
 
     Partials are computed with the expressions of the tile job, from the events that its rules
     accept. ``days`` are the relevant days, ascending; None if the events table has no day column.
+    Its partitions contain at most ``partition_days``.
     """
     view = layout.view
     time = quote(view.source.event_time)
@@ -274,7 +295,7 @@ def edges_sql(
     )
     events = (
         f"SELECT {', '.join(columns)}, {tile_start_sql(view)} AS `__tile`\n"
-        f"    FROM {quote(view.source.table)} {hint_sql(pin)}{_of_days(days)}"
+        f"    FROM {quote(view.source.table)} {hint_sql(pin)}{_of_days(days, partition_days)}"
     )
     on = [f"e.{quote(key)} = s.k{i}" for i, key in enumerate(view.keys)]
     on += ["s.`__until` > s.`__from`", "e.`__tile` = s.`__tile`"]
@@ -315,21 +336,28 @@ def text_sql(partial: Partial, value: str) -> str:
     return value
 
 
-def _of_days(days: Sequence[int] | None) -> str:
+def _of_days(days: Sequence[int] | None, partition_days: int) -> str:
     if days is None:
         return ""
-    ranges = day_ranges(days, MAX_DAY_RANGES)
+    # older partitions contain fewer days, and those of a longer one may begin anywhere in it
+    wanted = sorted({first_day(day, partition_days) for day in days})
+    ranges = [
+        (low, high + partition_days - 1)
+        for low, high in day_ranges(wanted, MAX_DAY_RANGES, partition_days)
+    ]
     terms = " OR ".join(f"{quote(EVENT_DAY)} BETWEEN {low} AND {high}" for low, high in ranges)
     return f"\n    WHERE {terms}"
 
 
-def day_ranges(days: Sequence[int], limit: int) -> list[tuple[int, int]]:
+def day_ranges(days: Sequence[int], limit: int, step: int = 1) -> list[tuple[int, int]]:
     """Return at most this many ranges that contain all the days (ascending) and few others.
+
+    Days that are no more than ``step`` apart are in one range.
 
     >>> day_ranges([1, 2, 3, 7, 9], 2)
     [(1, 3), (7, 9)]
     """
-    gaps = sorted((b - a, i) for i, (a, b) in enumerate(pairwise(days), 1) if b - a > 1)
+    gaps = sorted((b - a, i) for i, (a, b) in enumerate(pairwise(days), 1) if b - a > step)
     cuts = sorted(i for _, i in gaps[max(len(gaps) - limit + 1, 0) :])
     return [(days[a], days[b - 1]) for a, b in pairwise([0, *cuts, len(days)])]
 

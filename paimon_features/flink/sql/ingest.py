@@ -71,24 +71,28 @@ class IngestStatements:
 
 
 def file_statements(
-    source: EventSource, groups: Sequence[FileGroup], run: IngestRun
+    source: EventSource, groups: Sequence[FileGroup], run: IngestRun, partition_days: int = 1
 ) -> IngestStatements:
-    """The job that ingests files."""
+    """The job that ingests files; ``partition_days`` are those of the events table."""
     scans = [file_scan(f"in_{number}", group) for number, group in enumerate(groups)]
     forms = [(group.columns, raw_text(group.format, group.columns)) for group in groups]
-    return _statements(source, scans, forms, run)
+    return _statements(source, scans, forms, run, partition_days)
 
 
-def kafka_statements(source: EventSource, topic: KafkaTopic, run: IngestRun) -> IngestStatements:
+def kafka_statements(
+    source: EventSource, topic: KafkaTopic, run: IngestRun, partition_days: int = 1
+) -> IngestStatements:
     """The streaming job that ingests a Kafka topic."""
     form = (topic.columns, raw_text("json", topic.columns))
-    return _statements(source, [kafka_scan("in_0", topic)], [form], run)
+    return _statements(source, [kafka_scan("in_0", topic)], [form], run, partition_days)
 
 
-def change_log_statements(source: EventSource, log: ChangeLog, run: IngestRun) -> IngestStatements:
+def change_log_statements(
+    source: EventSource, log: ChangeLog, run: IngestRun, partition_days: int = 1
+) -> IngestStatements:
     """The streaming job that ingests the change log of a table of the lake."""
     form = (log.columns, raw_text("table", log.columns))
-    return _statements(source, [change_scan("in_0", log)], [form], run)
+    return _statements(source, [change_scan("in_0", log)], [form], run, partition_days)
 
 
 def _statements(
@@ -96,6 +100,7 @@ def _statements(
     scans: Sequence[InputScan],
     forms: Sequence[tuple[Sequence[InputColumn], str]],
     run: IngestRun,
+    partition_days: int,
 ) -> IngestStatements:
     views: list[tuple[str, str]] = []
     for number, (scan, (columns, raw)) in enumerate(zip(scans, forms, strict=True)):
@@ -107,9 +112,9 @@ def _statements(
         views.append((_SINGLE, " UNION ALL ".join(parts)))
         views += duplicate_views(source, _SINGLE, ROWS, run.time_ms, _clock(run))
     values = [quote(f"v_{name}") for name in source.schema]
-    day = floor_day(quote(f"v_{source.event_time}"))
+    day = floor_day(quote(f"v_{source.event_time}"), partition_days)
     commit = {"commit.user-prefix": run.commit_user_prefix}
-    # one writer per day, so that a day gets few files
+    # one writer per partition, so that each gets few files
     by_day = {**commit, "partition.sink-strategy": "hash"}
     events = (
         f"INSERT INTO {quote(source.table)} /*+ OPTIONS({sql_options(by_day)}) */ "

@@ -83,17 +83,22 @@ class EventsScan:
 
 
 def tile_statements(
-    view: CompiledView, generation: int, scan: EventsScan, commit_user: str
+    view: CompiledView,
+    generation: int,
+    scan: EventsScan,
+    commit_user: str,
+    partition_days: int = 1,
 ) -> TileStatements:
     """The statements of the tile job, for tables of the current Paimon database.
 
+    ``partition_days`` are those of the tile table.
     ``commit_user`` is the prefix of the commit user in the snapshots of this run. Source and
     sinks have fixed ids, so that a checkpoint can be restored at another parallelism.
     """
     day, start = quote(TILE_DAY), quote(TILE_START)
     steps, partials = shared_steps(view.expressions)
     tiles = [
-        f"{tile_day_sql(view)} AS {day}",
+        f"{first_day_sql(quote(view.source.event_time), partition_days)} AS {day}",
         *map(quote, view.keys),
         f"{tile_start_sql(view)} AS {start}",
         *(f"{event_sql(view, partials[p.name])} AS {quote(p.name)}" for p in view.partials),
@@ -142,10 +147,16 @@ def tile_start_sql(view: CompiledView) -> str:
     return floor_sql(quote(view.source.event_time), view.tile_ms)
 
 
-def tile_day_sql(view: CompiledView) -> str:
-    """SQL of the event's day, which is also its tile's: a tile divides a day."""
+def first_day_sql(time: str, partition_days: int = 1) -> str:
+    """SQL of the first day of the partition that contains a time.
+
+    For an event it is also its tile's: a tile divides a day.
+
+    >>> first_day_sql("t")
+    'CAST((t - MOD(MOD(t, 86400000) + 86400000, 86400000)) / 86400000 AS INT)'
+    """
     # the floor is a multiple of the day, so that the truncating division is exact
-    return f"CAST({floor_sql(quote(view.source.event_time), DAY_MS)} / {DAY_MS} AS INT)"
+    return f"CAST({floor_sql(time, partition_days * DAY_MS)} / {DAY_MS} AS INT)"
 
 
 def partial_sql(view: CompiledView, name: str) -> str:
@@ -187,7 +198,7 @@ def _judged_sql(view: CompiledView, scan: EventsScan, steps: Mapping[str, Expres
 def _day_or_unknown_sql(view: CompiledView) -> str:
     time = quote(view.source.event_time)
     known = f"{time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
-    return f"CASE WHEN {known} THEN {tile_day_sql(view)} ELSE {UNKNOWN_DAY} END"
+    return f"CASE WHEN {known} THEN {first_day_sql(time)} ELSE {UNKNOWN_DAY} END"
 
 
 def _of_rule_sql(view: CompiledView, sql: Callable[[SkipRule], str]) -> str:

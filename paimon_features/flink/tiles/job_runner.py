@@ -108,7 +108,10 @@ class JobRunner:
             state_dir=target.state_dir,
         )
         register_lake(env, target.lake)
-        statements = tile_statements(target.view, target.generation, scan, commit_user)
+        partition_days = target.lake.partition_days(target.tables[0])
+        statements = tile_statements(
+            target.view, target.generation, scan, commit_user, partition_days
+        )
         self.job = execute(env, statements)
 
     def hand_over(self, leases: tuple[Lease, ...]) -> None:

@@ -27,7 +27,8 @@ from paimon_features.job_control.jobs import check_not_running, job_state, lag_s
 from paimon_features.job_control.restart import decide_start
 from paimon_features.job_control.target import TileTarget
 from paimon_features.offline.tile_comparison import DayComparison, compare_day
-from paimon_features.tables import latest_snapshot
+from paimon_features.partition_days import first_day as first_day_of
+from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import ProcessHolder
 from paimon_features.tables.overwrite import Overwrite
@@ -41,9 +42,9 @@ ATTEMPTS = 3
 class RepairReport:
     """What was compared, what differed, and whether it was repaired.
 
-    ``checked_days`` counts days with events or tiles; ``days`` are those that differ (days since
-    1970), without their tiles. ``snapshot`` is the newest of the tile table after the repair, None
-    if nothing was written.
+    ``checked_days`` counts days with events or tiles (days of partitions, where these contain
+    several); ``days`` are those that differ (days since 1970), without their tiles. ``snapshot`` is
+    the newest of the tile table after the repair, None if nothing was written.
     """
 
     view: str
@@ -72,6 +73,8 @@ def repair(
 ) -> RepairReport:
     """Compare the tiles of the days ``first_day`` to ``last_day`` (both inclusive) with the
     events; with ``fix`` replace the days that differ.
+
+    A partition that contains several days is compared, and replaced, with all of them.
 
     With ``fix`` a bounded run of the tile job comes first if the tiles lag behind the events;
     without it nothing is written. Idempotent.
@@ -103,26 +106,33 @@ def repair(
         )
         different: list[DayComparison] = []
         events = cells = 0
-        days = _days(target, events_snapshot, tiles_snapshot)
-        chosen = [day for day in days if first_day <= day <= last_day]
+        step = max(lake.partition_days(target.events), lake.partition_days(tiles))
+        partitions = _partitions(target, events_snapshot, tiles_snapshot)
+        days = {first_day_of(partition.start, step) for partition in partitions}
+        chosen = sorted(day for day in days if first_day < day + step and day <= last_day)
         for day in chosen:
-            found = compare_day(lake, target.view, tiles, day, events_snapshot, tiles_snapshot)
+            found = compare_day(
+                lake, target.view, tiles, day, events_snapshot, tiles_snapshot, step
+            )
             events += found.events
             cells += found.tiles.num_rows
             progress(found)
             if not found.differs:
                 continue
-            if overwrite is not None and found.tiles.num_rows:
-                overwrite.replace(found.tiles)
-            elif overwrite is not None:
-                overwrite.empty(tile_day=day)
+            if overwrite is not None:
+                kept = set(found.tiles.column(TILE_DAY).to_pylist())
+                if kept:
+                    overwrite.replace(found.tiles)
+                for first in _of_table(target.lake, tiles, TILE_DAY, tiles_snapshot):
+                    if day <= first.start < day + step and first.start not in kept:
+                        overwrite.empty(tile_day=first.start)
             different.append(replace(found, tiles=found.tiles.slice(0, 0)))
         written = overwrite.commit() if overwrite is not None and different else None
     return RepairReport(
         target.view.name,
         target.generation,
         events_snapshot,
-        len(chosen),
+        sum(min(day + step - 1, last_day) - max(day, first_day) + 1 for day in chosen),
         events,
         cells,
         tuple(different),
@@ -130,17 +140,17 @@ def repair(
     )
 
 
-def _days(target: TileTarget, events: int | None, tiles: int | None) -> list[int]:
-    """The days that have events or tiles, ascending."""
-    found: set[int] = set()
-    for table, column, snapshot in (
-        (target.events, EVENT_DAY, events),
-        (target.tables[0], TILE_DAY, tiles),
-    ):
-        if snapshot is not None:
-            files = live_files(target.lake, table, snapshot)
-            found.update(int(file.partition[column]) for file in files)
-    return sorted(found)
+def _partitions(target: TileTarget, events: int | None, tiles: int | None) -> set[range]:
+    """The days of the partitions that have events or tiles."""
+    return _of_table(target.lake, target.events, EVENT_DAY, events) | _of_table(
+        target.lake, target.tables[0], TILE_DAY, tiles
+    )
+
+
+def _of_table(lake: Lake, table: str, column: str, snapshot: int | None) -> set[range]:
+    files = [] if snapshot is None else live_files(lake, table, snapshot)
+    days = (file.days(column) for file in files)
+    return {own for own in days if own is not None}
 
 
 def _catch_up(target: TileTarget, on_message: OnMessage) -> None:

@@ -144,6 +144,8 @@ def submit(
         if start.resume is not None:
             _check_parallelism(target)
         resumed = None if start.resume is None else str(start.resume.path)
+        if start.resume is None and start.from_snapshot is None:
+            target.choose_partitions(on_message)
         newest = latest_snapshot(target.lake, target.events)
         goal = None if not bounded or newest is None else newest.id
         scan = _scan(target, start, None if newest is None else newest.id)

@@ -83,8 +83,8 @@ class ReadRequirements(ABC):
                 self.requested.add(hashes, np.zeros(len(hashes), np.int64))
 
     @abstractmethod
-    def needs_events(self, day: int | None) -> bool:
-        """Whether events of this day since 1970 are relevant (None: the table has no days)."""
+    def needs_events(self, days: range | None) -> bool:
+        """Whether events of any of these days are relevant (None: the table has no days)."""
 
     @abstractmethod
     def tile_days(self) -> tuple[int, int] | None:
@@ -215,11 +215,11 @@ class _TileRequirements(ReadRequirements):
             if self.requested is not None:
                 self.requested.add(hashes[some], tiles)
 
-    def needs_events(self, day: int | None) -> bool:
-        if day is None or not len(self._days):
+    def needs_events(self, days: range | None) -> bool:
+        if days is None or not len(self._days):
             return bool(len(self._days))
-        place = int(np.searchsorted(self._days, day))
-        return place < len(self._days) and int(self._days[place]) == day
+        place = int(np.searchsorted(self._days, days.start))
+        return place < len(self._days) and int(self._days[place]) < days.stop
 
     def tile_days(self) -> tuple[int, int] | None:
         if self.none:
@@ -288,11 +288,11 @@ class _TableRequirements(ReadRequirements):
         super().__init__(memory_bytes)
         self.ttl_ms = read.view.ttl_ms
 
-    def needs_events(self, day: int | None) -> bool:
-        if day is None:
+    def needs_events(self, days: range | None) -> bool:
+        if days is None:
             return not self.none
-        early = self.ttl_ms is not None and day < (self.first_ms - self.ttl_ms) // DAY_MS
-        return not early and day <= self.last_ms // DAY_MS
+        early = self.ttl_ms is not None and days.stop <= (self.first_ms - self.ttl_ms) // DAY_MS
+        return not early and days.start <= self.last_ms // DAY_MS
 
     def tile_days(self) -> tuple[int, int] | None:
         return None

@@ -64,14 +64,14 @@ class ViewScan:
         if pin.snapshot_id is None or not self.needs.needs_events(None):
             return []
         files = live_files(self.lake, pin.table, pin.snapshot_id)
-        return [f for f in files if self.needs.needs_events(f.partition.get(EVENT_DAY))]
+        return [f for f in files if self.needs.needs_events(f.days(EVENT_DAY))]
 
     def _tile_files(self) -> list[DataFile]:
         pin, days = self.read.tiles, self.needs.tile_days()
         if pin is None or pin.snapshot_id is None or days is None:
             return []
         files = live_files(self.lake, pin.table, pin.snapshot_id, self._buckets)
-        files = [file for file in files if days[0] <= file.partition[TILE_DAY] <= days[1]]
+        files = [file for file in files if file.overlaps(TILE_DAY, *days)]
         if self.read.rollups is not None:
             files = self.read.rollups.cover(files, self.needs.is_uncut)
         return sorted(files, key=lambda f: f.bucket)  # stable: keeps manifest order

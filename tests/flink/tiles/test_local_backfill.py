@@ -30,6 +30,7 @@ from paimon_features.job_control.target import TileTarget
 from paimon_features.local import backfill as local
 from paimon_features.local.backfill_job import BackfillProgress, backfill
 from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.partition_days import PARTITION_DAYS, WHOLE_HISTORY
 from paimon_features.planning.plan import apply_plan
 from paimon_features.project import Project
 from paimon_features.tables import Lake, append_arrow, read_arrow, snapshots
@@ -39,7 +40,11 @@ from paimon_features.tables.lease import ProcessHolder
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 from paimon_features.tables.sorted_files import SortedFiles
 from paimon_features.tables.specs import events_spec
-from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.generators import (
+    random_events,
+    random_partition_days,
+    random_view,
+)
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_jobs import (
     append_events,
@@ -197,19 +202,24 @@ def test_its_files_are_a_level_0_delta_with_correct_buckets(target: TileTarget, 
 
 @cases(5)
 @given(st.integers(0, 2**32))
-def test_any_view_in_any_number_of_buckets_equals_the_oracle(
+def test_any_view_in_any_buckets_and_partitions_equals_the_oracle(
     tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> None:
     rng = random.Random(seed)
-    view = replace(random_view(rng), buckets=rng.choice((1, 2, 5)))
+    view = replace(
+        random_view(rng), buckets=rng.choice((1, 2, 5)), partition_days=random_partition_days(rng)
+    )
     lake = Lake.open(tmp_path_factory.mktemp("lake"), "features")
     apply_plan(lake, Definitions.of([view]), now_ms=0)
     target = TileTarget(
         "shop", lake, view.compiled, 1, Path(lake.warehouse) / "state", FlinkConfig(1, 1_000)
     )
+    lake.set_partition_days(target.events, rng.choice((*PARTITION_DAYS, WHOLE_HISTORY)))
     events = random_events(rng, view, 60)
     append_events(lake, view, events)
-    backfill(target, threads=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "GROUP_EVENTS", rng.choice((1, 20, 10**6)))
+        backfill(target, threads=1)
     assert wrong_tiles(lake, view, target.tables[0], event_rows(events)) == []
     assert counted_skips(lake, target.tables[1]) == expected_skips(view, event_rows(events))
     # the buckets are those that pypaimon computes for an entity

@@ -57,6 +57,22 @@ def test_copied_tiles_are_exact_and_a_stream_continues_behind_the_backfill(
     feed.assert_exact()
 
 
+def test_tiles_are_copied_into_partitions_of_other_lengths(
+    project: Project, target: TileTarget, feed: Feed
+) -> None:
+    feed.commit(200)
+    backfill(target)
+    definitions = project.config.definitions
+    before = definitions.read_text()
+    for generation, days in ((2, "64"), (3, "'none'"), (4, "8"), (5, "1")):
+        definitions.write_text(before)
+        new = changed(project, "where=", f"partition_days={days},\n    where=")
+        assert new.generation == generation
+        rewrite(new, generation - 1)
+        feed.target = new
+        feed.assert_exact()
+
+
 def test_other_tiles_are_not_copied(project: Project, target: TileTarget, feed: Feed) -> None:
     feed.commit()
     backfill(target)

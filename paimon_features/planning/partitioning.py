@@ -1,0 +1,72 @@
+"""How many days a partition of a view's tile table contains: as defined, or by the events."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from paimon_features.array_types import Ints
+from paimon_features.definitions import CompiledView
+from paimon_features.partition_days import (
+    FEW_PARTITIONS,
+    FULL_FILE_ROWS,
+    choose_partition_days,
+    count_partitions,
+    partition_text,
+)
+from paimon_features.tables import Lake, latest_snapshot
+from paimon_features.tables.deltas import live_files
+from paimon_features.tables.specs import EVENT_DAY
+
+_MANY = 4 * FEW_PARTITIONS
+"""Partitions from which advice is given for a table that has tiles."""
+_LARGE_FILE_ROWS = 100 * FULL_FILE_ROWS
+"""Rows of a file from which it is advised to divide its partition."""
+
+
+@dataclass(frozen=True)
+class PartitionChoice:
+    """The days of a partition that suit a view's events.
+
+    ``first_days`` are those of the partitions of ``known_days`` that have the ``events``.
+    """
+
+    days: int
+    events: int
+    first_days: Ints
+    known_days: int
+    buckets: int
+
+    def __str__(self) -> str:
+        return f"{partition_text(self.days)}: {self.events:,} events {self._when}"
+
+    @property
+    def _when(self) -> str:
+        if self.known_days == 1:
+            return f"on {len(self.first_days):,} days"
+        return f"in {len(self.first_days):,} partitions of {self.known_days} days"
+
+    def advises(self, actual: int) -> bool:
+        """Whether it is worth a rebuild of a table whose partitions contain ``actual`` days."""
+        partitions = count_partitions(self.first_days, actual, self.known_days)
+        if self.days > actual:
+            return partitions > _MANY
+        rows = self.events / max(partitions * self.buckets, 1)
+        return self.days < actual and rows > _LARGE_FILE_ROWS
+
+
+def choose_partitions(lake: Lake, view: CompiledView) -> PartitionChoice:
+    """The choice for a tile table that is filled now, from the newest snapshot of the events."""
+    none = np.zeros(0, np.int64)
+    if view.partition_days is not None:
+        return PartitionChoice(view.partition_days, 0, none, 1, view.buckets)
+    table = view.source.table
+    newest = latest_snapshot(lake, table) if lake.exists(table) else None
+    files = [] if newest is None else live_files(lake, table, newest.id)
+    found = {days.start for file in files if (days := file.days(EVENT_DAY)) is not None}
+    events = sum(file.rows for file in files)
+    first_days = np.array(sorted(found), np.int64)
+    known = lake.partition_days(table) if files else 1
+    chosen = choose_partition_days(events, first_days, view.buckets, known)
+    return PartitionChoice(chosen, events, first_days, known, view.buckets)
