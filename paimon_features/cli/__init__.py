@@ -86,6 +86,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "training-set": "Build a point-in-time training set.",
         "fit": "Fit a transformer on a view, once or continuously.",
         "fitted": "Show and export fitted transformers.",
+        "models": "Show model versions; promote, roll back, export.",
         "monitor": "Profile columns and features; report drift.",
         "inspect-loader": "Measure how fast a table loads.",
         "derive": "Materialize a tumbling or session view.",
