@@ -12,6 +12,7 @@
     │   ├── DataTypeError (TypeError)         ... because of their type
     │   ├── MissingMethodError (AttributeError) a method that its parameters exclude
     │   └── NotFittedError (AttributeError)   a transformer that is not fitted
+    ├── ModelError (ValueError)               a model version that is damaged, or must not be loaded
     ├── SetupError (RuntimeError)             Java, jars, Redis server: missing on the machine
     ├── MissingExtraError (ImportError)       an optional package that is not installed
     ├── TableError (RuntimeError)             a lake table is not in the expected state
@@ -111,6 +112,10 @@ class MissingMethodError(TransformError, AttributeError):
 
 class NotFittedError(TransformError, AttributeError):
     """A transformer that is used before it is fitted; also scikit-learn's, where it is imported."""
+
+
+class ModelError(PaimonFeaturesError, ValueError):
+    """A model version that is damaged, of another form, or must not be loaded or served."""
 
 
 class SetupError(PaimonFeaturesError, RuntimeError):

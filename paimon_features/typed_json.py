@@ -21,7 +21,7 @@ def typed(kind: type[T], document: Any) -> T:
     """A dataclass from a JSON object with its fields; others, and missing ones, are errors.
 
     Fields are of type int, str, bool, float, None, Any, a Literal, a union of these, a mapping with
-    names as keys, or another such dataclass.
+    names as keys, a tuple (a JSON array), or another such dataclass.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -33,6 +33,11 @@ def typed(kind: type[T], document: Any) -> T:
     >>> typed(Point, {"x": "5"})
     Traceback (most recent call last):
     ValueError: x='5', expected int
+    >>> @dataclass
+    ... class Path:
+    ...     steps: tuple[int, ...]
+    >>> typed(Path, {"steps": [1, 2]})
+    Path(steps=(1, 2))
 
     Raises
     ------
@@ -89,6 +94,14 @@ def _value(kind: Any, value: Any, name: str) -> Any:
     elif origin is Literal:
         if value in get_args(kind):
             return value
+    elif origin is tuple:
+        kinds = get_args(kind)
+        if isinstance(value, list):
+            if kinds[-1] is Ellipsis:
+                kinds = kinds[:1] * len(value)
+            if len(kinds) == len(value):
+                pairs = enumerate(zip(kinds, value, strict=True))
+                return tuple(_value(one, each, f"{name}[{i}]") for i, (one, each) in pairs)
     elif origin is not None and issubclass(origin, Mapping):
         if isinstance(value, dict):
             one = get_args(kind)[1]

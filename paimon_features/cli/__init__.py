@@ -86,6 +86,9 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "training-set": "Build a point-in-time training set.",
         "fit": "Fit a transformer on a view, once or continuously.",
         "fitted": "Show and export fitted transformers.",
+        "train": "Train a model and register it.",
+        "reproduce": "Run a version's training again and compare.",
+        "models": "Show model versions; promote, roll back, export.",
         "monitor": "Profile columns and features; report drift.",
         "inspect-loader": "Measure how fast a table loads.",
         "derive": "Materialize a tumbling or session view.",
@@ -100,8 +103,11 @@ The command ``inspect-loader`` is ``inspect_loader`` of the module
 that ``--help`` imports no engine.
 """
 
-WITH_FRAMES = ("cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "submit")
-"""Commands that run programs of a user, or PyFlink, which imports pandas anyway."""
+WITH_FRAMES = (
+    "cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "reproduce", "submit",
+    "train",
+)  # fmt: skip
+"""Commands that run programs of a user, or libraries that import pandas anyway."""
 
 ONLINE = ("explain", "lookup", "serve", "sizing")
 """Commands of a serving host; all others that need NumPy also need the lake."""

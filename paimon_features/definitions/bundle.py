@@ -9,15 +9,14 @@ project. It is JSON: a first line with format, size and digest, and the content:
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from paimon_features.definitions.collection import Definitions
 from paimon_features.definitions.documents import from_documents, to_documents
 from paimon_features.definitions.transformed import Fitted
+from paimon_features.digested import DocumentKind
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.transformers.fitted_version import FittedVersion
 
@@ -25,7 +24,9 @@ FORMAT = 1
 """The format that is written; a later one is refused, and each of the earlier ones is read."""
 MAX_BYTES = 16 << 20
 """The size of the largest bundle, most of which are categories of encoders."""
-_MAX_HEADER = 256
+_AGAIN = "'paimon-features bundle'"
+KIND = DocumentKind("paimon_features_bundle", "bundle", FORMAT, MAX_BYTES, _AGAIN, DefinitionError)
+digest_of = KIND.digest_of
 
 
 @dataclass(frozen=True)
@@ -59,18 +60,10 @@ class Bundle:
             "definitions": to_documents(self.definitions),
             "fitted": [v.to_document() for v in {str(v): v for v in versions}.values()],
         }
-        body = json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
-        header = {
-            "paimon_features_bundle": FORMAT,
-            "digest": hashlib.sha256(body).hexdigest(),
-            "bytes": len(body),
-        }
-        data = json.dumps(header, separators=(",", ":")).encode() + b"\n" + body
-        if len(data) > MAX_BYTES:
-            raise DefinitionError(
-                f"the bundle has {len(data):,} bytes; expected at most {MAX_BYTES:,}: serve these "
-                "definitions from their file"
-            )
+        try:
+            data = KIND.to_bytes(content)
+        except DefinitionError as error:
+            raise DefinitionError(f"{error}: serve these definitions from their file") from error
         _check_equal(self.definitions, Bundle.from_bytes(data).definitions)
         return data
 
@@ -84,7 +77,7 @@ class Bundle:
             For bytes that are none, damaged, too many, or of a later format; the message says
             what to do.
         """
-        body = _checked_body(data, where)
+        body = KIND.body_of(data, where)
         try:
             content = json.loads(body)
             fitted = {}
@@ -103,47 +96,6 @@ class Bundle:
                 f"{where} is damaged ({type(error).__name__}: {str(error)[:200]}); publish it "
                 f"again: {_AGAIN}"
             ) from error
-
-
-_AGAIN = "'paimon-features bundle'"
-
-
-def digest_of(data: bytes) -> str:
-    """Return the digest in a bundle's first line, by which a change is noticed."""
-    return str(_header(data, "the bundle")["digest"])
-
-
-def _header(data: bytes, where: str) -> Mapping[str, Any]:
-    line = data[:_MAX_HEADER].partition(b"\n")[0]
-    try:
-        header = json.loads(line)
-        if type(header["paimon_features_bundle"]) is int and isinstance(header["digest"], str):
-            return dict(header)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        pass
-    raise DefinitionError(f"{where} is not a bundle of paimon-features; write one: {_AGAIN}")
-
-
-def _checked_body(data: bytes, where: str) -> bytes:
-    if len(data) > MAX_BYTES:
-        raise DefinitionError(
-            f"{where} has {len(data):,} bytes; a bundle has at most {MAX_BYTES:,}"
-        )
-    header = _header(data, where)
-    found = header["paimon_features_bundle"]
-    if found > FORMAT:
-        raise DefinitionError(
-            f"{where} has format {found}, and this version of paimon-features reads up to "
-            f"{FORMAT}: upgrade this host (pip install --upgrade 'paimon-features[serve]'), or "
-            f"publish it with the version that runs here: {_AGAIN}"
-        )
-    body = data.partition(b"\n")[2]
-    if len(body) != header.get("bytes") or hashlib.sha256(body).hexdigest() != header["digest"]:
-        raise DefinitionError(
-            f"{where} is damaged: its content does not match the digest in its first line; "
-            f"publish it again: {_AGAIN}"
-        )
-    return body
 
 
 def _check_equal(written: Definitions, read: Definitions) -> None:

@@ -19,6 +19,7 @@ from paimon_features.project.context import Features, ProjectContext
 from paimon_features.project.derived import DerivedViews
 from paimon_features.project.fitted import FittedTransformers
 from paimon_features.project.jobs import ProjectJobs
+from paimon_features.project.models import ProjectModels
 from paimon_features.project.online import OnlineFeatures
 from paimon_features.serving.fetcher import OnlineResponse
 
@@ -37,7 +38,8 @@ class Project(ProjectContext):
     """One project folder, opened: definitions, plans, and reads of features.
 
     What is needed less often has accessors: ``online`` (fetchers), ``offline`` (pinned reads),
-    ``derived`` (tumbling and session views), ``fitted`` (transformers), ``jobs`` (backfills).
+    ``derived`` (tumbling and session views), ``fitted`` (transformers), ``models`` (model
+    versions), ``jobs`` (backfills).
     """
 
     # -- definitions -----------------------------------------------------------------------
@@ -112,6 +114,11 @@ class Project(ProjectContext):
     def fitted(self) -> FittedTransformers:
         """Fitted transformers: fit, save, load, export."""
         return FittedTransformers(self)
+
+    @property
+    def models(self) -> ProjectModels:
+        """Model versions: list, register, promote, publish."""
+        return ProjectModels(self)
 
     @property
     def jobs(self) -> ProjectJobs:

@@ -20,6 +20,7 @@ from paimon_features.definitions.source import FEEDBACK_COLUMNS
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import DELIMITER
 from paimon_features.schema import (
+    Bytes,
     DataType,
     Int32,
     Int64,
@@ -56,6 +57,13 @@ TRAINING_PREFIX = "training_"
 
 FITTED_PREFIX = "fitted_"
 """The name prefix of tables of fitted transformers."""
+
+MODELS_PREFIX = "models_"
+"""The name prefix of tables of model versions."""
+
+FILES_OF = "files_of"
+"""The version whose files are in a row of a table of models, INT: the partition column. Zero for
+manifests and states, which are read without the files."""
 
 MERGES = ("sum", "min", "max", "listagg", "rbm32")
 
@@ -326,6 +334,25 @@ def fitted_spec(table: str) -> TableSpec:
         "digest": String,
     }
     return TableSpec(table, columns, options=TABLE_OPTIONS)
+
+
+def models_spec(table: str) -> TableSpec:
+    """The append table of a model: its manifests, states and files.
+
+    A ``manifest`` and the ``states`` are JSON, in ``document``; ``serial`` counts the changes of
+    the states. A ``file`` is named by its SHA-256, and ``data`` is one of its parts.
+    """
+    columns = {
+        FILES_OF: Int32,
+        "serial": Int64,
+        "kind": String,
+        "name": String,
+        "part": Int32,
+        "document": String,
+        "data": Bytes,
+        "digest": String,
+    }
+    return TableSpec(table, columns, partition_by=(FILES_OF,), options=TABLE_OPTIONS)
 
 
 def registry_spec(table: str = "registry") -> TableSpec:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -158,7 +158,7 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
 def test_the_size_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = definitions(tmp_path)
     data = Bundle("p", project, 0).to_bytes()
-    monkeypatch.setattr(module, "MAX_BYTES", len(data) - 1)
+    monkeypatch.setattr(module, "KIND", replace(module.KIND, max_bytes=len(data) - 1))
     with pytest.raises(DefinitionError, match="has at most"):
         Bundle.from_bytes(data)
     with pytest.raises(DefinitionError, match="expected at most"):

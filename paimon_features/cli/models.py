@@ -1,0 +1,355 @@
+"""``models``: the versions of models, which of them serve, and their files."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from paimon_features.cli._options import JSON, PROJECT, time_text
+from paimon_features.cli._tables import text_table
+from paimon_features.models import (
+    SHARES,
+    STATES,
+    Metric,
+    ModelManifest,
+    ModelState,
+    ModelStates,
+)
+from paimon_features.project import Project
+
+NAME = click.argument("name")
+VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
+SERIAL = click.option(
+    "--if-change",
+    "expected_serial",
+    type=click.IntRange(min=0),
+    help="Only if the newest change of the model has this number ('models list' shows it): "
+    "otherwise another process was faster, and nothing happens.",
+)
+
+
+@click.group()
+def models() -> None:
+    """Show model versions, and decide which of them serve.
+
+    A version is a candidate when it is registered ('paimon-features train' does it), and never
+    changes. Promotion is one write: of all versions at once, for all servers.
+
+    \b
+      candidate    registered, not served
+      shadow       predicts next to production, and answers nobody
+      challenger   answers a share of the entities
+      production   answers all others
+      archived     no longer served
+    """
+
+
+@models.command("list")
+@click.argument("names", nargs=-1)
+@PROJECT
+@JSON
+def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
+    """List all versions, or those of the models NAMES.
+
+    \b
+    paimon-features models list
+    paimon-features models list churn --json
+    """
+    project = Project.open(path)
+    found = [project.models.states(name) for name in names or project.models.names()]
+    if as_json:
+        click.echo(json.dumps([_listed(project, states) for states in found], indent=2))
+        return
+    if not found:
+        click.echo("no model is registered yet; 'paimon-features train' registers one")
+        return
+    lines: list[tuple[str, ...]] = []
+    for states in found:
+        for version, manifest in project.models.manifests(states.name).items():
+            state = states.of(version)
+            lines.append(
+                (
+                    states.name, str(version), state.state, _percent(state.traffic), manifest.kind,
+                    time_text(manifest.created_at_ms), _metric_cells(manifest), str(states.serial),
+                )
+            )  # fmt: skip
+    heads = ("MODEL", "VERSION", "STATE", "TRAFFIC", "KIND", "CREATED", "METRICS", "CHANGE")
+    click.echo("\n".join(text_table([heads, *lines])))
+
+
+@models.command()
+@NAME
+@VERSION
+@PROJECT
+@JSON
+def show(name: str, version: int | None, path: str, as_json: bool) -> None:
+    """Show a version: signature, training pins, metrics, files, card; default: the newest.
+
+    \b
+    paimon-features models show churn
+    paimon-features models show churn 3 --json
+    """
+    project = Project.open(path)
+    manifest = project.models.manifest(name, version)
+    state = project.models.states(name).of(manifest.version)
+    if as_json:
+        click.echo(json.dumps({**asdict(manifest), "state": asdict(state)}, indent=2))
+        return
+    click.echo("\n".join(_details(manifest, f"{state.state}, {_percent(state.traffic)} traffic")))
+
+
+@models.command()
+@NAME
+@click.argument("first", type=click.IntRange(min=1))
+@click.argument("second", type=click.IntRange(min=1))
+@PROJECT
+@JSON
+def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
+    """Show what differs between two versions: inputs, training, metrics, configuration.
+
+    \b
+    paimon-features models diff churn 3 4
+    """
+    project = Project.open(path)
+    manifests = [project.models.manifest(name, each) for each in (first, second)]
+    documents = [_flat(_comparable(project, each)) for each in manifests]
+    keys = sorted(documents[0].keys() | documents[1].keys())
+    changes = [
+        (key, documents[0].get(key), documents[1].get(key))
+        for key in keys
+        if documents[0].get(key) != documents[1].get(key)
+    ]
+    if as_json:
+        click.echo(json.dumps({key: [old, new] for key, old, new in changes}, indent=2))
+        return
+    if not changes:
+        click.echo(f"{manifests[0]} and {manifests[1]} differ in nothing but their time")
+    for key, old, new in changes:
+        if key == "card":
+            before, after = [(text or "").splitlines() for text in (old, new)]
+            for line in difflib.unified_diff(before, after, "card", "card", lineterm="", n=1):
+                click.echo(line)
+            continue
+        click.echo(f"{key}: {_shown(old)} -> {_shown(new)}")
+
+
+@models.command()
+@NAME
+@click.argument("version", type=click.IntRange(min=1))
+@click.option(
+    "--as",
+    "state",
+    type=click.Choice(STATES),
+    default="production",
+    show_default=True,
+    help="The state to give it.",
+)
+@click.option(
+    "--traffic",
+    type=click.FloatRange(0, 100, min_open=True, max_open=True),
+    metavar="PERCENT",
+    help="Share of the entities that a challenger answers, in steps of 0.01.",
+)
+@SERIAL
+@PROJECT
+@JSON
+def promote(
+    name: str,
+    version: int,
+    state: ModelState,
+    traffic: float | None,
+    expected_serial: int | None,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Put a version into production, or give it another state.
+
+    The version that was in production is archived, in the same write; 'models rollback' returns to
+    it. Servers load the version within a second, and finish the requests that they have with the
+    former one. An entity is always answered by the same version while the shares stay.
+
+    \b
+    paimon-features models promote churn 4
+    paimon-features models promote churn 5 --as challenger --traffic 10
+    paimon-features models promote churn 6 --as shadow
+    paimon-features models promote churn 5 --as archived
+    """
+    slots = 0 if traffic is None else round(traffic * SHARES / 100)
+    if traffic is not None and not 0 < slots < SHARES:
+        raise click.UsageError("--traffic: expected 0.01 to 99.99")
+    after = Project.open(path).models.promote(
+        name, version, state, traffic=slots, expected_serial=expected_serial
+    )
+    _report(after, as_json)
+
+
+@models.command()
+@NAME
+@SERIAL
+@PROJECT
+@JSON
+def rollback(name: str, expected_serial: int | None, path: str, as_json: bool) -> None:
+    """Put the version back into production that was there before.
+
+    The current one is archived. A second rollback returns to the version before that.
+
+    \b
+    paimon-features models rollback churn
+    """
+    _report(Project.open(path).models.rollback(name, expected_serial=expected_serial), as_json)
+
+
+@models.command()
+@NAME
+@VERSION
+@click.option(
+    "--into",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The folder to write to; default: NAME-VERSION.",
+)
+@click.option("--file", "files", multiple=True, help="Only this file; may be repeated.")
+@PROJECT
+def export(
+    name: str, version: int | None, into: Path | None, files: tuple[str, ...], path: str
+) -> None:
+    """Write the files of a version into a folder: ONNX, torch.export, weights, report.
+
+    \b
+    paimon-features models export churn
+    paimon-features models export churn 4 --into release --file network.onnx
+    """
+    project = Project.open(path)
+    manifest = project.models.manifest(name, version)
+    folder = into or Path(f"{name}-{manifest.version}")
+    for written in project.models.export(manifest, folder, files):
+        click.echo(str(written))
+
+
+@models.command()
+@PROJECT
+@JSON
+def publish(path: str, as_json: bool) -> None:
+    """Publish what the lake has for serving hosts again; promotions do it, too.
+
+    They are where [serve] bundle says: in the online store, or next to the bundle file.
+    """
+    project = Project.open(path)
+    index = project.models.publish()
+    served = {name: [f"{name}@{v.version}" for v in s.versions] for name, s in index.models.items()}
+    if as_json:
+        click.echo(json.dumps({"published": served}))
+        return
+    names = [each for versions in served.values() for each in versions]
+    click.echo(f"published {', '.join(names) or 'no version'} to {project.models.place}")
+
+
+def _report(states: ModelStates, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(states.to_document()))
+        return
+    for each in states.versions:
+        if each.state in ("production", "challenger", "shadow"):
+            click.echo(f"{states.name}@{each.version}: {each.state}, {_percent(each.traffic)}")
+    if not states.serving:
+        click.echo(f"{states.name}: no version answers requests")
+
+
+def _listed(project: Project, states: ModelStates) -> dict[str, Any]:
+    manifests = project.models.manifests(states.name)
+    return {
+        "model": states.name,
+        "change": states.serial,
+        "changed_at_ms": states.changed_at_ms,
+        "previous": list(states.previous),
+        "versions": [
+            {
+                **asdict(each),
+                "kind": manifests[each.version].kind,
+                "created_at_ms": manifests[each.version].created_at_ms,
+                "metrics": {n: m.value for n, m in manifests[each.version].metrics.items()},
+            }
+            for each in states.versions
+        ],
+    }
+
+
+def _percent(slots: int) -> str:
+    return f"{slots * 100 / SHARES:g} %"
+
+
+def _metric_cells(manifest: ModelManifest) -> str:
+    return ", ".join(f"{name} {m.value:.4g}" for name, m in list(manifest.metrics.items())[:3])
+
+
+def _metric(metric: Metric) -> str:
+    text = f"{metric.value:.6g}"
+    if metric.low is not None and metric.high is not None:
+        text += f" (95 %: {metric.low:.6g} to {metric.high:.6g}, {metric.method})"
+    return f"{text} on {metric.rows:,} rows"
+
+
+def _details(manifest: ModelManifest, state: str) -> Iterator[str]:
+    signature, training = manifest.signature, manifest.training
+    yield f"{manifest}: {manifest.kind}, {state}"
+    yield f"  created    {time_text(manifest.created_at_ms)}"
+    if manifest.parents:
+        yield f"  parents    {', '.join(manifest.parents)}"
+    keys = ", ".join(f"{key.name} ({key.type})" for key in signature.entities)
+    yield f"  reads      {signature.service} by {keys}"
+    for each in signature.inputs:
+        yield f"    {each.of}: {each.type}" + (f", {each.width} items" * (each.width > 1))
+    for out in signature.outputs:
+        yield f"  returns    {out.name}, {out.width} wide ({signature.task})"
+    if training is not None:
+        yield f"  trained on {training.table}, snapshot {training.snapshot}, {training.rows:,} rows"
+        for label, values in (
+            ("sources", training.sources), ("generations", training.generations),
+            ("fitted", training.fitted), ("seeds", training.seeds), ("code", training.code),
+            ("libraries", training.libraries), ("machine", training.machine),
+        ):  # fmt: skip
+            if values:
+                yield f"    {label:<12} " + ", ".join(f"{k} {v}" for k, v in values.items())
+        yield f"    {'weights':<12} {training.weights}"
+    for name, metric in manifest.metrics.items():
+        yield f"  {name:<10} {_metric(metric)}"
+    for name, file in manifest.files.items():
+        yield f"  file       {name}, {file.bytes:,} bytes, {file.sha256}"
+    if manifest.card:
+        yield ""
+        yield manifest.card.rstrip()
+
+
+def _comparable(project: Project, manifest: ModelManifest) -> dict[str, Any]:
+    document = asdict(manifest)
+    for name in ("name", "version", "created_at_ms"):
+        document.pop(name)
+    inputs = {each["of"]: each for each in document["signature"].pop("inputs")}
+    document["inputs"] = inputs
+    document["input order"] = list(inputs)
+    if "config.json" in manifest.files:
+        document["configuration"] = json.loads(project.models.file(manifest, "config.json"))
+        document["files"].pop("config.json")
+    if document["training"]:
+        for name in ("started_at_ms", "finished_at_ms"):
+            document["training"].pop(name)
+    return document
+
+
+def _flat(document: Any, prefix: str = "") -> dict[str, Any]:
+    if isinstance(document, dict):
+        return {
+            key: value
+            for name, part in document.items()
+            for key, value in _flat(part, f"{prefix}.{name}" if prefix else str(name)).items()
+        }
+    return {prefix: document}
+
+
+def _shown(value: Any) -> str:
+    return "-" if value is None else str(value)

@@ -1,0 +1,221 @@
+"""Checks of an ONNX model before it is loaded, without the package ``onnx``.
+
+A model of the store is data: it must not name files outside of itself (external data), nor
+operators of a library, and its size is bounded. The bytes are read as protocol buffers
+(https://protobuf.dev/programming-guides/encoding), only as far as ``onnx.proto`` has messages in
+which either can be named; each byte is visited once per level of nesting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from paimon_features.errors import ModelError, shortened
+from paimon_features.models.manifest import ModelSignature
+
+MAX_NETWORK_BYTES = 256 << 20
+DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
+"""Domains of operators that onnxruntime itself contains."""
+MAX_FIELDS = 4_000_000
+MAX_DEPTH = 32
+
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+
+_CHILDREN: dict[str, dict[int, str]] = {
+    "model": {7: "graph"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "node": {5: "attribute"},
+    "attribute": {
+        5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse",
+    },
+    "sparse": {1: "tensor", 2: "tensor"},
+}  # fmt: skip
+"""Messages, and the fields of each in which other messages are followed."""
+_REFUSED = {
+    ("model", 20): "training information",
+    ("model", 25): "functions of its own",
+    ("tensor", 13): "external data",
+}
+_TENSOR_NAME, _TENSOR_LOCATION = 8, 14
+_NODE_DOMAIN = 7
+_DTYPES = {1: "float32", 7: "int64", 8: "string", 9: "bool", 11: "float64"}
+
+
+class _Message(NamedTuple):
+    kind: str
+    start: int
+    end: int
+    depth: int
+    field: int
+
+
+class _Value(NamedTuple):
+    """A graph's input or output: ``dims`` are None where they vary."""
+
+    name: str
+    dtype: str
+    dims: tuple[int | None, ...]
+
+
+def check_network(data: bytes, signature: ModelSignature | None = None) -> None:
+    """Refuse an ONNX model that must not be loaded, or has other inputs than its signature says.
+
+    What it may allocate when it runs is not known before: run models whose training you know.
+
+    Raises
+    ------
+    ModelError
+        For more than ``MAX_NETWORK_BYTES``; bytes that are no ONNX model; external data; operators
+        of other domains than ``DOMAINS``, functions of its own, training information; nesting that
+        is deeper than ``MAX_DEPTH``; inputs or outputs that differ from ``signature``.
+    """
+    if len(data) > MAX_NETWORK_BYTES:
+        raise ModelError(
+            f"the network has {len(data):,} bytes; expected at most {MAX_NETWORK_BYTES:,}"
+        )
+    inputs: list[_Value] = []
+    outputs: list[_Value] = []
+    initialized: set[str] = set()
+    graphs = nodes = 0
+    for message, field, value in _walk(data):
+        if (message.kind, field) in _REFUSED:
+            raise ModelError(
+                f"the network has {_REFUSED[message.kind, field]}, which is not loaded: a network "
+                "is one file, of operators that onnxruntime contains; export it again"
+            )
+        if message.kind == "tensor" and field == _TENSOR_LOCATION and value:
+            raise ModelError(
+                "the network has external data, which is not loaded: a network is one file; "
+                "export it again"
+            )
+        if message.kind == "node" and field == _NODE_DOMAIN:
+            domain = bytes(data[value.start : value.stop]) if isinstance(value, slice) else b"?"
+            if domain.decode("utf-8", "replace") not in DOMAINS:
+                raise ModelError(
+                    f"the network has an operator of the domain {shortened(repr(domain))}; "
+                    f"expected those of onnxruntime: {', '.join(DOMAINS[1:])}"
+                )
+        if message.kind == "model" and field == 7:
+            graphs += 1
+        elif message.kind == "graph":
+            nodes += field == 1
+            if message.depth == 1 and field in (11, 12) and isinstance(value, slice):
+                (inputs if field == 11 else outputs).append(_value_of(data, value))
+        elif message[3:] == (2, 5) and field == _TENSOR_NAME and isinstance(value, slice):
+            initialized.add(_text(data, value))
+    if graphs != 1 or not nodes:
+        raise ModelError("the network is no ONNX model: it has no graph, or several")
+    if signature is not None:
+        found = [each for each in inputs if each.name not in initialized]
+        wanted = [(each.name, each.dtype, each.width) for each in signature.inputs]
+        _compare("inputs", found, wanted)
+        _compare("outputs", outputs, [(o.name, "float32", o.width) for o in signature.outputs])
+
+
+def _compare(what: str, found: Sequence[_Value], wanted: Sequence[tuple[str, str, int]]) -> None:
+    actual = [(each.name, each.dtype, each.dims) for each in found]
+    expected = [(name, dtype, (None, width)) for name, dtype, width in wanted]
+    if actual == expected:
+        return
+    pairs = zip([*actual, None], [*expected, None], strict=False)
+    got, want = next(pair for pair in pairs if pair[0] != pair[1])
+    raise ModelError(
+        f"the {what} of the network are not those of its signature: "
+        f"{shortened(str(got), 200)}, expected {shortened(str(want), 200)}"
+    )
+
+
+def _walk(data: bytes) -> Iterator[tuple[_Message, int, int | slice]]:
+    """Yield the fields of the messages that are followed: a number, or where its bytes are."""
+    todo = [_Message("model", 0, len(data), 0, 0)]
+    fields = 0
+    while todo:
+        message = todo.pop()
+        children = _CHILDREN.get(message.kind, {})
+        at = message.start
+        while at < message.end:
+            fields += 1
+            if fields > MAX_FIELDS:
+                raise ModelError(
+                    f"the network has more than {MAX_FIELDS:,} fields; tensors belong into raw_data"
+                )
+            key, at = _varint(data, at, message.end)
+            field, wire = key >> 3, key & 7
+            if wire == _VARINT:
+                number, at = _varint(data, at, message.end)
+                yield message, field, number
+                continue
+            if wire == _BYTES:
+                size, at = _varint(data, at, message.end)
+            elif wire in (_FIXED64, _FIXED32):
+                size = 8 if wire == _FIXED64 else 4
+            else:
+                raise ModelError(f"the network is no ONNX model: wire type {wire} at byte {at:,}")
+            if size > message.end - at:
+                raise ModelError(f"the network is no ONNX model: it ends within a field at {at:,}")
+            yield message, field, slice(at, at + size)
+            child = children.get(field)
+            if child is not None and wire == _BYTES:
+                if message.depth >= MAX_DEPTH:
+                    raise ModelError(f"the network is nested more than {MAX_DEPTH} levels deep")
+                todo.append(_Message(child, at, at + size, message.depth + 1, field))
+            at += size
+
+
+def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
+    number = shift = 0
+    while at < end and shift < 70:
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+        shift += 7
+    raise ModelError(f"the network is no ONNX model: there is no number at byte {at:,}")
+
+
+def _text(data: bytes, at: slice) -> str:
+    return data[at].decode("utf-8", "replace")
+
+
+def _fields(data: bytes, inside: slice) -> Iterator[tuple[int, int | slice]]:
+    """Yield the fields of one message, a small one, and of none inside it."""
+    at = inside.start
+    while at < inside.stop:
+        key, at = _varint(data, at, inside.stop)
+        field, wire = key >> 3, key & 7
+        number, at = _varint(data, at, inside.stop)
+        if wire == _VARINT:
+            yield field, number
+        elif wire == _BYTES and number <= inside.stop - at:
+            yield field, slice(at, at + number)
+            at += number
+        else:
+            raise ModelError("the network is no ONNX model: an input or output of an unknown form")
+
+
+def _value_of(data: bytes, where: slice) -> _Value:
+    """The name, type and shape of a ``ValueInfoProto``; of the last one, where one repeats."""
+    name, dtype, dims = "", "no tensor", []
+    for field, value in _fields(data, where):
+        if not isinstance(value, slice):
+            continue
+        if field == 1:
+            name = _text(data, value)
+        if field != 2:
+            continue
+        for _, tensor in _fields(data, value):
+            if not isinstance(tensor, slice):
+                continue
+            for part, shape in _fields(data, tensor):
+                if part == 1 and isinstance(shape, int):
+                    dtype = _DTYPES.get(shape, f"type {shape}")
+                elif part == 2 and isinstance(shape, slice):
+                    dims = [_dim(data, d) for _, d in _fields(data, shape) if isinstance(d, slice)]
+    return _Value(name, dtype, tuple(dims))
+
+
+def _dim(data: bytes, where: slice) -> int | None:
+    sizes = [v for field, v in _fields(data, where) if field == 1 and isinstance(v, int)]
+    return sizes[-1] if sizes else None

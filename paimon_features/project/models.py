@@ -1,0 +1,197 @@
+"""``project.models``: model versions in the lake, and published for serving hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from paimon_features.clock import now_ms
+from paimon_features.errors import ConfigurationError, PaimonFeaturesError, RequestError
+from paimon_features.models import ModelManifest, ModelState, ModelStates
+from paimon_features.online.models import (
+    AGAIN,
+    PUBLISHED,
+    ModelPlace,
+    PublishedModels,
+    model_place_of,
+)
+
+if TYPE_CHECKING:
+    from paimon_features.project.context import ProjectContext
+
+
+class ProjectModels:
+    """The models of a project, by name and version."""
+
+    def __init__(self, project: ProjectContext) -> None:
+        self._project = project
+
+    @property
+    def place(self) -> ModelPlace:
+        """Where serving hosts read them."""
+        return model_place_of(self._project.config, lambda: self._project.store)
+
+    def names(self) -> list[str]:
+        """The names of all models."""
+        from paimon_features.tables.models import model_names
+
+        return model_names(self._project.lake)
+
+    def states(self, name: str) -> ModelStates:
+        """The states of all versions; UnknownNameError if there is no such model."""
+        from paimon_features.tables.models import states_of
+
+        return states_of(self._project.lake, name)
+
+    def manifest(self, name: str, version: int | None = None) -> ModelManifest:
+        """The manifest of a version, the newest by default.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such model or version.
+        """
+        from paimon_features.tables.models import load_manifest
+
+        states = self.states(name)
+        number = states.versions[-1].version if version is None else version
+        return load_manifest(self._project.lake, name, number)
+
+    def manifests(self, name: str) -> dict[int, ModelManifest]:
+        """The manifests of all versions of a model, by version, in ascending order."""
+        from paimon_features.tables.models import load_manifests
+
+        return load_manifests(self._project.lake, name)
+
+    def file(self, manifest: ModelManifest, file: str) -> bytes:
+        """The content of a file of a version, verified; ModelError if it is damaged."""
+        from paimon_features.tables.models import load_file
+
+        return load_file(self._project.lake, manifest, file)
+
+    def register(self, manifest: ModelManifest, files: Mapping[str, bytes]) -> ModelManifest:
+        """Save a version as the next one of its model, a candidate; see ``register_version``."""
+        from paimon_features.tables.models import register_version
+
+        return register_version(self._project.lake, manifest, files, now_ms())
+
+    def promote(
+        self,
+        name: str,
+        version: int,
+        state: ModelState = "production",
+        *,
+        traffic: int = 0,
+        expected_serial: int | None = None,
+        publish: bool = True,
+    ) -> ModelStates:
+        """Give a version another state in one commit, and publish it; see ``ModelStates.changed``.
+
+        ``traffic`` are the slots of a challenger, of 10,000. With ``expected_serial``, nothing is
+        changed unless the states have that serial.
+
+        Raises
+        ------
+        UnknownNameError, RequestError
+            If there is no such model or version, or it cannot get this state.
+        OwnershipError
+            If another process changes the model.
+        OnlineStoreError, ConfigurationError
+            If it cannot be published; what was changed in the lake stays changed.
+        """
+        moment = now_ms()
+        return self._changed(
+            name,
+            lambda states: states.changed(version, state, moment, traffic=traffic),
+            moment,
+            expected_serial,
+            publish,
+        )
+
+    def rollback(
+        self, name: str, *, expected_serial: int | None = None, publish: bool = True
+    ) -> ModelStates:
+        """Put the version back into production that was there before; see ``promote``."""
+        moment = now_ms()
+        change = partial(ModelStates.rolled_back, now_ms=moment)
+        return self._changed(name, change, moment, expected_serial, publish)
+
+    def publish(self) -> PublishedModels:
+        """Publish the versions in production, challengers and shadows for serving hosts.
+
+        Promotions do it, too. Returns what is published.
+
+        Raises
+        ------
+        OnlineStoreError, ConfigurationError
+            If it cannot be written.
+        """
+        from paimon_features.tables.models import load_file, load_manifests
+
+        lake = self._project.lake
+        files: dict[str, Callable[[], bytes]] = {}
+        models: dict[str, ModelStates] = {}
+        for name in self.names():
+            states = self.states(name)
+            served = tuple(each for each in states.versions if each.state in PUBLISHED)
+            models[name] = replace(states, versions=served)
+            found = load_manifests(lake, name, [each.version for each in served])
+            for each in served:
+                manifest = found[each.version]
+                files[each.manifest] = manifest.to_bytes
+                files[manifest.network.sha256] = partial(load_file, lake, manifest, "network.onnx")
+        index = PublishedModels(self._project.name, now_ms(), models)
+        return self.place.publish(index, files)
+
+    def export(
+        self, manifest: ModelManifest, folder: Path, files: Sequence[str] = ()
+    ) -> list[Path]:
+        """Write a version's files into a folder, with its ``manifest.json``; all by default.
+
+        Raises
+        ------
+        RequestError
+            If a file is there already.
+        UnknownNameError
+            For a file that the version does not have.
+        """
+        chosen = list(files or manifest.files)
+        contents = {name: self.file(manifest, name) for name in chosen}
+        contents["manifest.json"] = manifest.to_bytes()
+        there = next((name for name in contents if (folder / name).exists()), None)
+        if there is not None:
+            raise RequestError(f"{folder / there} exists already; export to another folder")
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            for name, data in contents.items():
+                (folder / name).write_bytes(data)
+        except OSError as error:
+            raise ConfigurationError(f"model {manifest} cannot be exported: {error}") from error
+        return [folder / name for name in contents]
+
+    def _changed(
+        self,
+        name: str,
+        change: Callable[[ModelStates], ModelStates],
+        moment: int,
+        expected_serial: int | None,
+        publish: bool,
+    ) -> ModelStates:
+        from paimon_features.tables.models import change_states
+
+        after = change_states(
+            self._project.lake, name, change, now_ms=moment, expected_serial=expected_serial
+        )
+        if publish:
+            try:
+                self.publish()
+            except PaimonFeaturesError as error:
+                error.add_note(
+                    f"the lake has change {after.serial} of model {name!r}, and serving hosts keep "
+                    f"what they have. {AGAIN} publishes it"
+                )
+                raise
+        return after

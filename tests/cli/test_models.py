@@ -1,0 +1,137 @@
+"""Model versions as a user meets them: list, show, diff, promote, roll back, export."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from paimon_features.cli import cli
+from paimon_features.models import Metric, TrainingPins
+from paimon_features.project import Project
+from tests.models.networks import manifest, network
+
+
+def run(*arguments: str, code: int = 0) -> Result:
+    done = CliRunner().invoke(cli, ["models", *arguments])
+    assert done.exit_code == code, done.output
+    return done
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    return Project.open(".")
+
+
+def register(project: Project, weight: float) -> None:
+    made = manifest()
+    pins = TrainingPins("training_churn", "3@ab", 900, {"order": int(weight)})
+    metrics = {"auc": Metric(0.5 + weight / 4, 0.78, 0.84, 200, "DeLong")}
+    made = replace(made, training=pins, metrics=metrics, card=f"# Churn\nweight {weight}\n")
+    config = json.dumps({"optimiser": {"lr": weight / 1000}}).encode()
+    files = {"network.onnx": network(weight).SerializeToString(), "config.json": config}
+    project.models.register(made, files)
+
+
+def test_the_life_of_a_model(project: Project, tmp_path: Path) -> None:
+    assert "no model is registered yet" in run("list").output
+    for weight in (1.0, 2.0, 3.0):
+        register(project, weight)
+    lines = run("list").output.splitlines()
+    assert lines[0].split()[:3] == ["MODEL", "VERSION", "STATE"]
+    assert [line.split()[:3] for line in lines[1:]] == [
+        ["churn", str(number), "candidate"] for number in (1, 2, 3)
+    ]
+    assert run("promote", "churn", "1").output == "churn@1: production, 100 %\n"
+    assert run("promote", "churn", "2", "--as", "challenger", "--traffic", "12.5").output == (
+        "churn@1: production, 87.5 %\nchurn@2: challenger, 12.5 %\n"
+    )
+    run("promote", "churn", "3", "--as", "shadow")
+    published = project.models.place.read().models["churn"]
+    assert {each.version: each.state for each in published.versions} == {
+        1: "production", 2: "challenger", 3: "shadow",
+    }  # fmt: skip
+    for state in published.versions:
+        assert project.models.place.load("churn", state).manifest.version == state.version
+    assert run("promote", "churn", "2").output == (
+        "churn@2: production, 100 %\nchurn@3: shadow, 0 %\n"
+    )
+    after = json.loads(run("rollback", "churn", "--json").output)
+    assert {each["version"]: each["state"] for each in after["versions"]} == {
+        1: "production", 2: "archived", 3: "shadow",
+    }  # fmt: skip
+    listed = json.loads(run("list", "churn", "--json").output)[0]
+    assert listed["change"] == after["serial"]
+    assert [each["metrics"]["auc"] for each in listed["versions"]] == [0.75, 1.0, 1.25]
+
+
+def test_show_and_diff(project: Project) -> None:
+    register(project, 1.0)
+    register(project, 2.0)
+    shown = run("show", "churn").output
+    for text in ("churn@2: wide_and_deep, candidate", "spend:sum_amount_30d: float64",
+                 "training_churn, snapshot 3@ab, 900 rows", "95 %: 0.78 to 0.84, DeLong",
+                 "weight 2.0", "network.onnx"):  # fmt: skip
+        assert text in shown
+    document = json.loads(run("show", "churn", "1", "--json").output)
+    assert (document["version"], document["state"]["state"]) == (1, "candidate")
+    lines = run("diff", "churn", "1", "2").output.splitlines()
+    assert "configuration.optimiser.lr: 0.001 -> 0.002" in lines
+    assert "training.seeds.order: 1 -> 2" in lines
+    assert "+weight 2.0" in lines
+    assert not any(line.startswith(("version", "created")) for line in lines)
+    assert "differ in nothing" in run("diff", "churn", "1", "1").output
+
+
+def test_export_writes_files_once(project: Project, tmp_path: Path) -> None:
+    register(project, 1.0)
+    run("export", "churn")
+    written = sorted(path.name for path in (tmp_path / "churn-1").iterdir())
+    assert written == ["config.json", "manifest.json", "network.onnx"]
+    assert "exists already" in run("export", "churn", code=2).output
+    run("export", "churn", "1", "--into", "x", "--file", "network.onnx")
+    assert (tmp_path / "x" / "network.onnx").read_bytes() == network(1.0).SerializeToString()
+    assert "there is no file" in run("export", "churn", "--file", "y", code=2).output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["show", "chrun"], "there is no model 'chrun'; there is: churn"),
+        (["show", "churn", "9"], "has no version 9; it has: 1"),
+        (["promote", "churn", "1", "--traffic", "5"], "a production has no traffic"),
+        (["promote", "churn", "1", "--as", "challenger"], "a challenger has traffic"),
+        (["promote", "churn", "1", "--as", "challenger", "--traffic", "0.001"], "0.01 to 99.99"),
+        (["rollback", "churn"], "no version was in production before"),
+    ],
+)
+def test_wrong_use_is_explained(project: Project, arguments: list[str], message: str) -> None:
+    register(project, 1.0)
+    assert message in run(*arguments, code=2).output
+
+
+def test_a_change_that_was_overtaken_does_nothing(project: Project) -> None:
+    register(project, 1.0)
+    register(project, 2.0)
+    run("promote", "churn", "1", "--if-change", "2")
+    done = run("promote", "churn", "2", "--if-change", "2", code=1)
+    assert "changed meanwhile" in done.output
+    assert project.models.states("churn").production.version == 1  # type: ignore[union-attr]
+
+
+def test_what_cannot_be_published_stays_in_the_lake_and_says_so(project: Project) -> None:
+    register(project, 1.0)
+    Path("paimon-features.toml").write_text(
+        '[project]\nname = "shop"\n[serve]\nbundle = "online"\n'
+        '[online]\nurl = "redis://127.0.0.1:1/0"\nconnect_timeout = "100ms"\nretries = 0\n'
+    )
+    done = run("promote", "churn", "1", code=1)
+    assert "'paimon-features models publish' publishes it" in done.output
+    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    assert "published churn@1" in run("publish").output
