@@ -104,8 +104,8 @@ that ``--help`` imports no engine.
 """
 
 WITH_FRAMES = (
-    "cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "reproduce", "submit",
-    "train",
+    "cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "reproduce",
+    "submit", "train",
 )  # fmt: skip
 """Commands that run programs of a user, or libraries that import pandas anyway."""
 
