@@ -257,6 +257,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rate", type=int, default=5_000, help="events per second")
     parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--checkpoint-ms", type=int, default=1_000, help="of the tile job")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write is not None:
@@ -267,6 +268,7 @@ def main() -> None:
         (root / "features.py").write_text(FEATURES)
         (root / "paimon-features.toml").write_text(
             f'[project]\nname = "bench"\n[online]\nurl = "{server.url}"\n'
+            f'[flink]\ncheckpoint_interval = "{arguments.checkpoint_ms}ms"\n'
         )
         hops = measure(root, arguments.rate, arguments.seconds)
     print(f"{'seconds':16} {'events':>8} {'p50':>7} {'p90':>7} {'p99':>7} {'max':>7}")

@@ -36,6 +36,8 @@ from paimon_features.tables.generations import GenerationRecord
 MAX_BACKOFF_S = 1.0
 """The longest delay until a recovered store is noticed: it may need a rebuild."""
 _SWEEP_SLICE_S = 0.05
+_WATCH_S = 0.01
+"""How often a folder is looked at for a commit: some microseconds each time."""
 
 
 class Materializer:
@@ -118,14 +120,16 @@ class Materializer:
     ) -> None:
         """Run passes until ``stop`` is set, ``poll_ms`` apart when there is nothing to do.
 
-        An unavailable store is retried with exponential backoff, and reported to ``on_error``.
-        Other errors are raised. ``on_pass`` receives the result of every pass.
+        A commit to a tile table in a folder of this host starts a pass at once. An unavailable
+        store is retried with exponential backoff, and reported to ``on_error``. Other errors are
+        raised. ``on_pass`` receives the result of every pass.
         """
         stop = stop or threading.Event()
         backoff_s = 0.0
         try:
             while not stop.is_set():
                 try:
+                    seen = self._commit_mark()
                     result = self._one_pass()
                     backoff_s = 0.0
                     if on_pass is not None:
@@ -133,7 +137,7 @@ class Materializer:
                     if self._sweep is not None:
                         self._sweep_some()
                     elif result.caught_up or result.held or result.rebuilding:
-                        stop.wait(poll_ms / 1_000)
+                        self._await_commit(seen, poll_ms / 1_000, stop)
                 except OnlineStoreError as error:
                     if on_error is not None:
                         on_error(error)
@@ -142,6 +146,22 @@ class Materializer:
                     stop.wait(backoff_s)
         finally:
             self.close()
+
+    def _commit_mark(self) -> int | None:
+        """What changes with each commit to the table; None where it takes a request to know."""
+        if self._served is None:
+            return None
+        return self._shard.lake.commit_mark(self._served.table)
+
+    def _await_commit(self, seen: int | None, wait_s: float, stop: threading.Event) -> None:
+        """Wait, at most until a commit that is newer than ``seen``."""
+        if seen is None:
+            stop.wait(wait_s)
+            return
+        deadline = time.monotonic() + wait_s
+        while (left_s := deadline - time.monotonic()) > 0 and self._commit_mark() == seen:
+            if stop.wait(min(_WATCH_S, left_s)):
+                return
 
     def close(self) -> None:
         """Release the leases; the store stays open, it belongs to the caller."""

@@ -292,6 +292,18 @@ class Lake:
                 following += 1
         return tuple(ids)
 
+    def commit_mark(self, name: str) -> int | None:
+        """Changes with each commit to a table: when its folder of snapshots was changed, in ns.
+
+        None for an unknown table and a remote warehouse.
+        """
+        if self.storage.is_remote:
+            return None
+        try:
+            return os.stat(f"{self.path(name)}/snapshot").st_mtime_ns
+        except FileNotFoundError:
+            return None
+
     def rollup_folder(self, name: str) -> Path | None:
         """The folder of a table's rollups (see ``rollups``), which need not exist.
 

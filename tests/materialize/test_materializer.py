@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -83,6 +84,30 @@ def test_a_rebuild_equals_the_result_of_following(
     lake.materializer(built, max_rows=7).run_once()
     assert wrong_answers(VIEW, store, stream.events) == []
     assert wrong_answers(VIEW, built, stream.events) == []
+
+
+def test_a_commit_starts_a_pass_before_the_next_poll(lake: TileLake, stream: ClickStream) -> None:
+    store, stop = MemoryStore(), threading.Event()
+    applied: queue.Queue[int] = queue.Queue()
+
+    def passed(result: MaterializeProgress) -> None:
+        if result.caught_up:
+            applied.put(result.applied_snapshot)
+
+    an_hour_ms = 3_600_000
+    stream.commit()
+    follower = threading.Thread(
+        target=lambda: lake.materializer(store).follow(an_hour_ms, stop, on_pass=passed)
+    )
+    follower.start()
+    try:
+        for commits in (1, 2, 3):
+            while applied.get(timeout=60) < commits:
+                pass
+            stream.commit()
+    finally:
+        stop.set()
+        follower.join()
 
 
 # -- next to another one -------------------------------------------------------------------
