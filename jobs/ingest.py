@@ -22,6 +22,7 @@ from paimon_features.flink.sql.kafka import FORMATS, JSON, KafkaTopic, topic_col
 from paimon_features.ingestion.input_columns import parse_mapping
 from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
 from paimon_features.kafka_settings import KafkaSettings
+from paimon_features.local.ingest.sampling import choose_partitions
 from paimon_features.project import Project
 from paimon_features.tables.storage.file_path import job_state_folder
 
@@ -109,6 +110,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             columns,
             again=args.again,
             max_line_bytes=args.max_line_bytes,
+            choose_partitions=choose_partitions,
             **where,
         )
         print(json.dumps(result.to_document()))

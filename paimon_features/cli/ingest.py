@@ -198,11 +198,16 @@ def ingest(
         return
     from paimon_features.engines import resolve_engine
     from paimon_features.ingestion.input_columns import parse_mapping
+    from paimon_features.local.ingest.sampling import choose_partitions
 
     own: dict[str, Any] = (
         {"threads": None}
         if engine == "local"
-        else {"parallelism": project.config.flink.parallelism, "cluster": address}
+        else {
+            "parallelism": project.config.flink.parallelism,
+            "cluster": address,
+            "choose_partitions": choose_partitions,
+        }
     )
     try:
         with ProgressLine(as_json) as line:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from paimon_features.definitions import EventSource
-from paimon_features.flink.ingest.job import IngestJob
+from paimon_features.flink.ingest.job import ChoosePartitions, IngestJob
 from paimon_features.ingestion.files import IngestResult, ingest_by
 from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
 from paimon_features.ingestion.progress import OnIngestProgress
@@ -25,6 +25,7 @@ def ingest_files(
     cluster: str | None = None,
     report: OnIngestProgress | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
+    choose_partitions: ChoosePartitions | None = None,
 ) -> IngestResult:
     """Load files into the source's events table, each file once; ``ingest_by`` has the rules.
 
@@ -36,11 +37,13 @@ def ingest_files(
         ``host:port`` of a session cluster that sees the same files; None runs the job here.
     report
         Called about every second while the job runs.
+    choose_partitions
+        Called before the job runs; sets the partitions of a table without events.
 
     Raises
     ------
     ConfigurationError, UnknownNameError, OwnershipError, JobError, RecordLostError
         As ``ingest_by``.
     """
-    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, report, choose_partitions)
     return ingest_by(job, paths, mapping, again=again, max_line_bytes=max_line_bytes)

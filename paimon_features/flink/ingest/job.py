@@ -40,6 +40,10 @@ OPTIONS: Mapping[str, str] = {
 }
 
 
+ChoosePartitions = Callable[[Lake, EventSource, Sequence[FileGroup], IngestRun], None]
+"""Chooses the partitions of an events table by files, before they are ingested."""
+
+
 class IngestJob:
     """The job of one source.
 
@@ -55,6 +59,7 @@ class IngestJob:
         parallelism: int,
         cluster: str | None,
         report: OnIngestProgress | None,
+        choose_partitions: ChoosePartitions | None = None,
     ) -> None:
         self.lake = lake
         self.source = source
@@ -62,6 +67,7 @@ class IngestJob:
         self.parallelism = parallelism
         self.cluster = cluster
         self.report = report
+        self.choose_partitions = choose_partitions
         self.ledger = IngestLedger(lake, source)
         self.leases: list[Lease] = []
         self._stack: ExitStack
@@ -189,6 +195,8 @@ class IngestJob:
         sinks: tuple[bool, bool] = (True, True),
     ) -> None:
         """Write the rows of files: the events, the rejected ones, or both."""
+        if self.choose_partitions is not None:
+            self.choose_partitions(self.lake, self.source, groups, run)
         partition_days = self.lake.partition_days(self.source.table)
         statements = file_statements(self.source, groups, run, partition_days)
         self.run("batch", statements, doing, sinks)

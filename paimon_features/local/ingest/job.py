@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 import uuid
@@ -12,44 +11,23 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
-
-from paimon_features.array_types import Ints
 from paimon_features.definitions import EventSource
-from paimon_features.errors import JobError
 from paimon_features.ingestion.files import IngestResult, check_no_job, check_source, ingest_by
 from paimon_features.ingestion.input_columns import FileGroup
-from paimon_features.ingestion.inputs import InputFile
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
 from paimon_features.ingestion.progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingestion.runs import IngestRun
 from paimon_features.local.ingest.cells import CellBatch
-from paimon_features.local.ingest.csv_cells import csv_batches
 from paimon_features.local.ingest.duplicates import without_duplicates
-from paimon_features.local.ingest.json_cells import json_batches
 from paimon_features.local.ingest.judge import Judged, judge
-from paimon_features.local.ingest.parquet_cells import parquet_batches
-from paimon_features.partition_days import sampled_partition_days
+from paimon_features.local.ingest.parts import parts_of
+from paimon_features.local.ingest.sampling import choose_partitions
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.append_files import AppendFiles
 from paimon_features.tables.lease import Lease, ProcessHolder
-from paimon_features.tables.writer import (
-    append_files,
-    conform,
-    event_days,
-    event_rows,
-    undecided_partitions,
-)
+from paimon_features.tables.writer import append_files, conform, event_rows
 
-_READERS: Mapping[str, Callable[[FileGroup, InputFile], Iterator[Callable[[], list[CellBatch]]]]]
-_READERS = {"csv": csv_batches, "json": json_batches, "parquet": parquet_batches}
-SAMPLED_EVENTS = 200_000
-"""Events of a first ingest by which the partitions of its table are chosen."""
-_LINE_BYTES = 50
-"""Bytes of a line of text, where its rows are estimated."""
 _AHEAD = 2
 """Parts that wait for a thread, by thread."""
 
@@ -139,43 +117,22 @@ class LocalIngestJob:
         user = f"{run.commit_user_prefix}_{uuid.uuid4()}"
         source = self.source
         self._progress.start()
-        rows = self._judged(groups, run, doing)
-        if undecided_partitions(self.lake, source.table):
-            rows = self._choose_partitions(rows, groups)
+        choose_partitions(self.lake, source, groups, run)
         schema = self.lake.schema(source.table)
         partition_days = self.lake.partition_days(source.table)
         with (
             AppendFiles(self.lake, source.table, user) as events,
             AppendFiles(self.lake, source.rejected_table, user) as rejected,
         ):
-            for judged in rows:
+            for judged in self._judged(groups, run, doing):
                 if sinks[0] and judged.events.num_rows:
                     time_ms = run.time_ms or 0
-                    table = event_rows(judged.events, source.event_time, time_ms, partition_days)
-                    events.write(conform(self.lake, source.table, table, schema))
+                    rows = event_rows(judged.events, source.event_time, time_ms, partition_days)
+                    events.write(conform(self.lake, source.table, rows, schema))
                 if sinks[1] and judged.rejected is not None:
                     rejected.write(judged.rejected)
             append_files(self.lake, source.rejected_table, rejected, user)
             append_files(self.lake, source.table, events, user)
-
-    def _choose_partitions(
-        self, rows: Iterator[Judged], groups: Sequence[FileGroup]
-    ) -> Iterator[Judged]:
-        """Choose the partitions of the events table by the first rows; returns all rows."""
-        held: list[Judged] = []
-        days: list[Ints] = []
-        count = 0
-        for judged in rows:
-            held.append(judged)
-            days.append(event_days(judged.events, self.source.event_time))
-            count += len(days[-1])
-            if count >= SAMPLED_EVENTS:
-                break
-        if count:
-            total = count if count < SAMPLED_EVENTS else _estimated_rows(groups)
-            chosen = sampled_partition_days(np.concatenate(days), total)
-            self.lake.set_partition_days(self.source.table, chosen)
-        return itertools.chain(held, rows)
 
     def _judged(self, groups: Sequence[FileGroup], run: IngestRun, doing: str) -> Iterator[Judged]:
         rows = self._converted(groups, run, doing)
@@ -203,7 +160,7 @@ class LocalIngestJob:
                 return judged
 
             try:
-                for part, group in _parts(groups, doing):
+                for part, group in parts_of(groups, doing):
                     waiting.append(pool.submit(convert, part, group))
                     while len(waiting) > _AHEAD * self.threads:
                         yield from first()
@@ -212,30 +169,6 @@ class LocalIngestJob:
             finally:
                 for future in waiting:
                     future.cancel()
-
-
-def _estimated_rows(groups: Sequence[FileGroup]) -> int:
-    """About how many rows files have."""
-    total = 0
-    for group in groups:
-        for file in group.files:
-            if group.format == "parquet":
-                total += pq.read_metadata(file.read_path).num_rows
-            else:
-                total += file.size // _LINE_BYTES
-    return total
-
-
-def _parts(
-    groups: Sequence[FileGroup], doing: str
-) -> Iterator[tuple[Callable[[], list[CellBatch]], FileGroup]]:
-    for group in groups:
-        for file in group.files:
-            try:
-                for part in _READERS[group.format](group, file):
-                    yield part, group
-            except (OSError, pa.ArrowException) as error:
-                raise JobError(f"{doing}: {file.path}: {error}") from error
 
 
 class _RowCount:

@@ -34,7 +34,7 @@ from paimon_features.ingestion.files import IngestResult
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.progress import IngestProgress
 from paimon_features.local.ingest import job as job_module
-from paimon_features.local.ingest import lines
+from paimon_features.local.ingest import lines, sampling
 from paimon_features.local.ingest.job import ingest_files
 from paimon_features.schema import Bool, Int64, String
 from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow
@@ -93,6 +93,30 @@ def test_rows_are_those_of_the_reference_whatever_the_size_of_blocks(
         newest = latest_snapshot(lake, table)
         assert newest is not None
         assert newest.id == 1
+
+
+@pytest.mark.parametrize(("days", "per_day", "chosen"), [(100, 3, 8), (100, 30, 8), (40, 3, 1)])
+def test_a_first_ingest_chooses_partitions_by_the_density_of_its_events(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, per_day: int, chosen: int
+) -> None:
+    monkeypatch.setattr(sampling, "SAMPLED_EVENTS", 1_000)
+    lake = new_lake(tmp_path)
+    rows = [f"{n},p,{n % days * DAY_MS}" for n in range(days * per_day)]
+    (tmp_path / "sparse.csv").write_text("\n".join(["id,page,at_ms", *rows]))
+    ingest_files(lake, CLICKS, [tmp_path / "sparse.csv"], state_dir=tmp_path / "state")
+    assert lake.partition_days(CLICKS.table) == chosen
+    found = read_arrow(lake, CLICKS.table)
+    assert found.num_rows == days * per_day
+    assert {*found["event_day"].to_pylist()} == {day // chosen * chosen for day in range(days)}
+
+
+def test_defined_partitions_are_not_chosen_again(tmp_path: Path) -> None:
+    lake = new_lake(tmp_path)
+    lake.set_partition_days(CLICKS.table, 1)
+    rows = [f"{n},p,{n * DAY_MS}" for n in range(100)]
+    (tmp_path / "sparse.csv").write_text("\n".join(["id,page,at_ms", *rows]))
+    ingest_files(lake, CLICKS, [tmp_path / "sparse.csv"], state_dir=tmp_path / "state")
+    assert sorted(read_arrow(lake, CLICKS.table)["event_day"].to_pylist()) == [*range(100)]
 
 
 def test_known_files_are_skipped_and_ingested_again_on_request(tmp_path: Path) -> None:

@@ -1,0 +1,37 @@
+"""The parts of files in which they are read, by format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import pyarrow as pa
+
+from paimon_features.errors import JobError
+from paimon_features.ingestion.input_columns import FileGroup
+from paimon_features.ingestion.inputs import InputFile
+from paimon_features.local.ingest.cells import CellBatch
+from paimon_features.local.ingest.csv_cells import csv_batches
+from paimon_features.local.ingest.json_cells import json_batches
+from paimon_features.local.ingest.parquet_cells import parquet_batches
+
+_READERS: Mapping[str, Callable[[FileGroup, InputFile], Iterator[Callable[[], list[CellBatch]]]]]
+_READERS = {"csv": csv_batches, "json": json_batches, "parquet": parquet_batches}
+
+
+def parts_of(
+    groups: Sequence[FileGroup], doing: str
+) -> Iterator[tuple[Callable[[], list[CellBatch]], FileGroup]]:
+    """Functions that read a part of a file each, in order, with the group of the file.
+
+    Raises
+    ------
+    JobError
+        If a file cannot be read; ``doing`` says for what.
+    """
+    for group in groups:
+        for file in group.files:
+            try:
+                for part in _READERS[group.format](group, file):
+                    yield part, group
+            except (OSError, pa.ArrowException) as error:
+                raise JobError(f"{doing}: {file.path}: {error}") from error
