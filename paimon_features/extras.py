@@ -13,6 +13,7 @@ from paimon_features.errors import MissingExtraError
 EXTRAS = {
     "cloudpickle": "flink",
     "duckdb": "local",
+    "fastapi": "fastapi",
     "hiredis": "serve",
     "httptools": "serve",
     "httpx": "client",
@@ -21,6 +22,7 @@ EXTRAS = {
     "msgspec": "serve",
     "numpy": "lake",
     "onnx": "onnx",
+    "onnxruntime": "predict",
     "opentelemetry": "otel",
     "polars": "polars",
     "prometheus_client": "serve",
