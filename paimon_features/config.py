@@ -55,6 +55,9 @@ class ServeConfig:
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
     ``request_log_hash`` is false. ``bundle`` is where definitions are read and ``apply`` publishes
     them: ``online``, the online store, or the absolute path of a file; None: the definitions file.
+    A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
+    and waits for more rows for at most ``predict_delay_ms``; a prediction that is not made within
+    ``predict_timeout_ms`` is an error.
     """
 
     host: str = "127.0.0.1"
@@ -84,6 +87,10 @@ class ServeConfig:
     request_log_rate: float = 0.01
     request_log_hash: bool = True
     bundle: str | None = None
+    predict_batch: int = 32
+    predict_delay_ms: int = 0
+    predict_threads: int = 1
+    predict_timeout_ms: int = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +159,8 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "request_log_rate": float,
         "request_log_hash": bool,
         "bundle": str,
+        **dict.fromkeys(("predict_batch", "predict_threads"), int),
+        **dict.fromkeys(("predict_delay", "predict_timeout"), str),
     },
 }
 
@@ -244,7 +253,7 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
             settings[name] = (path.parent / settings[name]).resolve()
     if settings.get("bundle", "online") != "online":
         settings["bundle"] = str((path.parent / settings["bundle"]).resolve())
-    for name in ("max_wait", "cache", *_TIMEOUTS):
+    for name in ("max_wait", "cache", "predict_delay", "predict_timeout", *_TIMEOUTS):
         if name in settings:
             try:
                 settings[f"{name}_ms"] = parse_duration(settings.pop(name))

@@ -13,6 +13,7 @@ from paimon_features.errors import MissingExtraError
 EXTRAS = {
     "cloudpickle": "flink",
     "duckdb": "local",
+    "fastapi": "fastapi",
     "hiredis": "serve",
     "hydra": "train",
     "httptools": "serve",
@@ -23,7 +24,7 @@ EXTRAS = {
     "msgspec": "serve",
     "numpy": "lake",
     "onnx": "onnx",
-    "onnxruntime": "train",
+    "onnxruntime": "predict",
     "onnxscript": "train",
     "opentelemetry": "otel",
     "polars": "polars",

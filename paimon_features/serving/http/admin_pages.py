@@ -33,7 +33,7 @@ class AdminPages:
         self._state = state
         self._store_log = store_log
         self._all_counts = all_counts
-        self._probe = StoreProbe()
+        self.probe = StoreProbe()
         self._explorer = Explorer()
         self._started_s = now_ms() / 1000
         self.routes: dict[str, tuple[str, Handler]] = {
@@ -51,7 +51,7 @@ class AdminPages:
 
     def close(self) -> None:
         """Release the threads of probes and explanations."""
-        self._probe.close()
+        self.probe.close()
         self._explorer.close()
 
     async def _catalogue(self, request: Request, receive: Receive) -> Reply:
@@ -76,7 +76,7 @@ class AdminPages:
 
     async def _health_document(self, request: Request, stale_is_ready: bool) -> dict[str, Any]:
         definitions = self._state.definitions
-        store = await self._probe.check(definitions)
+        store = await self.probe.check(definitions)
         at_ms = now_ms()
         limits = {v.name: v.max_staleness_ms for v in definitions.views}
         reasons = store.reasons({} if stale_is_ready else limits, at_ms)
@@ -91,7 +91,10 @@ class AdminPages:
             "status": "not_ready" if reasons else "ready",
             "live": True,
             "reasons": reasons,
-            "warnings": store.warnings(limits, at_ms),
+            "warnings": [
+                *store.warnings(limits, at_ms),
+                *self._state.models.problems(definitions),
+            ],
             "store": store_document(store),
             "views": view_documents(store, limits, at_ms),
             "definitions": {
@@ -102,7 +105,7 @@ class AdminPages:
 
     async def _metrics(self, request: Request, receive: Receive) -> Reply:
         definitions = self._state.definitions
-        store = await self._probe.check(definitions)
+        store = await self.probe.check(definitions)
         at_ms = now_ms()
         limits = {v.name: v.max_staleness_ms for v in definitions.views}
         documents = view_documents(store, limits, at_ms)

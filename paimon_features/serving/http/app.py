@@ -1,11 +1,12 @@
 """The application: what is answered to each request, whichever connection it comes from.
 
-A feature read whose body has arrived is begun in the same step, and answered by the store's reply,
-without a task of its own. Everything else is answered by a task.
+A feature read or prediction of entities whose body has arrived is begun in the same step, and
+answered by the store's reply, without a task of its own. Everything else is answered by a task.
 
 Here are routes, errors, and what is logged and counted for every request; the endpoints are in
-``feature_reads`` and ``admin_pages``. A request is rejected by ``RequestRejected`` or by one of
-our errors; any other exception is a defect, answered with 500 and a traceback in the log.
+``feature_reads``, ``predictions``, ``model_pages`` and ``admin_pages``. A request is rejected by
+``RequestRejected`` or by one of our errors; any other exception is a defect, answered with 500 and
+a traceback in the log.
 """
 
 from __future__ import annotations
@@ -37,8 +38,14 @@ from paimon_features.serving.http.messages import (
     Request,
 )
 from paimon_features.serving.http.metrics import Counts, CountsFile, GrowingTotals
+from paimon_features.serving.http.model_pages import ModelPages, model_error
+from paimon_features.serving.http.predictions import PREFIX as PREDICT_PREFIX
+from paimon_features.serving.http.predictions import ROUTE as PREDICT_ROUTE
+from paimon_features.serving.http.predictions import Predictions
+from paimon_features.serving.http.served_models import ModelSet
 from paimon_features.serving.http.state import ServerState
 from paimon_features.serving.http.tokens import Tokens
+from paimon_features.serving.prediction.batcher import Batcher
 from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.traces import Tracer, ended_now
 
@@ -68,14 +75,21 @@ class FeatureApp:
             Admission(config.max_concurrent, config.max_wait_ms),
             BufferedBytes(config.max_buffered_bytes),
             self.counts,
+            Batcher(max_rows=config.predict_batch, max_delay_s=config.predict_delay_ms / 1_000),
+            config.predict_timeout_ms / 1_000,
         )
         self._store_log = logs.StoreLog()
         self._hosts = hosts or Hosts(config.hosts)
         self.reads = FeatureReads(self.state, self._store_log, request_log, traced=bool(tracer))
+        self.predictions = Predictions(
+            self.state, self._store_log, request_log, traced=bool(tracer)
+        )
         self._tracer = tracer
         self._admin = AdminPages(self.state, self._all_counts, self._store_log)
+        self._models = ModelPages(self.state, self._admin.probe)
         self._routes = {
             READ_PATH: ("POST", self.reads.read),
+            **self._models.routes,
             **self._admin.routes,
         }
         self._tasks: set[asyncio.Task[None]] = set()
@@ -83,6 +97,7 @@ class FeatureApp:
         self._batches = GrowingTotals(self.counts.reads)
         self._records = GrowingTotals(self.counts.reads)
         self._logged = GrowingTotals(self.counts.logged)
+        self._networks = GrowingTotals(self.counts.network)
 
     def replace_definitions(self, definitions: DefinitionSet) -> None:
         """Answer requests that arrive from now on with these definitions."""
@@ -91,8 +106,13 @@ class FeatureApp:
         self.state.definitions = definitions
         self.state.coalescer.fetcher = definitions.reader
 
+    def replace_models(self, models: ModelSet) -> None:
+        """Answer requests that arrive from now on with these models."""
+        self.state.models = models
+
     def tick(self) -> None:
         """Write collected log lines and counts. Called about once a second."""
+        self.state.batcher.expire(time.monotonic())
         self.log.flush()
         self._update_counts()
         if self._counts_file is not None:
@@ -101,6 +121,7 @@ class FeatureApp:
     def close(self) -> None:
         """Release all threads and write the last lines and counts."""
         self.state.coalescer.close()
+        self.state.batcher.close()
         self._admin.close()
         if self.reads.request_log is not None:
             self.reads.request_log.close()
@@ -122,7 +143,12 @@ class FeatureApp:
         """Begin to answer a request: ``exchange.respond`` is called now or later."""
         started_s = time.perf_counter()
         request, body = exchange.request, exchange.body
-        if body is None or request.path != READ_PATH or request.method != "POST":
+        is_read = request.path == READ_PATH
+        if (
+            body is None
+            or request.method != "POST"
+            or not (is_read or request.path.startswith(PREDICT_PREFIX))
+        ):
             task = asyncio.get_running_loop().create_task(self._answer(exchange, started_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -130,8 +156,12 @@ class FeatureApp:
         finish = partial(self._finish, exchange, started_s)
         try:
             self._hosts.check(request)
-            request.route = READ_PATH
-            self.reads.start(request, body, finish)
+            if is_read:
+                request.route = READ_PATH
+                self.reads.start(request, body, finish)
+            else:
+                request.route = PREDICT_ROUTE
+                self.predictions.start(request, body, finish, exchange)
         except Exception as error:
             finish(error)
 
@@ -146,15 +176,15 @@ class FeatureApp:
 
     def _handler(self, request: Request) -> Handler:
         self._hosts.check(request)
-        found = self._routes.get(request.path)
+        found = self._route_of(request.path)
         if found is None:
+            known = [*self._routes, PREDICT_ROUTE, "/v2/models/{model}"]
             raise RequestRejected(
                 404,
                 "not_found",
-                f"no path {request.path[:80]!r}; the paths are: {', '.join(self._routes)}",
+                f"no path {request.path[:80]!r}; the paths are: {', '.join(known)}",
             )
-        method, handler = found
-        request.route = request.path
+        request.route, method, handler = found
         if request.method != method and not (request.method == "HEAD" and method == "GET"):
             raise RequestRejected(
                 405,
@@ -163,6 +193,15 @@ class FeatureApp:
                 ((b"allow", method.encode()),),
             )
         return handler
+
+    def _route_of(self, path: str) -> tuple[str, str, Handler] | None:
+        """The route, method and handler of a path."""
+        found = self._routes.get(path)
+        if found is not None:
+            return path, *found
+        if path.startswith(PREDICT_PREFIX) and "/" not in path[len(PREDICT_PREFIX) :]:
+            return PREDICT_ROUTE, "POST", self.predictions.predict
+        return self._models.route_of(path)
 
     def _finish(self, exchange: Exchange, started_s: float, result: Reply | Exception) -> None:
         """Send the reply, count the request, and add its line to the access log."""
@@ -222,7 +261,10 @@ class FeatureApp:
     def _rejected(self, request: Request, rejection: RequestRejected) -> Reply:
         if rejection.reason is not None:
             self.counts.refuse(rejection.reason)
-        if is_feast(request):
+        of_protocol = model_error(request, rejection)
+        if of_protocol is not None:
+            media_type, body = b"application/json", of_protocol
+        elif is_feast(request):
             media_type, body = b"application/json", feast_document(rejection, request.request_id)
         else:
             media_type, body = MEDIA_TYPE, rejection.document(request.request_id)
@@ -251,5 +293,17 @@ class FeatureApp:
             {"batches": state.coalescer.batches, "batched_requests": state.coalescer.queries}
         )
         self._records.add(state.definitions.reads)
+        stats = state.batcher.stats
+        self.counts.waiting_rows = state.batcher.waiting_rows
+        if stats.runs or stats.shadow_rows:
+            self._networks.add(
+                {
+                    "network_runs": stats.runs,
+                    "network_rows": stats.rows,
+                    "network_us": int(stats.run_s * 1e6),
+                    "predictions_late": stats.late,
+                    "shadow_dropped": stats.shadow_dropped,
+                }
+            )
         if self.reads.request_log is not None:
             self._logged.add(self.reads.request_log.counts())

@@ -5,10 +5,9 @@ A request passes: token, format, body, admission, decoding, names, rights, limit
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from paimon_features.errors import UnknownNameError
@@ -23,9 +22,11 @@ from paimon_features.serving.http.formats import (
 from paimon_features.serving.http.http_errors import Headers, RequestRejected
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
+    Finish,
     Receive,
     Reply,
     Request,
+    answer_of,
     check_body,
     read_body,
     take_body,
@@ -81,24 +82,11 @@ class FeatureReads:
         body = await read_body(
             request, receive, limits.max_body_bytes, state.buffers, limits.body_timeout_s
         )
-        answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        return await answer_of(
+            lambda finish: self._begin(request, body, body_format, reply_format, rights, finish)
+        )
 
-        def finish(result: Reply | Exception) -> None:
-            if not answer.done():
-                if isinstance(result, Exception):
-                    answer.set_exception(result)
-                else:
-                    answer.set_result(result)
-
-        pending = self._begin(request, body, body_format, reply_format, rights, finish)
-        try:
-            return await answer
-        finally:
-            pending.give_up()
-
-    def start(
-        self, request: Request, body: bytes | bytearray, finish: Callable[[Reply | Exception], None]
-    ) -> None:
+    def start(self, request: Request, body: bytes | bytearray, finish: Finish) -> None:
         """Begin to answer a request with its body; ``finish`` gets the reply, or why there is none.
 
         Raises as ``read`` does for what is wrong with the request alone; ``finish`` is not called
@@ -119,7 +107,7 @@ class FeatureReads:
         body_format: Format,
         reply_format: Format,
         rights: Rights,
-        finish: Callable[[Reply | Exception], None],
+        finish: Finish,
     ) -> PendingQuery:
         """From a body to the coalescer's queue; the body, which is counted, is freed at the end."""
         state = self._state
@@ -204,7 +192,7 @@ class _Read:
         plan: RequestPlan,
         rows: int,
         reply_format: Format,
-        finish: Callable[[Reply | Exception], None],
+        finish: Finish,
     ) -> None:
         self.size, self.work = size, work
         self.parsed, self.plan, self.rows = parsed, plan, rows

@@ -11,6 +11,7 @@ from http import HTTPStatus
 import msgspec
 
 from paimon_features.errors import (
+    ModelError,
     OnlineStoreError,
     OverloadedError,
     PaimonFeaturesError,
@@ -85,7 +86,9 @@ CODES: Mapping[str, str] = {
     "too_large": "the body, or the number of requested values, is over a limit of this server",
     "too_slow": "the body did not arrive in time",
     "overloaded": "the request would wait too long; retry, at another worker or later",
-    "not_ready": "a view in the online store is not complete yet; it is being built",
+    "not_ready": "a view in the online store is not complete yet, or a model has no version here "
+    "that can answer",
+    "prediction_failed": "the network of a model failed on these inputs",
     "store_unavailable": "the online store does not respond",
     "internal": "internal server error; the log has it under the request's id",
 }
@@ -106,9 +109,16 @@ def rejection_of(error: PaimonFeaturesError, *, with_detail: bool = False) -> Re
         # the error has the store's address and user, which only the log and operators see
         detail = str(error) if with_detail else STORE_UNAVAILABLE
         return RequestRejected(503, "store_unavailable", detail, _RETRY)
+    if isinstance(error, ModelError):
+        return RequestRejected(500, "prediction_failed", str(error))
     if isinstance(error, UnknownNameError):
         return RequestRejected(404, "unknown_name", str(error))
     return RequestRejected(422, "invalid_request", str(error))
+
+
+def not_ready(detail: str) -> RequestRejected:
+    """503 for what is not there yet."""
+    return RequestRejected(503, "not_ready", detail, _RETRY)
 
 
 def overloaded(detail: str, reason: str, headers: Headers = ()) -> RequestRejected:

@@ -161,8 +161,41 @@ class Exchange(Protocol):
     async def receive(self) -> BodyPart | None:
         """The next bytes of the body; None if the client is gone."""
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client is known to be gone: nobody will read the reply."""
+
     def respond(self, reply: Reply) -> None:
         """Send the reply, once; 499 sends nothing, since nobody is there."""
+
+
+class GivesUp(Protocol):
+    """Work whose result somebody waits for."""
+
+    def give_up(self) -> None:
+        """Nobody waits any more."""
+
+
+Finish = Callable[[Reply | Exception], None]
+"""Gets the reply to a request, or why there is none; called once."""
+
+
+async def answer_of(begin: Callable[[Finish], GivesUp]) -> Reply:
+    """Wait for the reply of work that ``begin`` starts, and give it up if the wait is cancelled."""
+    answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+
+    def finish(result: Reply | Exception) -> None:
+        if not answer.done():
+            if isinstance(result, Exception):
+                answer.set_exception(result)
+            else:
+                answer.set_result(result)
+
+    pending = begin(finish)
+    try:
+        return await answer
+    finally:
+        pending.give_up()
 
 
 def check_body(request: Request, limit: int, buffers: BufferedBytes) -> None:

@@ -48,6 +48,15 @@ class HistogramCounts(msgspec.Struct):
         return cls([0] * (len(edges) + 1))
 
 
+class ShadowCounts(msgspec.Struct):
+    """What a shadow version predicted: rows, the sum of the distances from what was answered, and
+    the rows that failed."""
+
+    rows: int = 0
+    difference: float = 0.0
+    failed: int = 0
+
+
 class ViewMarks(msgspec.Struct, frozen=True, array_like=True):
     """The freshness of all buckets of a view, read at ``read_ms``.
 
@@ -78,6 +87,10 @@ class Counts(msgspec.Struct):
     reloads: dict[str, int] = msgspec.field(default_factory=dict)
     logged: dict[str, int] = msgspec.field(default_factory=dict)
     closed: dict[str, int] = msgspec.field(default_factory=dict)
+    predictions: dict[str, int] = msgspec.field(default_factory=dict)
+    network: dict[str, int] = msgspec.field(default_factory=dict)
+    shadows: dict[str, ShadowCounts] = msgspec.field(default_factory=dict)
+    waiting_rows: int = 0
     starts: int = 0
     in_flight: int = 0
     connections: int = 0
@@ -113,6 +126,17 @@ class Counts(msgspec.Struct):
             else:
                 for status, count in enumerate(own):
                     known[status] += count
+
+    def predict(self, version: str, rows: int) -> None:
+        """Count the predictions of a version, ``model@version``."""
+        self.predictions[version] = self.predictions.get(version, 0) + rows
+
+    def shadow(self, version: str, rows: int, difference: float, failed: int = 0) -> None:
+        """Count what a shadow version predicted next to the one that answered."""
+        known = self.shadows.setdefault(version, ShadowCounts())
+        known.rows += rows
+        known.difference += difference
+        known.failed += failed
 
     def fresh(self, freshness: Mapping[str, tuple[ViewFreshness, bool]], read_ms: int) -> None:
         """Note the freshness of all buckets of views, and whether the views are behind."""
@@ -221,6 +245,7 @@ class _Collector:
         yield from self._of_requests()
         yield from self._of_reads()
         yield from self._of_views(alive)
+        yield from self._of_models(alive)
         yield _gauge("in_flight", "Feature requests in flight.", sum(c.in_flight for c in alive))
         connections = sum(c.connections for c in alive)
         yield _gauge("connections", "Open connections.", connections)
@@ -270,6 +295,32 @@ class _Collector:
         for name in names:
             total = sum(c.reads.get(name, 0) for c in self._counts)
             yield _counter(name, READS.get(name, name), {(): total})
+
+    def _of_models(self, alive: Sequence[Counts]) -> Iterator[Metric]:
+        if not any(c.predictions or c.network or c.shadows for c in self._counts):
+            return  # a server without models
+        rows: dict[tuple[str, ...], float] = {}
+        shadows: dict[tuple[str, ...], list[float]] = {}
+        for counts in self._counts:
+            for name, count in counts.predictions.items():
+                key = tuple(name.split("@"))
+                rows[key] = rows.get(key, 0) + count
+            for name, own in counts.shadows.items():
+                found = shadows.setdefault(tuple(name.split("@")), [0, 0.0, 0])
+                for place, value in enumerate((own.rows, own.difference, own.failed)):
+                    found[place] += value
+        labels = ("model", "version")
+        yield _counter("predictions", "Predictions in replies, in rows.", rows, labels)
+        for place, (name, text) in enumerate(_SHADOWS.items()):
+            yield _counter(name, text, {key: own[place] for key, own in shadows.items()}, labels)
+        for name, text in _NETWORK.items():
+            total = sum(c.network.get(name, 0) for c in self._counts)
+            if name.endswith("_us"):
+                yield _counter(name.removesuffix("_us") + "_seconds", text, {(): total / 1e6})
+            else:
+                yield _counter(name, text, {(): total})
+        waiting = sum(c.waiting_rows for c in alive)
+        yield _gauge("prediction_waiting_rows", "Rows that wait for a network.", waiting)
 
     def _of_views(self, alive: Sequence[Counts]) -> Iterator[Metric]:
         statuses: dict[tuple[str, ...], float] = {}
@@ -328,6 +379,18 @@ class _Collector:
         return _counter(name, text, total, (label,))
 
 
+_SHADOWS: Mapping[str, str] = {
+    "shadow_predictions": "Rows that shadow versions predicted; they answer nobody.",
+    "shadow_difference": "Sum of the distances of these from what was answered.",
+    "shadow_failed": "Rows for which the network of a shadow version failed.",
+}
+_NETWORK: Mapping[str, str] = {
+    "network_runs": "Runs of networks; one serves all requests that waited for it.",
+    "network_rows": "Rows in these runs.",
+    "network_us": "Time of these runs.",
+    "predictions_late": "Requests whose prediction was not made in time.",
+    "shadow_dropped": "Rows that shadow versions did not predict for lack of time.",
+}
 READS: Mapping[str, str] = {
     "batches": "Reads of the online store; one serves all requests that waited for it.",
     "batched_requests": "Requests answered by these reads.",

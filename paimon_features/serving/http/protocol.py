@@ -116,7 +116,7 @@ class HttpProtocol(asyncio.Protocol):
         self._read_by_s: float | None = None
         """Until then the client must have read its reply."""
         self._lingers_until_s: float | None = None
-        self._has_ended = False
+        self.has_ended = False
         """Whether nothing more is written; the transport may still be closing."""
         self._body_waits = False
         self._read_paused = self._write_paused = False
@@ -133,7 +133,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._has_ended = True
+        self.has_ended = True
         self._tracked.discard(self)
         self._connections.forget(self)
         self._drop_waiting()
@@ -191,7 +191,7 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def _is_closing(self) -> bool:
-        return self._has_ended or self._transport.is_closing()
+        return self.has_ended or self._transport.is_closing()
 
     @property
     def is_sending(self) -> bool:
@@ -200,7 +200,7 @@ class HttpProtocol(asyncio.Protocol):
 
     def abort(self) -> None:
         """End the connection at once; what the client has not read is lost."""
-        self._has_ended = True
+        self.has_ended = True
         self._connections.forget(self)
         self._drop_waiting()
         self._transport.abort()
@@ -213,7 +213,7 @@ class HttpProtocol(asyncio.Protocol):
         """
         if self._is_closing:
             return
-        self._has_ended = True
+        self.has_ended = True
         if not self.is_sending:
             self._transport.close()
             return
@@ -265,7 +265,7 @@ class HttpProtocol(asyncio.Protocol):
     # -- what arrives ----------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        if self._has_ended or (self._ends and self._incoming is None):
+        if self.has_ended or (self._ends and self._incoming is None):
             return  # a client that is refused finishes sending; a body that was begun is still read
         if len(data) <= _HEAD_PART_BYTES and not self._unread and not self._must_wait:
             if not self._take_known(data):
@@ -502,7 +502,7 @@ class HttpProtocol(asyncio.Protocol):
             return
         self._starting = True
         try:
-            while self._current is None and not self._write_paused and not self._has_ended:
+            while self._current is None and not self._write_paused and not self.has_ended:
                 exchange, self._next = self._next, None
                 if exchange is None:
                     if not self.pipeline:
@@ -548,7 +548,7 @@ class HttpProtocol(asyncio.Protocol):
         """After a reply: the next request, or what is left unparsed, or nothing."""
         if self.pipeline:
             self._start_next()
-            if self._has_ended:
+            if self.has_ended:
                 return
         if self.held:
             self._update_held()
@@ -629,6 +629,10 @@ class _Exchange:
         """The body has arrived."""
         self._is_complete = True
         self._wake()
+
+    @property
+    def is_gone(self) -> bool:
+        return self._protocol.has_ended
 
     def disconnect(self) -> None:
         """The client is gone, or nothing more is read from it."""

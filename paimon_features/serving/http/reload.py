@@ -58,7 +58,7 @@ class Reloader:
         async with self._lock:
             self._stamp = await asyncio.to_thread(self._stamps)
             try:
-                with _yielding_often():
+                with yielding_often():
                     definitions, tokens = await asyncio.to_thread(self._load, app.state.definitions)
             except PaimonFeaturesError as error:
                 app.state.reload_error = redact(
@@ -102,7 +102,7 @@ class Reloader:
 
 
 @contextmanager
-def _yielding_often() -> Iterator[None]:
+def yielding_often() -> Iterator[None]:
     """Give way to requests: a thread that computes would delay each of their steps by 5 ms."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)

@@ -41,12 +41,16 @@ class RenderedReply(msgspec.Struct, gc=False):
 
 def render(response: OnlineResponse, writer: Writer, full_feature_names: bool) -> RenderedReply:
     """Write a response; statuses are counted once for all responses of a batch."""
-    rendered = response.batch.rendered
-    statuses = None
-    if render not in rendered:
-        rendered[render] = True
-        statuses = _status_counts(response.batch)
+    statuses = statuses_once(response.batch)
     return RenderedReply(writer(response, full_feature_names), response.freshness, statuses)
+
+
+def statuses_once(batch: ResultBatch) -> dict[str, list[int]] | None:
+    """The number of values of each status, by view, at the first call for a batch; then None."""
+    if statuses_once in batch.rendered:
+        return None
+    batch.rendered[statuses_once] = True
+    return _status_counts(batch)
 
 
 def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:

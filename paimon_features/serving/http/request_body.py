@@ -120,9 +120,8 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
             request = _JSON.decode(body)
         except (msgspec.DecodeError, ValueError, RecursionError, OverflowError):
             request, ignored = _decoded(_JSON.decode, msgspec.json.decode, body, "JSON")
-        # each key is matched at least once, so equal numbers mean that no key is repeated
-        if len(_KEY.findall(body)) != _keys_of(request):
-            _reject_repeated_keys(body)
+        if not repeats_no_key(body, _keys_of(request)):
+            reject_repeated_keys(body)
     else:
         request, ignored = _decoded(
             _MESSAGE_PACK.decode, msgspec.msgpack.decode, body, "MessagePack"
@@ -235,8 +234,17 @@ def _keys_of(request: FeatureRequest) -> int:
     return count if inputs is unset else count + 1 + len(inputs or ())
 
 
-def _reject_repeated_keys(body: bytes | bytearray) -> None:
-    """The exact check, for bodies where counting is not conclusive."""
+def repeats_no_key(body: bytes | bytearray, keys: int) -> bool:
+    """Whether a JSON body has so many keys; False also where it only may have more.
+
+    Each key is matched at least once, so equal numbers mean that no key is repeated.
+    """
+    return len(_KEY.findall(body)) == keys
+
+
+def reject_repeated_keys(body: bytes | bytearray) -> None:
+    """RequestRejected (422) for JSON with a repeated key: the exact check, where counting is not
+    conclusive."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         found = dict(pairs)

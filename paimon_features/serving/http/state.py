@@ -12,15 +12,18 @@ from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.messages import Request
 from paimon_features.serving.http.metrics import Counts
+from paimon_features.serving.http.served_models import ModelSet
 from paimon_features.serving.http.tokens import ANYBODY, Rights, Tokens
+from paimon_features.serving.prediction.batcher import Batcher
 
 
 @dataclass(slots=True, eq=False)
 class ServerState:
     """One worker's state, used from its event loop only.
 
-    A reload replaces ``definitions`` and ``tokens``; a request keeps the definitions that it
-    started with. ``reload_error`` says why the last reload failed, None if it succeeded.
+    A reload replaces ``definitions`` and ``tokens``, a promotion ``models``; a request keeps the
+    definitions and models that it started with. ``reload_error`` says why the last reload failed,
+    None if it succeeded. A prediction is made within ``predict_timeout_s``, or not at all.
     """
 
     definitions: DefinitionSet
@@ -30,7 +33,10 @@ class ServerState:
     admission: Admission
     buffers: BufferedBytes
     counts: Counts
+    batcher: Batcher
+    predict_timeout_s: float
     reload_error: str | None = field(default=None)
+    models: ModelSet = field(default_factory=ModelSet)
 
     def is_operator(self, request: Request) -> bool:
         """Whether the client has a token for everything, and so may read details of the host."""

@@ -23,12 +23,14 @@ from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.host_names import LOCAL
 from paimon_features.online import OnlineSettings, open_store
+from paimon_features.online.models import model_place_of
 from paimon_features.redaction import print_redacted
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.connections import Connections, raise_file_limit
 from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
+from paimon_features.serving.http.model_reload import ModelReloader
 from paimon_features.serving.http.no_pandas import forbid_pandas
 from paimon_features.serving.http.reload import Reloader
 from paimon_features.serving.http.server import HttpServer
@@ -76,6 +78,10 @@ def main() -> None:
         reloader = Reloader(config, serve, store)
         definitions, tokens = reloader.first()
         request_log = open_request_log(config.name, serve)
+        models = ModelReloader(
+            model_place_of(replace(config, serve=serve), lambda: store),
+            threads=serve.predict_threads,
+        )
     except PaimonFeaturesError as error:
         status.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
         status.close()
@@ -96,6 +102,7 @@ def main() -> None:
         hosts=Hosts(names),
         tracer=open_tracer("paimon-features-serve"),
     )
+    app.replace_models(models.load(app.state.models))
     connections = Connections(serve, app.state.buffers, app.counts, files=raise_file_limit())
     server = HttpServer(app, connections)
     # modules and definitions stay: a full collection need not look at all their objects
@@ -118,11 +125,17 @@ def main() -> None:
 
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        loop.add_signal_handler(signal.SIGHUP, lambda: begin(reloader.reload(app)))
+
+        def reload() -> None:
+            begin(reloader.reload(app))
+            begin(models.reload(app))
+
+        loop.add_signal_handler(signal.SIGHUP, reload)
         loop.add_reader(settings.alive_fd, orphaned)
         begin(_tick(app, connections))
         if serve.reload:
             begin(reloader.watch(app))
+            begin(models.watch(app))
         try:
             await server.serve(listening, stop, GRACE_S, partial(_report_ready, status))
         finally:

@@ -107,6 +107,7 @@ class Sent:
         self._goes = goes
         self.replied: asyncio.Future[tuple[int, bytes]] = asyncio.get_running_loop().create_future()
         self._parts = list(parts)
+        self.is_gone = False
 
     async def receive(self) -> BodyPart | None:
         if not self._parts:

@@ -1,0 +1,321 @@
+"""The model versions of a server, and how each reads its inputs by the current definitions.
+
+A request uses the models that were current when it arrived, to its end: a promotion builds the next
+set completely before it becomes current, so a reply is that of exactly one version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from paimon_features.array_types import Array
+from paimon_features.definitions import FeatureRef
+from paimon_features.errors import PaimonFeaturesError
+from paimon_features.models import ModelManifest, ModelStates, VersionState
+from paimon_features.schema import type_from_text
+from paimon_features.serving.entities import entity_keys
+from paimon_features.serving.http.definition_set import DefinitionSet, RequestPlan
+from paimon_features.serving.http.http_errors import RequestRejected, not_ready
+from paimon_features.serving.http.tokens import Rights
+from paimon_features.serving.prediction.input_arrays import input_array
+from paimon_features.serving.prediction.network import Network
+from paimon_features.serving.response import OnlineResponse
+
+
+@dataclass(frozen=True, eq=False)
+class LoadedVersion:
+    """A version whose network runs here; ``network`` is None where the manifest alone is known."""
+
+    state: VersionState
+    network: Network
+
+    @property
+    def manifest(self) -> ModelManifest:
+        """Its manifest."""
+        return self.network.manifest
+
+    def __str__(self) -> str:
+        return str(self.manifest)
+
+
+class BoundVersion:
+    """A version with the read that has its inputs.
+
+    ``own`` is the plan of the features that it needs, and ``plan`` of those and the features of
+    shadow versions, which are read in the same step. ``problem`` says why the definitions do not
+    have what the version was trained on, None if they do; there is no plan then.
+    """
+
+    def __init__(self, version: LoadedVersion, definitions: DefinitionSet) -> None:
+        self.version = version
+        self.network = version.network
+        self.manifest = version.manifest
+        self.signature = self.manifest.signature
+        self.inputs = self.signature.inputs
+        self.features = tuple(
+            dict.fromkeys(each.of for each in self.inputs if each.source == "feature")
+        )
+        self.shadows: tuple[BoundVersion, ...] = ()
+        self.problem: str | None = None
+        try:
+            self.own: RequestPlan | None = definitions.plan(None, self.features)
+            self.problem = self._difference(self.own)
+        except (PaimonFeaturesError, RequestRejected) as error:
+            self.own = None
+            self.problem = f"model {self.manifest}: its features cannot be read: {error}"
+        self.plan = self.own
+
+    def _difference(self, plan: RequestPlan) -> str | None:
+        """What the definitions have otherwise than the signature, None if nothing."""
+        keys = {key.name: key.type for key in self.signature.entities}
+        found_keys = {name: kind.text for name, kind in plan.keys.items()}
+        if keys != found_keys:
+            return (
+                f"model {self.manifest}: its features are now read by the entity keys "
+                f"{found_keys}, and it was trained with {keys}; train it again"
+            )
+        types = {
+            str(output) if isinstance(output, FeatureRef) else output.name: output
+            for output in plan.selection.outputs
+        }
+        for each in self.inputs:
+            if each.source == "entity":
+                continue
+            output = types[each.of]
+            if isinstance(output, FeatureRef):
+                view = next(view for view in plan.views if view.name == output.view)
+                feature = view.feature(output.feature)
+                assert feature is not None
+                kind = feature.type.text
+            else:
+                kind = output.type.text
+            if kind != each.type:
+                return (
+                    f"model {self.manifest}: the feature {each.of!r} is now of type {kind}, and "
+                    f"it was trained with {each.type}; train it again"
+                )
+        return None
+
+    def read_with(self, shadows: Sequence[BoundVersion], definitions: DefinitionSet) -> None:
+        """Read the features of these shadows in the same step, where the same request has them."""
+        if self.own is None or self.problem is not None:
+            return
+        fit = [
+            each
+            for each in shadows
+            if each.own is not None
+            and each.problem is None
+            and each.own.inputs.items() <= self.own.inputs.items()
+            and each.own.keys == self.own.keys
+        ]
+        names = tuple(dict.fromkeys([*self.features, *(f for each in fit for f in each.features)]))
+        try:
+            self.plan = definitions.plan(None, names)
+        except (PaimonFeaturesError, RequestRejected):
+            return  # features of a shadow that cannot be read together with the version's own
+        self.shadows = tuple(fit)
+
+    def inputs_of(self, response: OnlineResponse) -> tuple[list[Array], int, int]:
+        """The network's inputs for a response: arrays, and its rows [start, stop) in them.
+
+        The features of all responses of a batch are converted at once.
+        """
+        batch = response.batch
+        made: dict[int, Array] | None = batch.rendered.get(self)
+        if made is None:
+            places = {
+                str(output) if isinstance(output, FeatureRef) else output.name: number
+                for number, output in enumerate(batch.selection.outputs)
+            }
+            made = batch.rendered[self] = {
+                number: input_array(each, batch.columns[places[each.of]])
+                for number, each in enumerate(self.inputs)
+                if each.source == "feature"
+            }
+        if len(made) == len(self.inputs):
+            arrays: list[Array] | None = batch.rendered.get((self, "list"))
+            if arrays is None:
+                # one list for all responses: their rows then need no copy
+                arrays = batch.rendered[self, "list"] = list(made.values())
+            return arrays, response.start, response.stop
+        rows = slice(response.start, response.stop)
+        return (
+            [
+                made[number][rows] if number in made else self._of_entity(number, response)
+                for number in range(len(self.inputs))
+            ],
+            0,
+            len(response),
+        )
+
+    def _of_entity(self, number: int, response: OnlineResponse) -> Array:
+        of = self.inputs[number]
+        values = response.keys[of.of]
+        if of.dtype == "string":
+            return np.fromiter(map(str, values), np.object_, len(values)).reshape(-1, 1)
+        return np.array(values, np.float64).reshape(-1, 1)
+
+
+class LoadedModel:
+    """A model: its states, and the versions that answer or are compared.
+
+    ``problem`` says why the newest published states are not served, None if they are.
+    """
+
+    def __init__(
+        self,
+        states: ModelStates,
+        versions: Mapping[int, LoadedVersion],
+        problem: str | None = None,
+    ) -> None:
+        self.states = states
+        self.versions = versions
+        self.problem = problem
+        self._bound: tuple[DefinitionSet | None, Mapping[int, BoundVersion]] = (None, {})
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.states.name
+
+    def with_problem(self, problem: str) -> LoadedModel:
+        """The same versions, and why newer ones are not there."""
+        return LoadedModel(self.states, self.versions, problem)
+
+    def bound(self, definitions: DefinitionSet) -> Mapping[int, BoundVersion]:
+        """The versions by number, as they read by these definitions."""
+        known, bound = self._bound
+        if known is definitions:
+            return bound
+        bound = {number: BoundVersion(each, definitions) for number, each in self.versions.items()}
+        shadows = [bound[each.version] for each in self.states.shadows if each.version in bound]
+        for each in self.states.serving:
+            if each.version in bound:
+                bound[each.version].read_with(shadows, definitions)
+        self._bound = definitions, bound
+        return bound
+
+    def version_for(
+        self,
+        definitions: DefinitionSet,
+        entities: Mapping[str, object] | None,
+        *,
+        version: int | None = None,
+        unit: str | None = None,
+    ) -> BoundVersion:
+        """The version that answers a request.
+
+        That is ``version`` if it is given; else the one to which the split assigns ``unit``, or
+        the first of ``entities``; production for a request with neither.
+
+        Raises
+        ------
+        RequestRejected
+            404 for a version that is not loaded, 503 without one that can answer.
+        PaimonFeaturesError
+            For entity keys of wrong types.
+        """
+        bound = self.bound(definitions)
+        number = version
+        if number is None:
+            number = self._assigned(entities, unit)
+        if number is None:
+            raise not_ready(
+                f"model {self.name!r} has no version in production; 'paimon-features models "
+                f"promote {self.name} VERSION' puts one there"
+            )
+        found = bound.get(number)
+        if found is None:
+            raise RequestRejected(
+                404,
+                "unknown_name",
+                f"model {self.name!r} has no version {number} here; it has: "
+                f"{', '.join(map(str, sorted(bound))) or 'none'} (GET /models)",
+            )
+        if found.problem is not None:
+            raise not_ready(found.problem)
+        return found
+
+    def _assigned(self, entities: Mapping[str, object] | None, unit: str | None) -> int | None:
+        states = self.states
+        production = states.production
+        if len(states.serving) > (production is not None) and (unit is not None or entities):
+            if unit is not None:
+                return states.version_of(unit)
+            some = self.versions[states.serving[0].version]
+            types = {key.name: type_from_text(key.type) for key in some.manifest.signature.entities}
+            first = {name: _first(values) for name, values in (entities or {}).items()}
+            encoded = entity_keys(types, first).encoded
+            if len(encoded):
+                return states.version_of(encoded[0])
+        return None if production is None else production.version
+
+
+def _first(values: object) -> object:
+    try:
+        return values[:1]  # type: ignore[index]
+    except (TypeError, KeyError):
+        return values
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSet:
+    """The models of a server by name. ``problem`` says why the index could not be read."""
+
+    models: Mapping[str, LoadedModel] = field(default_factory=dict)
+    stamp: str = ""
+    problem: str | None = None
+
+    def of(self, name: str, rights: Rights, definitions: DefinitionSet) -> LoadedModel:
+        """A model that a client may use.
+
+        Raises
+        ------
+        RequestRejected
+            404 for one that is not there, 403 for features that the token may not read.
+        """
+        found = self.models.get(name)
+        if found is None:
+            known = [
+                each for each in sorted(self.models) if self.may_use(each, rights, definitions)
+            ]
+            raise RequestRejected(
+                404,
+                "unknown_name",
+                f"there is no model {name[:80]!r}; there are: {', '.join(known[:20]) or 'none'}"
+                + ("" if self.problem is None else "; the models could not be loaded"),
+            )
+        if not self.may_use(name, rights, definitions):
+            services = ", ".join(sorted(rights.services or ()))
+            raise RequestRejected(
+                403,
+                "forbidden",
+                f"the token {rights.client!r} may not use the model {name!r}: it reads features "
+                f"beyond those of these services: {services}",
+            )
+        return found
+
+    def may_use(self, name: str, rights: Rights, definitions: DefinitionSet) -> bool:
+        """Whether the rights cover all features of all versions of a model."""
+        granted = definitions.granted(rights)
+        if granted is None:
+            return True
+        return all(granted.issuperset(each.features) for each in self._versions(name, definitions))
+
+    def _versions(self, name: str, definitions: DefinitionSet) -> list[BoundVersion]:
+        return list(self.models[name].bound(definitions).values())
+
+    def problems(self, definitions: DefinitionSet) -> list[str]:
+        """Why something that should be served is not, a sentence each."""
+        found = [] if self.problem is None else [self.problem]
+        for name, model in sorted(self.models.items()):
+            if model.problem is not None:
+                found.append(model.problem)
+            bound = model.bound(definitions)
+            if not model.states.serving and not model.states.shadows:
+                found.append(f"model {name!r} has no version in production")
+            found += [each.problem for each in bound.values() if each.problem is not None]
+        return found

@@ -1,0 +1,1 @@
+"""Predictions of model versions: their networks, their inputs, and batches across requests."""

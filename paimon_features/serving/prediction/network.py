@@ -1,0 +1,124 @@
+"""The network of a model version in onnxruntime (extra ``predict``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.array_types import Array
+from paimon_features.errors import ModelError
+from paimon_features.extras import require
+from paimon_features.models import ModelInput, ModelManifest, check_network
+from paimon_features.online.models import ServedModel
+
+Outputs = list[npt.NDArray[np.float32]]
+"""One array of shape (rows, width) for each output of the signature."""
+
+_TYPES = {"float64": "tensor(double)", "string": "tensor(string)"}
+_MOST_TEXT = 300
+
+
+class Network:
+    """Runs the network of one version; ``run`` may be called from any thread.
+
+    A network is checked before onnxruntime reads it (``check_network``), its inputs and outputs are
+    compared with the signature, and one row of nulls is run: a version that cannot predict is
+    never served. ``threads`` compute one run.
+
+    Raises
+    ------
+    MissingExtraError
+        If onnxruntime is not installed.
+    ModelError
+        For a network that is refused, is not that of the signature, or does not run.
+    """
+
+    def __init__(self, model: ServedModel, *, threads: int = 1) -> None:
+        require("onnxruntime", "predict", "serving models")
+        import onnxruntime
+
+        self.manifest: ModelManifest = model.manifest
+        signature = self.manifest.signature
+        self.inputs: tuple[ModelInput, ...] = signature.inputs
+        check_network(model.network, signature)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        # threads that spin between runs take the processor from the event loop
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.add_session_config_entry("session.inter_op.allow_spinning", "0")
+        options.log_severity_level = 4  # errors are raised; warnings are about optimizations
+        try:
+            self._session = onnxruntime.InferenceSession(
+                model.network, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its exceptions have no common class
+            raise ModelError(
+                f"model {self.manifest}: onnxruntime {onnxruntime.__version__} does not load its "
+                f"network: {_said(error)}"
+            ) from error
+        self._names = [each.name for each in self.inputs]
+        self._outputs = [each.name for each in signature.outputs]
+        self._widths = [each.width for each in signature.outputs]
+        self._check_session()
+        self.run([null_rows(each, 1) for each in self.inputs])
+
+    def __str__(self) -> str:
+        return str(self.manifest)
+
+    def run(self, arrays: Sequence[Array]) -> Outputs:
+        """The outputs of some rows.
+
+        ``arrays`` has one array of shape (rows, width) for each input, in order.
+
+        Raises
+        ------
+        ModelError
+            If the network fails, or returns something else than its signature says.
+        """
+        try:
+            found: list[Any] = self._session.run(
+                self._outputs, dict(zip(self._names, arrays, strict=True))
+            )
+        except Exception as error:
+            raise ModelError(
+                f"model {self.manifest}: its network failed: {_said(error)}"
+            ) from error
+        rows = len(arrays[0])
+        for name, width, array in zip(self._outputs, self._widths, found, strict=True):
+            if array.shape != (rows, width):
+                raise ModelError(
+                    f"model {self.manifest}: its output {name!r} has the shape {array.shape} for "
+                    f"{rows} rows, expected {(rows, width)}"
+                )
+        return found
+
+    def _check_session(self) -> None:
+        """Compare what onnxruntime has read with the signature."""
+        found = {each.name: each.type for each in self._session.get_inputs()}
+        expected = {each.name: _TYPES[each.dtype] for each in self.inputs}
+        outputs = {each.name: each.type for each in self._session.get_outputs()}
+        if found != expected or outputs != dict.fromkeys(self._outputs, "tensor(float)"):
+            raise ModelError(
+                f"model {self.manifest}: onnxruntime finds other inputs or outputs than its "
+                "signature says; register it again"
+            )
+
+
+def null_rows(of: ModelInput, rows: int) -> Array:
+    """An input of ``rows`` nulls, of shape (rows, width).
+
+    >>> null_rows(ModelInput("a", "feature", "clicks:a", "int64", "float64"), 2).tolist()
+    [[nan], [nan]]
+    """
+    shape = rows, of.width
+    if of.dtype == "string":
+        return np.full(shape, of.null_text, np.object_)
+    return np.full(shape, np.nan)
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split())[:_MOST_TEXT] or type(error).__name__

@@ -1,0 +1,121 @@
+"""Small networks with known outputs, as versions of a model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from paimon_features.models import (
+    ModelFile,
+    ModelInput,
+    ModelKey,
+    ModelManifest,
+    ModelOutput,
+    ModelSignature,
+    VersionState,
+    sha256_of,
+)
+from paimon_features.online.models import ServedModel
+
+NULL = 0.5
+"""What a null counts as in these networks."""
+
+
+def number(of: str, kind: str = "int64", source: str = "feature", width: int = 1) -> ModelInput:
+    """An input of numbers, named after what it is."""
+    name = of.replace(":", "__")
+    return ModelInput(name, source, of, kind, "float64", width)  # type: ignore[arg-type]
+
+
+def signature(
+    inputs: Sequence[ModelInput], key: tuple[str, str] = ("user", "int64"), task: str = "binary"
+) -> ModelSignature:
+    return ModelSignature(
+        "reading_v1",
+        (ModelKey(*key),),
+        tuple(inputs),
+        (ModelOutput("probability"),),
+        task,  # type: ignore[arg-type]
+    )
+
+
+def linear(
+    weights: Sequence[float],
+    inputs: Sequence[ModelInput],
+    *,
+    version: int = 1,
+    name: str = "churn",
+    bias: float = 0.0,
+    key: tuple[str, str] = ("user", "int64"),
+) -> ServedModel:
+    """A version that returns ``sigmoid(weights . inputs + bias)``, a null as ``NULL``.
+
+    One weight for each number of the inputs, in order; texts are not read.
+    """
+    numbers = [each for each in inputs if each.dtype == "float64"]
+    values = [
+        helper.make_tensor_value_info(
+            each.name,
+            TensorProto.DOUBLE if each.dtype == "float64" else TensorProto.STRING,
+            ["rows", each.width],
+        )
+        for each in inputs
+    ]
+    nodes = [
+        helper.make_node("Concat", [each.name for each in numbers], ["all"], axis=1),
+        helper.make_node("IsNaN", ["all"], ["missing"]),
+        helper.make_node("Where", ["missing", "null", "all"], ["known"]),
+        helper.make_node("MatMul", ["known", "weights"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["sum"]),
+        helper.make_node("Sigmoid", ["sum"], ["wide"]),
+        helper.make_node("Cast", ["wide"], ["probability"], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "linear",
+        values,
+        [helper.make_tensor_value_info("probability", TensorProto.FLOAT, ["rows", 1])],
+        [
+            numpy_helper.from_array(np.array(NULL), "null"),
+            numpy_helper.from_array(np.array(weights, np.float64).reshape(-1, 1), "weights"),
+            numpy_helper.from_array(np.array([bias]), "bias"),
+        ],
+    )
+    network = onnx_bytes(graph)
+    manifest = ModelManifest(
+        name,
+        version,
+        1_700_000_000_000,
+        "linear",
+        signature(inputs, key),
+        {"network.onnx": ModelFile(sha256_of(network), len(network))},
+    )
+    return ServedModel(manifest, network)
+
+
+def onnx_bytes(graph: onnx.GraphProto) -> bytes:
+    """The model of a graph."""
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return bytes(model.SerializeToString())
+
+
+def state(
+    model: ServedModel, state: str = "production", slots: Sequence[tuple[int, int]] = ()
+) -> VersionState:
+    """The state of a version."""
+    traffic = sum(end - start for start, end in slots)
+    return VersionState(
+        model.manifest.version,
+        state,  # type: ignore[arg-type]
+        sha256_of(model.manifest.to_bytes()),
+        traffic,
+        tuple(slots),
+    )
+
+
+def sigmoid(value: float) -> float:
+    return 1 / (1 + math.exp(-value))
