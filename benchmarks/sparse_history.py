@@ -4,9 +4,9 @@
 
 Everything is printed in seconds and as the ratio to the same work over ``--short-days`` days in the
 same run: writing the events, the backfill, a rebuild of the online store from the tiles, and
-features of ``--rows`` rows at random times (from the tables of this process, without a cache). With
-``--flink`` also the backfill and the history by Flink in this process's JVM, after a first run that
-starts it.
+features of ``--rows`` rows at random times. ``--daily`` gives all tables daily partitions, instead
+of those that the events ask for. With ``--flink`` also the backfill and the history by Flink in
+this process's JVM, after a first run that starts it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -64,12 +65,15 @@ def random_times(days: int, rows: int, seed: int) -> np.ndarray[tuple[int], np.d
 class History:
     """A lake with events over some days, and what is done with it."""
 
-    def __init__(self, folder: Path, days: int, events: int, rows: int, commits: int) -> None:
-        self.days, self.events, self.commits = days, events, commits
+    def __init__(self, folder: Path, days: int, events: int, rows: int, daily: bool) -> None:
+        self.days, self.events = days, events
         self.lake = Lake.open(folder / "lake", "bench")
-        apply_plan(self.lake, Definitions.of([VIEW]), now_ms=0)
+        self.source = replace(SOURCE, partition_days=1) if daily else SOURCE
+        self.view = replace(VIEW, source=self.source, partition_days=1 if daily else None)
+        apply_plan(self.lake, Definitions.of([self.view]), now_ms=0)
         config = FlinkConfig(2, 1_000)
-        self.target = TileTarget("bench", self.lake, VIEW.compiled, 1, folder / "state", config)
+        view = self.view.compiled
+        self.target = TileTarget("bench", self.lake, view, 1, folder / "state", config)
         self.rows = pa.table(
             {
                 "user": np.random.default_rng(1).integers(0, ENTITIES, rows),
@@ -78,9 +82,8 @@ class History:
         )
 
     def write(self) -> None:
-        """The events in the order of their time, in some commits."""
+        """The events in the order of their time, in one commit."""
         rng = np.random.default_rng(0)
-        writer = EventWriter.of(self.lake, SOURCE, now_ms)
         table = pa.table(
             {
                 "user": rng.integers(0, ENTITIES, self.events),
@@ -88,9 +91,7 @@ class History:
                 "at_ms": random_times(self.days, self.events, 3),
             }
         )
-        size = -(-self.events // self.commits)
-        for first in range(0, self.events, size):
-            writer.write(table.slice(first, size))
+        EventWriter.of(self.lake, self.source, now_ms).write(table)
 
     def backfill(self) -> None:
         backfill_job.backfill(self.target, rebuild=True, threads=2)
@@ -102,7 +103,7 @@ class History:
         """Fill an empty online store (in memory) from the tiles."""
         record = self.target.record()
         worker = Materializer(
-            self.lake, "bench", VIEW.compiled, lambda: record, MemoryStore(), lease_ttl_ms=None
+            self.lake, "bench", self.target.view, lambda: record, MemoryStore(), lease_ttl_ms=None
         )
         assert worker.run_once().caught_up
 
@@ -115,7 +116,7 @@ class History:
 
     def _store(self) -> OfflineStore:
         record = generations.get(self.lake, VIEW.name, 1)
-        return OfflineStore(self.lake, lambda _: VIEW.compiled, lambda _: record)
+        return OfflineStore(self.lake, lambda _: self.target.view, lambda _: record)
 
     def _features(self) -> list[FeatureRef]:
         return [FeatureRef(VIEW.name, feature.name) for feature in VIEW.compiled.features]
@@ -137,7 +138,7 @@ def main() -> None:
     parser.add_argument("--days", type=int, default=3_270)
     parser.add_argument("--short-days", type=int, default=30)
     parser.add_argument("--rows", type=int, default=5_000, help="of the training set")
-    parser.add_argument("--commits", type=int, default=1, help="of the events")
+    parser.add_argument("--daily", action="store_true", help="partitions of a day")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--flink", action="store_true")
     arguments = parser.parse_args()
@@ -148,12 +149,13 @@ def main() -> None:
                 days,
                 arguments.events,
                 arguments.rows,
-                arguments.commits,
+                arguments.daily,
             )
             for days in (arguments.days, arguments.short_days)
         ]
         print(f"{arguments.events:,} events; ratio to {arguments.short_days} days", flush=True)
         show("write", [[seconds(each.write)] for each in both])
+        seconds(both[1].backfill)  # imports
         turns = ["backfill", "rebuild", "history"]
         if arguments.flink:
             seconds(both[1].backfill_by_flink)  # starts the JVM

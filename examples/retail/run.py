@@ -135,7 +135,7 @@ class Demo:
         record = self.project.generation(self.project.view(VIEW))
         snapshot = latest_snapshot(self.project.lake, record.table)
         assert snapshot is not None
-        tiles = read_arrow(self.project.lake, record.table, ["tile_day", "p_rows"])
+        tiles = read_arrow(self.project.lake, record.table, ["p_rows"])
         console.print(f"  {pc.sum(tiles['p_rows']).as_py():,} events are {len(tiles):,} tiles")
         self.background("submit", VIEW)
         self.background("materialize", VIEW, "--follow")
@@ -245,10 +245,12 @@ class Demo:
 
     def _count_days(self) -> None:
         record = self.project.generation(self.project.view(VIEW))
-        tiles = read_arrow(self.project.lake, record.table, ["tile_day", "p_rows"])
-        days = tiles.group_by("tile_day").aggregate([("p_rows", "sum"), ("p_rows", "count")])
-        days = days.sort_by("tile_day")
-        self.facts.days = days["tile_day"].to_pylist()
+        tiles = read_arrow(self.project.lake, record.table, ["tile_start", "p_rows"])
+        day = pa.array(tiles["tile_start"].to_numpy() // DAY_MS)
+        tiles = tiles.append_column("day", day)
+        days = tiles.group_by("day").aggregate([("p_rows", "sum"), ("p_rows", "count")])
+        days = days.sort_by("day")
+        self.facts.days = days["day"].to_pylist()
         self.facts.events_per_day = days["p_rows_sum"].to_pylist()
         self.facts.tiles_per_day = days["p_rows_count"].to_pylist()
 

@@ -32,7 +32,7 @@ from paimon_features.local import backfill_job as local_backfill
     "copied",
     type=int,
     metavar="N",
-    help="Copy the tiles of generation N, which differs only in its number of buckets.",
+    help="Copy the tiles of generation N, which differs only in its buckets or partitions.",
 )
 @REBUILD
 @CLUSTER
@@ -54,15 +54,17 @@ def backfill(
 ) -> None:
     """Compute the tiles of all past events of VIEW in one commit.
 
-    Requires an empty generation. 'submit' continues with events that arrive later.
+    Requires an empty generation. 'submit' continues with events that arrive later. How many days a
+    partition of the tiles contains is chosen by the density of the events, unless the view says.
 
     \b
     paimon-features backfill customer_spend
     paimon-features backfill customer_spend --engine local   # DuckDB, without Java
     paimon-features submit customer_spend
 
-    After a change of 'buckets' alone, --from-generation copies the tiles instead, without the
-    events. It stops the old generation's job with a savepoint, from which 'submit' continues.
+    After a change of only 'buckets' or 'partition_days', --from-generation copies the tiles
+    instead, without the events. It stops the old generation's job with a savepoint, from which
+    'submit' continues.
 
     \b
     paimon-features apply                                       # buckets=16, makes generation 2

@@ -51,8 +51,9 @@ def _row(document: Document) -> list[str]:
 
 _HEAD = ("description", "owner", "tags", "expression", "of", "fitted", "type",
          "request", "entity", "source",
-         "view", "size", "session_gap", "keys", "tile", "buckets", "time_zone", "derive", "where",
-         "ttl_ms", "max_staleness_ms", "event_time", "max_skew_ms", "schema", "state")  # fmt: skip
+         "view", "size", "session_gap", "keys", "tile", "buckets", "partition_days",
+         "time_zone", "derive", "where", "ttl_ms", "max_staleness_ms", "event_time", "max_skew_ms",
+         "schema", "state")  # fmt: skip
 
 
 def _whole(document: Document) -> Iterator[str]:

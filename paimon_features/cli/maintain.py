@@ -47,7 +47,8 @@ def maintain(
     Tables that a job or a trainer is writing are skipped and reported, because a table has one
     committing owner; --pause stops detached tile jobs with a savepoint and resumes them from it.
 
-    Tiles of views with lifetime windows are rolled up at the end (see 'rollup').
+    Partitions of events that are shorter than the source's partition_days are merged first. Tiles
+    of views with lifetime windows are rolled up at the end (see 'rollup').
 
     Run it once a day after midnight UTC, so that each bucket of the previous day has one file.
 

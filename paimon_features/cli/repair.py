@@ -14,6 +14,7 @@ from paimon_features.project import Project
 
 if TYPE_CHECKING:
     from paimon_features.flink.tiles.repair import RepairReport
+    from paimon_features.offline.tile_comparison import DayComparison
 
 _EPOCH = date(1970, 1, 1)
 _DATE = click.DateTime(["%Y-%m-%d"])
@@ -50,7 +51,8 @@ def repair(
     paimon-features repair customer_spend --from 2011-12-01 --to 2011-12-09 --fix
     paimon-features submit customer_spend --resume
 
-    Exit code 1 if differences remain. Days are event-time days. --fix removes tiles whose events
+    Exit code 1 if differences remain. Days are event-time days; if a partition of the tiles
+    contains several, they are compared and replaced together. --fix removes tiles whose events
     are no longer in the events table: check the report first.
     """
     from paimon_features.flink.tiles.repair import repair as run
@@ -84,7 +86,7 @@ def _summary(report: RepairReport, fix: bool) -> list[str]:
         said = ", ".join(f"{count:,} {what}" for count, what in counts if count)
         partials = ", ".join(f"{name} {count:,}" for name, count in sorted(day.partials.items()))
         lines.append(
-            f"{date.fromordinal(_EPOCH.toordinal() + day.day)}: tiles of {day.entities:,} "
+            f"{_dates(day)}: tiles of {day.entities:,} "
             f"entities: {said}" + (f" ({partials})" if partials else "")
         )
         lines += [f"    {change}" for change in day.examples[:5]]
@@ -94,6 +96,17 @@ def _summary(report: RepairReport, fix: bool) -> list[str]:
         return [*lines, "nothing was written; --fix replaces these days"]
     resumes = f"'paimon-features submit {report.view} --resume' resumes the job"
     return [*lines, f"repaired, tiles at snapshot {report.snapshot}; {resumes}"]
+
+
+def _date(day: int) -> str:
+    """The date of a day since 1970; of one outside the years 1 to 9999, the first or the last."""
+    return str(date.fromordinal(min(max(_EPOCH.toordinal() + day, 1), date.max.toordinal())))
+
+
+def _dates(found: DayComparison) -> str:
+    """The day, or the first and the last of several."""
+    first, last = _date(found.day), _date(found.day + found.days - 1)
+    return first if found.days == 1 else f"{first} to {last}"
 
 
 def _document(report: RepairReport) -> dict[str, object]:
@@ -107,7 +120,8 @@ def _document(report: RepairReport) -> dict[str, object]:
         "snapshot": report.snapshot,
         "days": [
             {
-                "day": str(date.fromordinal(_EPOCH.toordinal() + day.day)),
+                "day": _date(day.day),
+                "days": day.days,
                 "entities": day.entities,
                 "changed": day.changed,
                 "missing": day.missing,

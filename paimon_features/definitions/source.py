@@ -44,9 +44,9 @@ class EventSource:
     rows with one id that arrive within ``dedup_horizon``, the first is the event.
 
     ``partition_days`` is the number of days in a partition of the table: 1, 8, 64, 512 or
-    ``"none"`` (one partition). By default the first ingest of files chooses it by the density of
-    the events, and a partition contains a day until then. A larger one applies to later events;
-    ``maintain`` does not move earlier ones.
+    ``"none"`` (one partition). By default the first ingest of files, or the first write of Python,
+    chooses it by the density of its events; a stream begins with a day. A larger number applies to
+    later events, and ``maintain`` merges the partitions of earlier ones.
 
     >>> from paimon_features.schema import Int64
     >>> clicks = EventSource("clicks", schema={"user_id": Int64, "t": Int64}, event_time="t")

@@ -58,15 +58,19 @@ class PartitionChoice:
 
 def choose_partitions(lake: Lake, view: CompiledView) -> PartitionChoice:
     """The choice for a tile table that is filled now, from the newest snapshot of the events."""
-    none = np.zeros(0, np.int64)
     if view.partition_days is not None:
+        none = np.zeros(0, np.int64)
         return PartitionChoice(view.partition_days, 0, none, 1, view.buckets)
-    table = view.source.table
+    return partitions_for(lake, view.source.table, view.buckets)
+
+
+def partitions_for(lake: Lake, table: str, buckets: int = 1) -> PartitionChoice:
+    """The choice by the newest snapshot of an events table, for partitions of some buckets."""
     newest = latest_snapshot(lake, table) if lake.exists(table) else None
     files = [] if newest is None else live_files(lake, table, newest.id)
     found = {days.start for file in files if (days := file.days(EVENT_DAY)) is not None}
     events = sum(file.rows for file in files)
     first_days = np.array(sorted(found), np.int64)
     known = lake.partition_days(table) if files else 1
-    chosen = choose_partition_days(events, first_days, view.buckets, known)
-    return PartitionChoice(chosen, events, first_days, known, view.buckets)
+    chosen = choose_partition_days(events, first_days, buckets, known)
+    return PartitionChoice(chosen, events, first_days, known, buckets)

@@ -24,7 +24,7 @@ from paimon_features.errors import DefinitionError
 from paimon_features.partition_days import parse_partition_days, partition_text
 from paimon_features.planning import registry
 from paimon_features.planning.center_proposals import proposed_centers
-from paimon_features.planning.partitioning import choose_partitions
+from paimon_features.planning.partitioning import choose_partitions, partitions_for
 from paimon_features.planning.registry import Document, Key
 from paimon_features.planning.skipped_events import skipped_by_plan
 from paimon_features.tables import Lake, generations, latest_snapshot
@@ -254,10 +254,20 @@ def _plan_source(
             )
     if (days := _longer_partitions(lake, source)) is not None:
         differs.append(
-            f"events that are written from now on get {partition_text(days)}; the partitions that "
-            "are there stay, and are read as before"
+            f"events that are written from now on get {partition_text(days)}; 'paimon-features "
+            "maintain' merges the partitions that are there"
         )
-    return Change("source", source.name, "change" if differs else "same", tuple(differs))
+    action: Action = "change" if differs else "same"
+    if source.partition_days is None and not isinstance(source, FeedbackSource):
+        actual = lake.partition_days(source.table) if lake.exists(source.table) else 1
+        choice = partitions_for(lake, source.table)
+        if choice.days > actual and choice.advises(actual):
+            differs.append(
+                f"{source.table} has {partition_text(actual)}, and would read faster with "
+                f"{choice}: partition_days={choice.days}, and 'paimon-features maintain' merges "
+                "the partitions that are there"
+            )
+    return Change("source", source.name, action, tuple(differs))
 
 
 def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: list[str]) -> Change:

@@ -121,7 +121,9 @@ def test_a_table_with_tiles_keeps_its_partitions_until_it_is_rebuilt(lake: Lake)
     advice = details(lake)
     assert "has a partition a day, and would read faster with a partition for 8 days" in advice
     assert "'paimon-features backfill visits --rebuild'" in advice
-    assert make_plan(lake, Definitions.of([VIEW])).is_empty
+    plan = make_plan(lake, Definitions.of([VIEW]))
+    assert plan.is_empty
+    assert "partition_days=8, and 'paimon-features maintain' merges" in str(plan)
     backfill(target_of(lake), rebuild=True)
     assert lake.partition_days(VIEW.compiled.table(1)) == 8
     assert "would read faster" not in details(lake)
@@ -159,6 +161,7 @@ def test_events_get_longer_partitions_from_now_on_and_never_shorter_ones(lake: L
     plan = apply_plan(lake, Definitions.of([longer]), now_ms=0)
     change = next(c for c in plan.changes if c.kind == "source")
     assert "written from now on get a partition for 64 days" in change.details[-1]
+    assert "'paimon-features maintain' merges the partitions that are there" in change.details[-1]
     assert lake.partition_days(SOURCE.table) == 64
     assert history(lake).equals(expected), "daily partitions are read as partitions of 64 days"
     write(lake, events(LONG, 100))

@@ -23,6 +23,7 @@ from paimon_features.offline.rollup import roll_up
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import FlinkJobHolder, Lease, acquire, holder_of
+from paimon_features.tables.partition_merge import merge_partitions
 from paimon_features.tables.snapshots import snapshot_ids
 from paimon_features.tables.specs import TRAINING_PREFIX
 from paimon_features.tables.staging import STAGING_PREFIX
@@ -113,9 +114,12 @@ def _maintain(
     lease: Lease,
 ) -> None:
     full = f"{lake.database}.{table}"
-    newest = latest_snapshot(lake, table)
-    assert newest is not None
     if compact:
+        merged = merge_partitions(lake, table)
+        if merged.before:
+            on_message(f"{table}: merged {merged.before:,} partitions into {merged.after:,}")
+        newest = latest_snapshot(lake, table)
+        assert newest is not None
         keyed = lake.table(table).is_primary_key_table
         partitions = to_compact(live_files(lake, table, newest.id), keyed)
         if partitions:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from itertools import groupby
 
 import pyarrow as pa
 
@@ -14,6 +18,10 @@ from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 
 CHUNK_ROWS = 1_000_000
 """Maximum rows of a table per chunk."""
+FILES_AT_ONCE = 8
+"""Small files that are read at once from an object store."""
+SMALL_FILE_ROWS = 50_000
+"""Maximum rows of such a file: all of them are in memory."""
 
 
 class ViewScan:
@@ -96,12 +104,44 @@ class ViewScan:
 
 
 def pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    """The rows of files in order, those of large files some ``rows`` at a time."""
-    for file in files:
-        if file.rows <= 2 * rows:
-            yield read_file(file, columns)
-        else:
-            yield from read_batches(file, columns, rows)
+    """The rows of files in order, those of large files some ``rows`` at a time.
+
+    Small files of an object store are read several at once: they cost waiting. Those of a folder
+    cost processor time of one thread, and are read one after another.
+    """
+    with ExitStack() as stack:
+        pool: ThreadPoolExecutor | None = None
+        for small, some in groupby(files, _is_small_and_remote):
+            if small:
+                pool = pool or stack.enter_context(ThreadPoolExecutor(FILES_AT_ONCE, "read"))
+                yield from _read_ahead(pool, some, columns)
+                continue
+            for file in some:
+                if file.rows <= 2 * rows:
+                    yield read_file(file, columns)
+                else:
+                    yield from read_batches(file, columns, rows)
+
+
+def _is_small_and_remote(file: DataFile) -> bool:
+    return file.storage.is_remote and file.rows <= SMALL_FILE_ROWS
+
+
+def _read_ahead(
+    pool: ThreadPoolExecutor, files: Iterable[DataFile], columns: Sequence[str]
+) -> Iterator[pa.Table]:
+    """The rows of each file, in order, while the next ones are read."""
+    waiting: deque[Future[pa.Table]] = deque()
+    try:
+        for file in files:
+            waiting.append(pool.submit(read_file, file, columns))
+            if len(waiting) == FILES_AT_ONCE:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
 
 
 def _concat(tables: Sequence[pa.Table], schema: pa.Schema) -> pa.Table:
