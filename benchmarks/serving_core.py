@@ -36,7 +36,7 @@ from paimon_features.aggregates.fold import fold, newest_tile_end
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView, Selection
 from paimon_features.native import CORE
 from paimon_features.online import OnlineStore, open_store
-from paimon_features.online.codec import HEADER_SIZE, RecordLayout
+from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.markers import ViewState
 from paimon_features.schema import Float64, Int64
@@ -157,7 +157,6 @@ class Bench:
         self.fetcher = FeatureFetcher(PROJECT, [VIEW.compiled], store, clock=lambda: NOW_MS)
         self.cached = CachedFetcher(self.fetcher)
         self.plain = PlainServer(store)
-        self.cell_bytes = RecordLayout(VIEW.compiled).cell.itemsize
         self._at = 0
 
     def queries(self, count: int, entities: int = 1) -> list[FeatureQuery]:
@@ -274,8 +273,10 @@ def run(size: Size) -> dict[str, float]:
         figures["cached_us"] = bench.cached_us(1)
         figures["cached_hundred_us"] = bench.cached_us(100)
         keys = [key for page in store.scan(b"pf:") for key in page if b"}:" in key]
-        figures["record_bytes"] = median(len(raw or b"") for raw in store.get_many(keys))
-        figures["record_cells"] = (figures["record_bytes"] - HEADER_SIZE) / bench.cell_bytes
+        found = [raw for raw in store.get_many(keys) if raw is not None]
+        headers = RecordLayout(VIEW.compiled).decode(found).headers
+        figures["record_bytes"] = median(map(len, found))
+        figures["record_cells"] = float(np.median(headers["cells"]))
         store.close()
     return figures
 

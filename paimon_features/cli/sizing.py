@@ -119,7 +119,7 @@ def _lines(
         yield f"{size.view}: {size.entity_bytes:,.0f} bytes per entity ({size.basis})"
         yield (
             f"  record {size.record_bytes:,.0f} (header 56, {size.cells:,.1f} cells of "
-            f"{size.cell_bytes}, texts {size.text_bytes:,.0f}), key {size.key_bytes:,.0f}, "
+            f"{size.cell_bytes:,.1f}, texts {size.text_bytes:,.0f}), key {size.key_bytes:,.0f}, "
             f"server {size.overhead_bytes:,.0f}"
         )
         levels = (f"{one.step} {one.cells:,.1f} of {one.most:,}" for one in size.levels)

@@ -38,6 +38,7 @@ class Core(Protocol):
         records: list[bytes | None],
         start: int,
         stop: int,
+        layout: Buffer,
         plan: Buffer,
         keys: Buffer,
         bounds: Buffer,
@@ -51,8 +52,23 @@ class Core(Protocol):
     ) -> tuple[int, int, int, bytes] | int | None:
         """Decode, fold and finish records; see ``serving.native_fold``."""
 
-    def count(self, records: list[bytes | None], layout: int, cell_size: int, /) -> tuple[int, int]:
+    def count(self, records: list[bytes | None], layout: Buffer, /) -> tuple[int, int]:
         """Return the number of readable records, and of their cells."""
+
+    def unpack(self, layout: Buffer, records: list[bytes], rows: Buffer, /) -> int:
+        """Decode the cells of records; returns how many come before the first damaged one."""
+
+    def pack(
+        self,
+        layout: Buffer,
+        rows: Buffer,
+        offsets: Buffer,
+        event_high: Buffer,
+        out: Buffer,
+        sizes: Buffer,
+        /,
+    ) -> None:
+        """Pack the cells of records; the bytes of each begin where its cells would."""
 
     def times_json(self, times_ms: Buffer, /) -> bytes:
         """Return a JSON array of times."""

@@ -114,7 +114,9 @@ static PyObject *wrong(const char *what) {
 
 /* ---- folds of records ---------------------------------------------------------------------- */
 
-enum { HEADER_SIZE = 56, FORMAT = 1 };
+enum { HEADER_SIZE = 56, FORMAT_PLAIN = 1, FORMAT_PACKED = 2, MAX_PACKED = 1 << 14 };
+enum { LIFETIME_LEVEL = 127, LEVEL_SHIFT = 56 };
+static const uint64_t INDEX_BIAS = (uint64_t)1 << 55;
 
 /* How a partial is merged. */
 enum { OF_INT_SUM, OF_INT_MIN, OF_INT_MAX, OF_FLOAT_SUM, OF_FLOAT_MIN, OF_FLOAT_MAX, OF_DECAYED, MERGES };
@@ -144,7 +146,7 @@ typedef struct { int64_t partial, window; } Slot;
 typedef struct { int64_t operation, window, a, b, p, q, exponent; } Output;
 
 typedef struct {
-    int64_t layout, cell_size, tile_ms, time_offset;
+    int64_t tile_ms;
     int64_t partials, windows, slots, outputs, tables, exponents;
 } Sizes;
 
@@ -166,7 +168,7 @@ static int in_cell(int64_t offset, int64_t size, int64_t cell_size) {
 }
 
 /* Check a plan; the arrays stay in the buffer. Returns what is wrong, or NULL. */
-static const char *read_plan(const Py_buffer *view, Plan *plan) {
+static const char *read_plan(const Py_buffer *view, int64_t cell_size, Plan *plan) {
     if (view->len % 8 || !is_aligned(view)) return "plan: not a sequence of words";
     int64_t words = view->len / 8, head = sizeof(Sizes) / 8;
     if (words < head) return "plan: shorter than its sizes";
@@ -178,17 +180,15 @@ static const char *read_plan(const Py_buffer *view, Plan *plan) {
         if (counts[i] < 0 || counts[i] > 1 << 16) return "plan: a count is out of range";
     if (words != head + 5 * of->partials + 2 * of->slots + 7 * of->outputs)
         return "plan: its length does not match its counts";
-    if (of->tile_ms <= 0 || of->cell_size < 8 || of->cell_size > 1 << 20 ||
-        !in_cell(of->time_offset, 8, of->cell_size))
-        return "plan: a size is out of range";
+    if (of->tile_ms <= 0) return "plan: a size is out of range";
     const int64_t *at = (const int64_t *)view->buf + head;
     plan->partial = (const Partial *)at;
     plan->slot = (const Slot *)(at + 5 * of->partials);
     plan->output = (const Output *)(at + 5 * of->partials + 2 * of->slots);
     for (int64_t i = 0; i < of->partials; i++) {
         const Partial *p = &plan->partial[i];
-        if (!in_cell(p->offset, 8, of->cell_size) || p->merge < 0 || p->merge >= MERGES ||
-            p->valid_at < -1 || (p->valid_at >= 0 && !in_cell(p->valid_at, 1, of->cell_size)) ||
+        if (!in_cell(p->offset, 8, cell_size) || p->merge < 0 || p->merge >= MERGES ||
+            p->valid_at < -1 || (p->valid_at >= 0 && !in_cell(p->valid_at, 1, cell_size)) ||
             (p->merge == OF_DECAYED && (p->table < 0 || p->table >= of->tables)))
             return "plan: a partial is out of range";
     }
@@ -210,25 +210,90 @@ static const char *read_plan(const Py_buffer *view, Plan *plan) {
     return NULL;
 }
 
-/* A record: its cells, and what the header says; a row without a record has no cells. */
+/* ---- records ------------------------------------------------------------------------------- */
+
+/* The layout of a view's cells: a key, partials of eight bytes, and bytes of validity bits, in this
+ * order. Their offsets follow from their kinds. */
+typedef struct {
+    int64_t id, time_column, levels, columns;
+    const int64_t *step; /* levels: milliseconds of a tile */
+    const int64_t *kind; /* columns */
+    int64_t cell_size, texts;
+} Layout;
+
+enum { OF_INTEGERS, OF_FLOATS, OF_TEXTS, OF_BYTES, KINDS };
+enum { LAYOUT_WORDS = 4, MAX_LEVELS = 100, MAX_COLUMNS = 1 << 16 };
+
+static int64_t width_of(int64_t kind) { return kind == OF_BYTES ? 1 : 8; }
+
+/* Check a layout; the arrays stay in the buffer. Returns what is wrong, or NULL. */
+static const char *read_layout(const Py_buffer *view, Layout *layout) {
+    int64_t words = view->len / 8;
+    if (view->len % 8 || !is_aligned(view) || words < LAYOUT_WORDS) return "layout: wrong length";
+    const int64_t *at = view->buf;
+    layout->id = at[0];
+    layout->time_column = at[1];
+    layout->levels = at[2];
+    layout->columns = at[3];
+    if (layout->levels < 1 || layout->levels > MAX_LEVELS || layout->columns < 1 ||
+        layout->columns > MAX_COLUMNS || layout->time_column < 0 ||
+        layout->time_column >= layout->columns ||
+        words != LAYOUT_WORDS + layout->levels + layout->columns)
+        return "layout: a count is out of range";
+    layout->step = at + LAYOUT_WORDS;
+    layout->kind = layout->step + layout->levels;
+    layout->cell_size = 8;
+    layout->texts = 0;
+    for (int64_t i = 0; i < layout->levels; i++)
+        if (layout->step[i] < 1) return "layout: a tile has no length";
+    for (int64_t i = 0; i < layout->columns; i++) {
+        int64_t kind = layout->kind[i];
+        if (kind < 0 || kind >= KINDS || (i && kind != OF_BYTES && layout->kind[i - 1] == OF_BYTES))
+            return "layout: a kind is out of range";
+        layout->cell_size += width_of(kind);
+        layout->texts += kind == OF_TEXTS;
+    }
+    if (layout->kind[layout->time_column] != OF_INTEGERS) return "layout: times are integers";
+    return NULL;
+}
+
+/* A record: its cells, and what the header says; a row without a record has no cells. What is at an
+ * offset of a cell is at ``cells + offset * spread`` for the first one, and ``step`` bytes further for
+ * each other; a byte of the validity bits ``byte_step`` further. So cells may be stored one after the
+ * other (1, cell_size, cell_size), or column after column (count, 8, 1). */
 typedef struct {
     int present;
     const uint8_t *cells;
+    int64_t spread, step, byte_step;
     int64_t count, snapshot, event_high, pruned_high, bucket_high;
+    const uint8_t *packed; /* columns that are to be unpacked, and their end */
+    const uint8_t *packed_end;
+    int64_t tail;
 } Record;
 
 static const uint8_t NOTHING[1];
 
-/* Returns whether the bytes are a record of this layout. */
-static int read_record(const uint8_t *data, Py_ssize_t length, const Sizes *of, Record *record) {
-    if (length < HEADER_SIZE || data[0] != FORMAT || (int64_t)load_u32(data + 8) != of->layout)
-        return 0;
+/* Returns whether the bytes are a record of this layout; its columns are yet to be unpacked. */
+static int read_record(const uint8_t *data, Py_ssize_t length, const Layout *layout,
+                       Record *record) {
+    if (length < HEADER_SIZE || (int64_t)load_u32(data + 8) != layout->id) return 0;
     /* at most 2^32 * 2^20 + 2^32: no overflow */
     int64_t count = load_u32(data + 16), tail = load_u32(data + 20);
-    if (HEADER_SIZE + count * of->cell_size + tail != (int64_t)length) return 0;
+    int64_t body = (int64_t)length - HEADER_SIZE - tail;
+    if (data[0] == FORMAT_PLAIN) {
+        if (body != count * layout->cell_size) return 0;
+        record->packed = NULL;
+    } else if (data[0] == FORMAT_PACKED) {
+        if (body < 0 || count > MAX_PACKED) return 0;
+        record->packed = data + HEADER_SIZE;
+        record->packed_end = data + HEADER_SIZE + body;
+    } else return 0;
     record->present = 1;
     record->cells = data + HEADER_SIZE;
+    record->spread = 1;
+    record->step = record->byte_step = layout->cell_size;
     record->count = count;
+    record->tail = tail;
     record->snapshot = load_i64(data + 24);
     record->event_high = load_i64(data + 32);
     record->pruned_high = load_i64(data + 40);
@@ -236,7 +301,395 @@ static int read_record(const uint8_t *data, Py_ssize_t length, const Sizes *of, 
     return 1;
 }
 
+/* ---- packed columns: see online/packing.py, whose bytes these are ---------------------------- */
+
+enum { INTEGERS, DECIMALS, BITS, ALIKE };
+enum { UNITS = 7, MAX_DECIMALS = 4, NEAR = 8 };
+static const uint64_t UNIT[UNITS] = {1, 10, 100, 1000, 60000, 3600000, 86400000};
+static const double POWER[MAX_DECIMALS + 1] = {1.0, 10.0, 100.0, 1000.0, 10000.0};
+
+/* A number of up to eight bytes. */
+static uint64_t load_bytes(const uint8_t *at, int width) {
+    uint64_t value = 0;
+    for (int i = 0; i < width; i++) value |= (uint64_t)at[i] << (8 * i);
+    return value;
+}
+
+/* base + unit * number, of numbers of so many bytes that end before ``end``. */
+static void unpack_numbers(const uint8_t *at, const uint8_t *end, int64_t count, int width,
+                           uint64_t base, uint64_t unit, uint64_t *out) {
+    if (width == 0) {
+        for (int64_t i = 0; i < count; i++) out[i] = base;
+        return;
+    }
+    const uint64_t mask = ~(uint64_t)0 >> 8 * (8 - width);
+    /* eight bytes are read where there are as many, whatever follows the number's own */
+    int64_t whole = end - at < 8 ? 0 : (end - at - 8) / width + 1, i = 0;
+    if (whole > count) whole = count;
+    if (unit == 1)
+        for (; i < whole; i++) out[i] = base + ((uint64_t)load_i64(at + i * width) & mask);
+    else
+        for (; i < whole; i++) out[i] = base + unit * ((uint64_t)load_i64(at + i * width) & mask);
+    for (; i < count; i++) out[i] = base + unit * load_bytes(at + i * width, width);
+}
+
+/* Unpack one column that refers to no other. Returns the bytes behind it, NULL if it is damaged. */
+static const uint8_t *unpack_own(const uint8_t *at, const uint8_t *end, int64_t count, int floats,
+                                 uint64_t *out) {
+    if (end - at < 2) return NULL;
+    int coding = at[0] & 15, extra = at[0] >> 4, width = at[1] & 15, base_width = at[1] >> 4;
+    at += 2;
+    if (width > 8 || base_width > 8 || end - at < base_width + count * width) return NULL;
+    uint64_t base = load_bytes(at, base_width);
+    if (base_width && base_width < 8 && at[base_width - 1] & 128)
+        base |= ~(uint64_t)0 << (8 * base_width);
+    at += base_width;
+    if (floats != (coding != INTEGERS)) return NULL;
+    if (coding == INTEGERS) {
+        if (extra >= UNITS) return NULL;
+        unpack_numbers(at, end, count, width, base, UNIT[extra], out);
+    } else if (coding == DECIMALS) {
+        if (extra > MAX_DECIMALS) return NULL;
+        const double power = POWER[extra];
+        unpack_numbers(at, end, count, width, base, 1, out);
+        for (int64_t i = 0; i < count; i++)
+            out[i] = (uint64_t)bits_of((double)(int64_t)out[i] / power);
+    } else if (coding == BITS && !extra && !base_width) {
+        unpack_numbers(at, end, count, width, 0, width ? (uint64_t)1 << 8 * (8 - width) : 1, out);
+    } else return NULL;
+    return at + count * width;
+}
+
+/* The column as numbers of eight bytes, in place if it has them. */
+static const uint64_t *widened(const uint8_t *column, int64_t count, int64_t kind, uint64_t *out) {
+    if (kind != OF_BYTES) return (const uint64_t *)(const void *)column;
+    for (int64_t i = 0; i < count; i++) out[i] = column[i];
+    return out;
+}
+
+/* Unpack a column of a record, which may be like one before it. ``number`` has room for it twice. */
+static const uint8_t *unpack_column(const Layout *layout, int64_t column, const uint8_t *at,
+                                    const uint8_t *end, int64_t count, uint8_t *columns,
+                                    int64_t offset, uint64_t *number) {
+    int64_t kind = layout->kind[column];
+    uint8_t *out = columns + offset * count;
+    if (end - at < 2) return NULL;
+    if ((at[0] & 15) != ALIKE && kind != OF_BYTES)
+        return unpack_own(at, end, count, kind == OF_FLOATS, (uint64_t *)(void *)out);
+    if ((at[0] & 15) == ALIKE) {
+        int64_t back = at[1], other = column - back, before = offset;
+        int differs = at[0] >> 4;
+        if (back < 1 || other < 0 || layout->kind[other] != kind || kind == OF_TEXTS || differs > 1)
+            return NULL;
+        for (int64_t i = other; i < column; i++) before -= width_of(layout->kind[i]);
+        const uint64_t *like = widened(columns + before * count, count, kind, number + count);
+        at += 2;
+        memmove(number, like, (size_t)count * 8);
+        if (differs) {
+            int64_t bytes = (count + 7) / 8, places = 0;
+            if (end - at < bytes) return NULL;
+            const uint8_t *mask = at;
+            for (int64_t i = 0; i < count; i++) places += mask[i >> 3] >> (i & 7) & 1;
+            uint64_t *others = number + count;
+            at = unpack_own(at + bytes, end, places, kind == OF_FLOATS, others);
+            if (at == NULL) return NULL;
+            for (int64_t i = 0; i < count; i++)
+                if (mask[i >> 3] >> (i & 7) & 1) number[i] = *others++;
+        }
+    } else {
+        at = unpack_own(at, end, count, kind == OF_FLOATS, number);
+        if (at == NULL) return NULL;
+    }
+    if (kind != OF_BYTES) {
+        memcpy(out, number, (size_t)count * 8);
+        return at;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (number[i] > 255) return NULL;
+        out[i] = (uint8_t)number[i];
+    }
+    return at;
+}
+
+static uint64_t tile_start(const Layout *layout, int64_t level, uint64_t index) {
+    return level < layout->levels ? index * (uint64_t)layout->step[level] : 0;
+}
+
+/* The index from which those of a level are counted back: of the newest event's tile. */
+static uint64_t newest_index(const Layout *layout, int64_t level, int64_t event_high) {
+    if (level >= layout->levels) return 0;
+    int64_t step = layout->step[level], rest = event_high % step;
+    return (uint64_t)(event_high / step - (rest < 0));
+}
+
+static uint64_t key_of(const Layout *layout, int64_t level, uint64_t index) {
+    uint64_t number = level < layout->levels ? (uint64_t)level : LIFETIME_LEVEL;
+    return (number << LEVEL_SHIFT) + INDEX_BIAS + index;
+}
+
+/* Unpack a record into columns, which have room for its cells; ``number`` has room for 2 * (count
+ * + MAX_LEVELS + 1) numbers. Returns 0 if it is damaged. */
+static int unpack_record(const Layout *layout, Record *record, uint8_t *columns, uint64_t *number) {
+    const int64_t count = record->count, levels = layout->levels + 1;
+    const uint8_t *at = record->packed, *end = record->packed_end;
+    uint64_t counts[MAX_LEVELS + 1], newest[MAX_LEVELS + 1], *key = (void *)columns;
+    at = unpack_own(at, end, levels, 0, counts);
+    if (at == NULL) return 0;
+    int64_t total = 0, runs = 0;
+    for (int64_t level = 0; level < levels; level++) {
+        if (counts[level] > (uint64_t)count) return 0;
+        total += (int64_t)counts[level];
+        runs += counts[level] > 0;
+    }
+    if (total != count || (at = unpack_own(at, end, levels, 0, newest)) == NULL ||
+        (at = unpack_own(at, end, count - runs, 0, number)) == NULL)
+        return 0;
+    const uint64_t *gap = number + (count - runs);
+    int64_t place = count;
+    for (int64_t level = levels - 1; level >= 0; level--) {
+        uint64_t index = newest_index(layout, level, record->event_high) - newest[level];
+        for (uint64_t i = 0; i < counts[level]; i++) {
+            if (i) index -= *--gap;
+            key[--place] = index;
+        }
+    }
+    int64_t offset = 8;
+    for (int64_t i = 0; i < layout->columns; i++) {
+        at = unpack_column(layout, i, at, end, count, columns, offset, number);
+        if (at == NULL) return 0;
+        if (i == layout->time_column) {
+            uint64_t *time = (void *)(columns + offset * count);
+            for (int64_t level = 0, cell = 0; level < levels; level++)
+                for (uint64_t j = 0; j < counts[level]; j++, cell++)
+                    time[cell] += tile_start(layout, level, key[cell]);
+        }
+        offset += width_of(layout->kind[i]);
+    }
+    if (at != end) return 0;
+    for (int64_t level = 0, cell = 0; level < levels; level++)
+        for (uint64_t j = 0; j < counts[level]; j++, cell++)
+            key[cell] = key_of(layout, level, key[cell]);
+    if (layout->texts) { /* lengths: their offsets follow, cell after cell */
+        uint64_t begin = 0;
+        for (int64_t cell = 0; cell < count; cell++)
+            for (int64_t i = 0; i < layout->columns; i++) {
+                if (layout->kind[i] != OF_TEXTS) continue;
+                uint64_t *text = (uint64_t *)(void *)(columns + (i + 1) * 8 * count) + cell;
+                uint64_t length = *text;
+                if (length > (uint64_t)record->tail - begin) return 0;
+                *text = begin | length << 32;
+                begin += length;
+            }
+        if (begin != (uint64_t)record->tail) return 0;
+    }
+    record->cells = columns;
+    record->spread = count;
+    record->step = 8;
+    record->byte_step = 1;
+    record->packed = NULL;
+    return 1;
+}
+
+/* How a column is packed. */
 typedef struct {
+    int coding, extra, width, base_width;
+    uint64_t base;
+    int64_t size;
+} Coding;
+
+static int bytes_of(uint64_t value) {
+    int bytes = 0;
+    for (; value; value >>= 8) bytes++;
+    return bytes;
+}
+
+/* The bytes of a signed number; none for 0. */
+static int signed_bytes(uint64_t value) {
+    uint64_t size = (int64_t)value < 0 ? ~value : value;
+    return value == 0 ? 0 : bytes_of(size >> 7) + 1 > 8 ? 8 : bytes_of(size >> 7) + 1;
+}
+
+static Coding code_integers(const uint64_t *number, int64_t count, int with_unit) {
+    Coding coding = {INTEGERS, 0, 0, 0, 0, 2};
+    if (count == 0) return coding;
+    int64_t least = INT64_MAX, greatest = INT64_MIN;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t value = (int64_t)number[i];
+        if (value < least) least = value;
+        if (value > greatest) greatest = value;
+    }
+    uint64_t base = (uint64_t)least, span = (uint64_t)greatest - base;
+    for (int unit = UNITS - 1; with_unit && span && unit > 0; unit--) {
+        int64_t i = 0;
+        while (i < count && (number[i] - base) % UNIT[unit] == 0) i++;
+        if (i < count) continue;
+        coding.extra = unit;
+        span /= UNIT[unit];
+        break;
+    }
+    coding.base = base;
+    coding.base_width = signed_bytes(base);
+    coding.width = bytes_of(span);
+    coding.size = 2 + coding.base_width + count * coding.width;
+    return coding;
+}
+
+/* The numbers of floats that have so many decimals, all of them; 0 if one has not. */
+static int as_decimals(const uint64_t *number, int64_t count, int decimals, uint64_t *out) {
+    for (int64_t i = 0; i < count; i++) {
+        double value = rint(float_of((int64_t)number[i]) * POWER[decimals]);
+        if (!(fabs(value) < (double)EXACT_FLOAT)) return 0;
+        int64_t whole = (int64_t)value;
+        if (bits_of((double)whole / POWER[decimals]) != (int64_t)number[i]) return 0;
+        out[i] = (uint64_t)whole;
+    }
+    return 1;
+}
+
+/* The best coding without another column; ``decimal`` gets the numbers of decimals. */
+static Coding code_own(const uint64_t *number, int64_t count, int floats, uint64_t *decimal) {
+    if (!floats) return code_integers(number, count, 1);
+    uint64_t bits = 0;
+    for (int64_t i = 0; i < count; i++) bits |= number[i];
+    int width = 8;
+    while (width && !(bits & 255)) bits >>= 8, width--;
+    Coding coding = {BITS, 0, width, 0, 0, 2 + count * width};
+    for (int decimals = 0; decimals <= MAX_DECIMALS; decimals++) {
+        if (!as_decimals(number, count, decimals, decimal)) continue;
+        Coding other = code_integers(decimal, count, 0);
+        if (other.size > coding.size) break;
+        other.coding = DECIMALS;
+        other.extra = decimals;
+        return other;
+    }
+    return coding;
+}
+
+static uint8_t *put_bytes(uint8_t *at, uint64_t value, int width) {
+    for (int i = 0; i < width; i++, value >>= 8) at[i] = (uint8_t)value;
+    return at + width;
+}
+
+/* Write a column; what lies between its end and ``end`` may change, too. */
+static uint8_t *put_own(uint8_t *at, const uint8_t *end, const Coding *coding,
+                        const uint64_t *number, int64_t count, const uint64_t *decimal) {
+    *at++ = (uint8_t)(coding->coding | coding->extra << 4);
+    *at++ = (uint8_t)(coding->width | coding->base_width << 4);
+    at = put_bytes(at, coding->base, coding->base_width);
+    const int width = coding->width;
+    if (width == 0) return at;
+    const uint64_t *from = coding->coding == DECIMALS ? decimal : number;
+    const uint64_t unit = coding->coding == INTEGERS ? UNIT[coding->extra] : 1;
+    const int shift = coding->coding == BITS ? 8 * (8 - width) : 0;
+    for (int64_t i = 0; i < count; i++, at += width) {
+        uint64_t value = (from[i] - coding->base) >> shift;
+        if (unit != 1) value /= unit;
+        if (end - at >= 8) memcpy(at, &value, 8);
+        else put_bytes(at, value, width);
+    }
+    return at;
+}
+
+/* Pack a column, like one of those just before it if that is smaller. Returns the end of what was
+ * written, NULL where ``end`` is too near. ``scratch`` has room for 2 * count numbers. */
+static uint8_t *pack_column(const Layout *layout, int64_t column, const uint64_t *columns,
+                            int64_t count, uint8_t *at, uint8_t *end, uint64_t *scratch) {
+    const uint64_t *number = columns + column * count;
+    const int64_t kind = layout->kind[column];
+    const int floats = kind == OF_FLOATS;
+    uint64_t *others = scratch + count;
+    Coding own = code_own(number, count, floats, scratch);
+    int64_t least = count, like = -1, seen = 0;
+    for (int64_t i = column - 1; i >= 0 && column - i < 256 && seen < NEAR && kind != OF_TEXTS; i--) {
+        if (layout->kind[i] != kind) continue;
+        seen++;
+        int64_t different = 0;
+        for (int64_t cell = 0; cell < count && different < least; cell++)
+            different += columns[i * count + cell] != number[cell];
+        if (different < least) least = different, like = i;
+    }
+    if (like >= 0) {
+        const int64_t mask_size = least ? (count + 7) / 8 : 0;
+        Coding rest = {0, 0, 0, 0, 0, least ? 2 : 0};
+        int64_t places = 0;
+        if (2 + mask_size + rest.size < own.size) { /* it may be smaller */
+            for (int64_t i = 0; i < count; i++)
+                if (columns[like * count + i] != number[i]) others[places++] = number[i];
+            if (places) rest = code_own(others, places, floats, scratch);
+        }
+        if (2 + mask_size + rest.size < own.size) {
+            if (end - at < 2 + mask_size + rest.size) return NULL;
+            *at++ = (uint8_t)(ALIKE | (places > 0) << 4);
+            *at++ = (uint8_t)(column - like);
+            memset(at, 0, (size_t)mask_size);
+            for (int64_t i = 0; i < count && places; i++)
+                if (columns[like * count + i] != number[i]) at[i >> 3] |= (uint8_t)(1 << (i & 7));
+            at += mask_size;
+            return places ? put_own(at, end, &rest, others, places, scratch) : at;
+        }
+        if (floats) own = code_own(number, count, floats, scratch); /* others used the scratch */
+    }
+    if (end - at < own.size) return NULL;
+    return put_own(at, end, &own, number, count, scratch);
+}
+
+static uint8_t *pack_integers(const uint64_t *number, int64_t count, uint8_t *at, uint8_t *end) {
+    Coding coding = code_integers(number, count, 1);
+    return end - at < coding.size ? NULL : put_own(at, end, &coding, number, count, NULL);
+}
+
+/* Pack the cells of one record into less than their own size. Returns the packed size, -1 where it
+ * would not be less, -2 for cells that are not in the order of levels. ``columns`` has room for all
+ * columns and four more, of ``count`` + MAX_LEVELS + 1 numbers each. */
+static int64_t pack_record(const Layout *layout, const uint8_t *cells, int64_t count,
+                           int64_t event_high, uint8_t *out, uint64_t *columns) {
+    uint8_t *at = out, *end = out + (count ? count * layout->cell_size - 1 : 0);
+    const int64_t levels = layout->levels + 1;
+    uint64_t counts[MAX_LEVELS + 1], newest[MAX_LEVELS + 1];
+    uint64_t *index = columns + layout->columns * count, *scratch = index + count;
+    memset(counts, 0, sizeof counts);
+    memset(newest, 0, sizeof newest);
+    int64_t gaps = 0, level = 0;
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t key = (uint64_t)load_i64(cells + i * layout->cell_size);
+        int64_t number = (int64_t)(key >> LEVEL_SHIFT);
+        if (number == LIFETIME_LEVEL) number = layout->levels;
+        else if (number >= layout->levels) return -2;
+        if (number < level) return -2;
+        level = number;
+        index[i] = key - key_of(layout, level, 0);
+        if (counts[level]++) scratch[gaps++] = index[i] - index[i - 1];
+        newest[level] = newest_index(layout, level, event_high) - index[i];
+    }
+    if ((at = pack_integers(counts, levels, at, end)) == NULL ||
+        (at = pack_integers(newest, levels, at, end)) == NULL ||
+        (at = pack_integers(scratch, gaps, at, end)) == NULL)
+        return -1;
+    int64_t offset = 8;
+    for (int64_t i = 0; i < layout->columns; i++) {
+        uint64_t *number = columns + i * count;
+        const int64_t kind = layout->kind[i];
+        for (int64_t cell = 0; cell < count; cell++) {
+            const uint8_t *from = cells + cell * layout->cell_size + offset;
+            number[cell] = kind == OF_BYTES ? *from
+                           : kind == OF_TEXTS ? load_u32(from + 4) : (uint64_t)load_i64(from);
+        }
+        if (i == layout->time_column)
+            for (int64_t run = 0, cell = 0; run < levels; run++)
+                for (uint64_t j = 0; j < counts[run]; j++, cell++)
+                    number[cell] -= tile_start(layout, run, index[cell]);
+        at = pack_column(layout, i, columns, count, at, end, scratch);
+        if (at == NULL) return -1;
+        if (i == layout->time_column) /* as unpacked: later columns may be like the whole times */
+            for (int64_t cell = 0; cell < count; cell++)
+                number[cell] = (uint64_t)load_i64(cells + cell * layout->cell_size + offset);
+        offset += width_of(kind);
+    }
+    return at - out;
+}
+
+typedef struct {
+    Layout layout;
     Plan plan;
     Read read;
     const int64_t *bounds;
@@ -248,6 +701,8 @@ typedef struct {
     uint8_t *alike;  /* partials: see is_aged_alike */
     double *scratch;
     int64_t *running; /* twice the cells of a record, and 2 */
+    uint8_t *columns; /* of all packed records */
+    uint64_t *number;
 } Fold;
 
 /* The cells of a range: from (inclusive) and to (exclusive); to >= from. */
@@ -264,7 +719,7 @@ static void range_of(const Fold *fold, int64_t row, int64_t window, int64_t rang
 static void count_below(const Fold *fold, int64_t row, const int64_t *borders) {
     int64_t *below = fold->below + row * (fold->borders + 1), count = fold->borders;
     const Record *record = &fold->records[row];
-    int64_t step = fold->plan.of.cell_size, place = 0, previous = INT64_MIN;
+    int64_t step = record->step, place = 0, previous = INT64_MIN;
     memset(below, 0, (size_t)(count + 1) * 8);
     for (int64_t i = 0; i < record->count; i++) {
         int64_t key = load_i64(record->cells + i * step);
@@ -277,8 +732,18 @@ static void count_below(const Fold *fold, int64_t row, const int64_t *borders) {
 }
 
 static int64_t time_of(const Fold *fold, int64_t row, int64_t cell) {
-    const Sizes *of = &fold->plan.of;
-    return load_i64(fold->records[row].cells + cell * of->cell_size + of->time_offset);
+    const Record *record = &fold->records[row];
+    return load_i64(record->cells + (fold->layout.time_column + 1) * 8 * record->spread +
+                    cell * record->step);
+}
+
+static const uint8_t *column_of(const Record *record, const Partial *partial) {
+    return record->cells + partial->offset * record->spread;
+}
+
+/* The validity bits of a partial, at a byte of the first cell; NULL where it always has a value. */
+static const uint8_t *validity_of(const Record *record, const Partial *partial) {
+    return partial->valid_at < 0 ? NULL : record->cells + partial->valid_at * record->spread;
 }
 
 /* The newest event time of each window: of the last cell of each range. */
@@ -299,8 +764,9 @@ static void newest_of_windows(const Fold *fold, int64_t row) {
     }
 }
 
-static int is_valid(const Partial *partial, const uint8_t *cell) {
-    return partial->valid_at < 0 || (cell[partial->valid_at] & partial->valid_bit) != 0;
+static int is_valid(const Record *record, const Partial *partial, const uint8_t *valid,
+                    int64_t cell) {
+    return valid == NULL || (valid[cell * record->byte_step] & partial->valid_bit) != 0;
 }
 
 /* Sums of integers over all windows of one partial: differences of running sums, exact even where
@@ -309,12 +775,13 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
                          uint8_t *merged_valid) {
     const Sizes *of = &fold->plan.of;
     const Partial *partial = &fold->plan.partial[fold->plan.slot[first].partial];
-    const uint8_t *cell = fold->records[row].cells;
-    int64_t count = fold->records[row].count, *sum = fold->running, *known = sum + count + 1;
+    const Record *record = &fold->records[row];
+    const uint8_t *cell = column_of(record, partial), *valid = validity_of(record, partial);
+    int64_t count = record->count, *sum = fold->running, *known = sum + count + 1;
     sum[0] = known[0] = 0;
-    for (int64_t i = 0; i < count; i++, cell += of->cell_size) {
-        sum[i + 1] = add_wrapping(sum[i], load_i64(cell + partial->offset));
-        known[i + 1] = known[i] + (is_valid(partial, cell) != 0);
+    for (int64_t i = 0; i < count; i++, cell += record->step) {
+        sum[i + 1] = add_wrapping(sum[i], load_i64(cell));
+        known[i + 1] = known[i] + is_valid(record, partial, valid, i);
     }
     int64_t at = first;
     for (; at < of->slots && fold->plan.slot[at].partial == fold->plan.slot[first].partial; at++) {
@@ -334,16 +801,18 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
 /* Minima and maxima of integers. */
 static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_t *valid) {
     const Partial *partial = &fold->plan.partial[slot->partial];
-    int64_t step = fold->plan.of.cell_size;
+    const Record *record = &fold->records[row];
+    const uint8_t *column = column_of(record, partial), *bits = validity_of(record, partial);
+    const int64_t step = record->step;
     int64_t merged = partial->merge == OF_INT_MIN ? INT64_MAX : INT64_MIN;
     uint8_t any = 0;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
         range_of(fold, row, slot->window, range, &from, &to);
-        const uint8_t *cell = fold->records[row].cells + from * step;
+        const uint8_t *cell = column + from * step;
         for (int64_t i = from; i < to; i++, cell += step) {
-            int64_t value = load_i64(cell + partial->offset);
-            if (!is_valid(partial, cell)) continue;
+            int64_t value = load_i64(cell);
+            if (!is_valid(record, partial, bits, i)) continue;
             any = 1;
             if (partial->merge == OF_INT_MIN) merged = value < merged ? value : merged;
             else merged = value > merged ? value : merged;
@@ -356,7 +825,9 @@ static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_
 /* Sums, minima and maxima of floats, range by range. */
 static double fold_floats(const Fold *fold, const Slot *slot, int64_t row, uint8_t *valid) {
     const Partial *partial = &fold->plan.partial[slot->partial];
-    int64_t step = fold->plan.of.cell_size;
+    const Record *record = &fold->records[row];
+    const uint8_t *column = column_of(record, partial), *bits = validity_of(record, partial);
+    const int64_t step = record->step;
     int sums = partial->merge == OF_FLOAT_SUM;
     double neutral = sums ? 0.0 : partial->merge == OF_FLOAT_MIN ? INFINITY : -INFINITY;
     double merged = neutral;
@@ -364,11 +835,11 @@ static double fold_floats(const Fold *fold, const Slot *slot, int64_t row, uint8
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
         range_of(fold, row, slot->window, range, &from, &to);
-        const uint8_t *cell = fold->records[row].cells + from * step;
+        const uint8_t *cell = column + from * step;
         double of_range = neutral;
         for (int64_t i = from; i < to; i++, cell += step) {
-            int known = is_valid(partial, cell);
-            double value = known ? load_f64(cell + partial->offset) : neutral;
+            int known = is_valid(record, partial, bits, i);
+            double value = known ? load_f64(cell) : neutral;
             any |= known != 0;
             if (sums) fold->scratch[i - from] = value;
             else if (i == from) of_range = value;
@@ -406,6 +877,8 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
                            int64_t *needed) {
     const Partial *partial = &fold->plan.partial[slot->partial];
     const Sizes *of = &fold->plan.of;
+    const Record *record = &fold->records[row];
+    const uint8_t *column = column_of(record, partial), *bits = validity_of(record, partial);
     const Py_buffer *table = &tables[partial->table];
     double merged = 0.0;
     size_t taken = 0;
@@ -425,16 +898,16 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
         range_of(fold, row, slot->window, range, &from, &to);
-        const uint8_t *cell = fold->records[row].cells + from * of->cell_size;
+        const uint8_t *cell = column + from * record->step;
         if (by_range) taken = 0;
-        for (int64_t i = from; i < to; i++, cell += of->cell_size) {
-            int64_t time = load_i64(cell + of->time_offset);
+        for (int64_t i = from; i < to; i++, cell += record->step) {
+            int64_t time = time_of(fold, row, i);
             int64_t age = subtract_wrapping(origin_tile, floor_to(time, of->tile_ms));
             double weight;
             if (!weight_of(table, age, of->tile_ms, &weight, needed)) return 0.0;
-            int known = is_valid(partial, cell);
+            int known = is_valid(record, partial, bits, i);
             any |= known != 0;
-            fold->scratch[taken++] = known ? load_f64(cell + partial->offset) * weight : 0.0;
+            fold->scratch[taken++] = known ? load_f64(cell) * weight : 0.0;
         }
         if (by_range) {
             double of_range = to > from ? reduced_sum(fold->scratch, taken) : 0.0;
@@ -667,6 +1140,8 @@ static PyObject *fold_rows(Fold *fold, const int64_t *borders, const int64_t *re
 
 /* Read the records of some rows. Returns 1, 0 where one is damaged, or -1 with an error set. */
 static int read_records(PyObject *list, Py_ssize_t start, Fold *fold, int64_t *most) {
+    const Layout *layout = &fold->layout;
+    int64_t packed = 0, most_packed = 0;
     *most = 0;
     for (int64_t row = 0; row < fold->rows; row++) {
         PyObject *item = PyList_GetItem(list, start + (Py_ssize_t)row); /* borrowed */
@@ -677,8 +1152,25 @@ static int read_records(PyObject *list, Py_ssize_t start, Fold *fold, int64_t *m
         char *data;
         Py_ssize_t length;
         if (PyBytes_AsStringAndSize(item, &data, &length) < 0) return -1;
-        if (!read_record((const uint8_t *)data, length, &fold->plan.of, record)) return 0;
+        if (!read_record((const uint8_t *)data, length, layout, record)) return 0;
         if (record->count > *most) *most = record->count;
+        if (record->packed == NULL) continue;
+        packed += record->count * layout->cell_size + 7;
+        if (record->count > most_packed) most_packed = record->count;
+    }
+    /* aligned: the columns of a record begin at a multiple of eight bytes */
+    fold->columns = malloc((size_t)packed + 8);
+    fold->number = malloc(((size_t)most_packed + MAX_LEVELS + 1) * 16);
+    if (fold->columns == NULL || fold->number == NULL) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    uint8_t *columns = fold->columns;
+    for (int64_t row = 0; row < fold->rows; row++) {
+        Record *record = &fold->records[row];
+        if (record->packed == NULL) continue;
+        if (!unpack_record(layout, record, columns, fold->number)) return 0;
+        columns += (record->count * layout->cell_size + 7) & ~(int64_t)7;
     }
     return 1;
 }
@@ -689,7 +1181,8 @@ static PyObject *fold_checked(PyObject *list, Py_ssize_t start, Fold *fold, cons
                               const Py_buffer *tables) {
     const Py_buffer *keys = &view[1], *bounds = &view[2], *read_ms = &view[3], *read = &view[4];
     const Py_buffer *words = &view[5], *bytes = &view[6], *stale = &view[7];
-    const char *problem = read_plan(&view[0], &fold->plan);
+    const char *problem = read_layout(&view[8], &fold->layout);
+    if (problem == NULL) problem = read_plan(&view[0], fold->layout.cell_size, &fold->plan);
     if (problem != NULL) return wrong(problem);
     const Sizes *of = &fold->plan.of;
     const int64_t rows = fold->rows;
@@ -732,18 +1225,19 @@ static PyObject *fold_checked(PyObject *list, Py_ssize_t start, Fold *fold, cons
 }
 
 PyDoc_STRVAR(fold_doc,
-"fold(records, start, stop, plan, keys, bounds, read_ms, read, words, bytes, stale, tables)\n--\n\n"
+"fold(records, start, stop, layout, plan, keys, bounds, read_ms, read, words, bytes, stale,\n"
+"     tables)\n--\n\n"
 "Decode records[start:stop] and fold and finish their windows; see serving/native_fold.py.");
 
 static PyObject *fold_records(PyObject *self, PyObject *arguments) {
     (void)self;
     PyObject *list, *stale, *tables;
     Py_ssize_t start, stop;
-    Py_buffer view[8], table[MAX_TABLES];
+    Py_buffer view[9], table[MAX_TABLES];
     memset(view, 0, sizeof view);
-    if (!PyArg_ParseTuple(arguments, "Onny*y*y*y*y*w*w*OO:fold", &list, &start, &stop, &view[0],
-                          &view[1], &view[2], &view[3], &view[4], &view[5], &view[6], &stale,
-                          &tables))
+    if (!PyArg_ParseTuple(arguments, "Onny*y*y*y*y*y*w*w*OO:fold", &list, &start, &stop, &view[8],
+                          &view[0], &view[1], &view[2], &view[3], &view[4], &view[5], &view[6],
+                          &stale, &tables))
         return NULL;
     PyObject *result = NULL;
     Py_ssize_t opened = 0;
@@ -783,40 +1277,173 @@ done:
     free(fold.scratch);
     free(fold.running);
     free(fold.alike);
+    free(fold.columns);
+    free(fold.number);
     for (Py_ssize_t i = 0; i < opened; i++) PyBuffer_Release(&table[i]);
-    for (int i = 0; i < 8; i++) PyBuffer_Release(&view[i]);
+    for (int i = 0; i < 9; i++) PyBuffer_Release(&view[i]);
+    return result;
+}
+
+PyDoc_STRVAR(unpack_doc,
+"unpack(layout, records, rows)\n--\n\n"
+"Decode the cells of records, all of which follow each other in rows. Returns the number of records\n"
+"before the first one that is damaged, or does not fit.");
+
+static PyObject *unpack(PyObject *self, PyObject *arguments) {
+    (void)self;
+    PyObject *list, *result = NULL;
+    Py_buffer view[2];
+    memset(view, 0, sizeof view);
+    if (!PyArg_ParseTuple(arguments, "y*Ow*:unpack", &view[0], &list, &view[1])) return NULL;
+    uint8_t *columns = NULL, *out = view[1].buf;
+    uint64_t *number = NULL;
+    int64_t room = 0;
+    Layout layout;
+    Py_ssize_t at = 0;
+    const char *problem = read_layout(&view[0], &layout);
+    if (problem != NULL || !PyList_Check(list)) {
+        wrong(problem != NULL ? problem : "records: expected a list");
+        goto done;
+    }
+    for (; at < PyList_Size(list); at++) {
+        PyObject *item = PyList_GetItem(list, at);
+        char *data;
+        Py_ssize_t length;
+        Record record;
+        if (item == NULL || PyBytes_AsStringAndSize(item, &data, &length) < 0) goto done;
+        if (!read_record((const uint8_t *)data, length, &layout, &record)) break;
+        int64_t size = record.count * layout.cell_size;
+        if (size > (uint8_t *)view[1].buf + view[1].len - out) break;
+        if (record.packed == NULL) {
+            memcpy(out, record.cells, (size_t)size);
+            out += size;
+            continue;
+        }
+        if (room <= record.count) {
+            free(columns);
+            free(number);
+            room = 2 * record.count + 1;
+            columns = malloc((size_t)(room * layout.cell_size) + 8);
+            number = malloc(((size_t)room + MAX_LEVELS + 1) * 16);
+            if (columns == NULL || number == NULL) {
+                PyErr_NoMemory();
+                goto done;
+            }
+        }
+        if (!unpack_record(&layout, &record, columns, number)) break;
+        for (int64_t i = -1, offset = 0; i < layout.columns; i++) {
+            int64_t width = i < 0 ? 8 : width_of(layout.kind[i]);
+            const uint8_t *from = columns + offset * record.count;
+            for (int64_t cell = 0; cell < record.count; cell++)
+                if (width == 8) memcpy(out + cell * layout.cell_size + offset, from + cell * 8, 8);
+                else out[cell * layout.cell_size + offset] = from[cell];
+            offset += width;
+        }
+        out += size;
+    }
+    result = PyLong_FromLongLong(at);
+done:
+    free(columns);
+    free(number);
+    for (int i = 0; i < 2; i++) PyBuffer_Release(&view[i]);
+    return result;
+}
+
+PyDoc_STRVAR(pack_doc,
+"pack(layout, rows, offsets, event_high, out, sizes)\n--\n\n"
+"Pack the cells of records, rows[offsets[i]:offsets[i + 1]]. The bytes of record i begin where its\n"
+"cells would; sizes[i] is their number, -1 where they would not be fewer than those of its cells.");
+
+static PyObject *pack(PyObject *self, PyObject *arguments) {
+    (void)self;
+    PyObject *result = NULL;
+    Py_buffer view[6];
+    memset(view, 0, sizeof view);
+    if (!PyArg_ParseTuple(arguments, "y*y*y*y*w*w*:pack", &view[0], &view[1], &view[2], &view[3],
+                          &view[4], &view[5]))
+        return NULL;
+    uint64_t *columns = NULL;
+    Layout layout;
+    const char *problem = read_layout(&view[0], &layout);
+    if (problem != NULL) {
+        wrong(problem);
+        goto done;
+    }
+    const int64_t records = view[5].len / 8, cells = view[1].len / layout.cell_size;
+    const int64_t *offset = view[2].buf, *event_high = view[3].buf;
+    int64_t *sizes = view[5].buf, most = 0;
+    if (view[1].len % layout.cell_size || view[4].len != view[1].len || view[5].len % 8 ||
+        !has_items(&view[2], records + 1, 8) || !has_items(&view[3], records, 8) ||
+        !is_aligned(&view[2]) || !is_aligned(&view[3]) || !is_aligned(&view[5])) {
+        wrong("pack: lengths that do not fit");
+        goto done;
+    }
+    for (int64_t i = 0; i <= records; i++)
+        if (offset[i] < (i ? offset[i - 1] : 0) || offset[i] > cells) {
+            wrong("offsets: out of range");
+            goto done;
+        }
+    for (int64_t i = 0; i < records; i++) {
+        int64_t count = offset[i + 1] - offset[i];
+        if (count > most && count <= MAX_PACKED) most = count;
+    }
+    columns = malloc((size_t)(layout.columns + 4) * ((size_t)most + MAX_LEVELS + 1) * 8);
+    if (columns == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    for (int64_t i = 0; i < records; i++) {
+        int64_t count = offset[i + 1] - offset[i], at = offset[i] * layout.cell_size;
+        sizes[i] = -1;
+        if (count <= MAX_PACKED)
+            sizes[i] = pack_record(&layout, (const uint8_t *)view[1].buf + at, count, event_high[i],
+                                   (uint8_t *)view[4].buf + at, columns);
+        if (sizes[i] == -2) {
+            wrong("pack: cells that are not in the order of the view's levels");
+            goto done;
+        }
+    }
+    result = Py_None;
+    Py_IncRef(result);
+done:
+    free(columns);
+    for (int i = 0; i < 6; i++) PyBuffer_Release(&view[i]);
     return result;
 }
 
 PyDoc_STRVAR(count_doc,
-"count(records, layout, cell_size)\n--\n\n"
+"count(records, layout)\n--\n\n"
 "The number of readable records in a list, and of their cells.");
 
 static PyObject *count_records(PyObject *self, PyObject *arguments) {
     (void)self;
-    PyObject *list;
-    long long layout, cell_size;
-    if (!PyArg_ParseTuple(arguments, "OLL:count", &list, &layout, &cell_size)) return NULL;
-    if (!PyList_Check(list) || cell_size < 8 || cell_size > 1 << 20)
-        return wrong("count: expected a list of records, and the size of a cell");
-    Sizes of;
-    memset(&of, 0, sizeof of);
-    of.layout = layout;
-    of.cell_size = cell_size;
+    PyObject *list, *result = NULL;
+    Py_buffer view;
+    memset(&view, 0, sizeof view);
+    if (!PyArg_ParseTuple(arguments, "Oy*:count", &list, &view)) return NULL;
+    Layout layout;
+    const char *problem = read_layout(&view, &layout);
+    if (problem != NULL || !PyList_Check(list)) {
+        wrong(problem != NULL ? problem : "count: expected a list of records");
+        goto done;
+    }
     long long records = 0, cells = 0;
     for (Py_ssize_t i = 0; i < PyList_Size(list); i++) {
         PyObject *item = PyList_GetItem(list, i);
-        if (item == NULL) return NULL;
+        if (item == NULL) goto done;
         if (item == Py_None) continue;
         char *data;
         Py_ssize_t length;
         Record record;
-        if (PyBytes_AsStringAndSize(item, &data, &length) < 0) return NULL;
-        if (!read_record((const uint8_t *)data, length, &of, &record)) continue;
+        if (PyBytes_AsStringAndSize(item, &data, &length) < 0) goto done;
+        if (!read_record((const uint8_t *)data, length, &layout, &record)) continue;
         records++;
         cells += record.count;
     }
-    return Py_BuildValue("LL", records, cells);
+    result = Py_BuildValue("LL", records, cells);
+done:
+    PyBuffer_Release(&view);
+    return result;
 }
 
 /* ---- statuses and event times of replies --------------------------------------------------- */
@@ -1065,6 +1692,8 @@ done:
 static PyMethodDef methods[] = {
     {"fold", fold_records, METH_VARARGS, fold_doc},
     {"count", count_records, METH_VARARGS, count_doc},
+    {"unpack", unpack, METH_VARARGS, unpack_doc},
+    {"pack", pack, METH_VARARGS, pack_doc},
     {"times_json", times_json, METH_O, times_doc},
     {"permute", permute, METH_VARARGS, permute_doc},
     {"move", move, METH_VARARGS, move_doc},

@@ -1,7 +1,9 @@
 """Estimate the memory of the online store, from definitions or from stored records.
 
 A key costs its record (header, cells, strings), its own bytes, and the overhead of the server.
-The overhead is measured (see docs/how-to/serving/online-store.md), the rest is exact.
+The overhead is measured (see docs/how-to/serving/online-store.md). How small cells are packed
+depends on what is in them: estimates are those of some invented records, with events at any time,
+amounts of two decimals and a few events a tile.
 """
 
 from __future__ import annotations
@@ -12,9 +14,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
+
+from paimon_features.aggregates import EVENT_TIME_MAX, Merge
+from paimon_features.array_types import Ints
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import StoreNotReadyError
-from paimon_features.online.codec import HEADER_SIZE, RecordLayout
+from paimon_features.online.codec import HEADER, HEADER_SIZE, Cells, RecordLayout, cell_keys
 from paimon_features.online.keys import PREFIX, ViewKeys
 from paimon_features.online.markers import ViewState
 from paimon_features.online.store import OnlineStore
@@ -26,6 +32,8 @@ UNREPORTED_OVERHEAD = 35
 """The part of it that MEMORY USAGE omits: entries of the key and expiry hash tables."""
 TEXT_BYTES = 24
 """Assumed bytes of a string in a cell: the time and the word of a First or Last."""
+_SAMPLED = 64
+"""Invented records."""
 _KEY_BYTES = {"int64": 10, "int32": 9, "bool": 1, "date": 5}
 _PHASES_MS = [d * DAY_MS + h * HOUR_MS for d in range(0, 370, 5) for h in (0, 7, 18, 23)]
 
@@ -50,13 +58,13 @@ class LevelSize:
 @dataclass(frozen=True, slots=True)
 class ViewSize:
     """The size of one entity of a view, in bytes; ``basis`` describes the source of the
-    estimate."""
+    estimate. ``cell_bytes`` is the mean of a packed cell, without its texts."""
 
     view: str
     basis: str
     levels: tuple[LevelSize, ...]
     cells: float
-    cell_bytes: int
+    cell_bytes: float
     text_bytes: float
     record_bytes: float
     key_bytes: float
@@ -97,17 +105,57 @@ def size_of(view: CompiledView, project: str, events_per_day: float | None = Non
     basis = "an event in every tile"
     if events_per_day is not None:
         basis = f"{events_per_day:g} events a day"
+    packed = _invented_bytes(layout, events_per_day)
     return ViewSize(
         view.name,
         basis,
         tuple(levels),
         cells,
-        layout.cell.itemsize,
+        packed / cells if cells else 0.0,
         texts,
-        HEADER_SIZE + cells * layout.cell.itemsize + texts,
+        HEADER_SIZE + packed + texts,
         _key_bytes(view, project),
         KEY_OVERHEAD,
     )
+
+
+def _invented_bytes(layout: RecordLayout, events_per_day: float | None) -> float:
+    """The mean bytes of the cells of invented records, without header and texts."""
+    view, rng = layout.view, np.random.default_rng(0)
+    now_ms = 20_000 * DAY_MS + rng.integers(0, DAY_MS, _SAMPLED)
+    keys: list[Ints] = []
+    owners: list[Ints] = []
+    times: list[Ints] = []
+    for level, (step, most) in enumerate(zip(view.levels_ms, most_cells(view), strict=True)):
+        share = 1.0 if events_per_day is None else -math.expm1(-events_per_day * step / DAY_MS)
+        # axes: entities, tiles; the newest last
+        owner, back = np.nonzero(rng.random((_SAMPLED, most)) < share)
+        index = now_ms[owner] // step - (most - 1 - back)
+        owners.append(owner)
+        keys.append(cell_keys(level, index))
+        times.append(index * step + rng.integers(0, step, len(index)))
+    order = np.argsort(np.concatenate(owners), kind="stable")
+    counts = np.bincount(np.concatenate(owners), minlength=_SAMPLED)
+    rows = np.zeros(len(order), layout.cell)
+    for partial in view.partials:
+        if partial.name in layout.texts:
+            continue
+        amounts = np.round(rng.gamma(2.0, 20.0, len(order)), 2)
+        if partial.type.text == "int64":
+            is_count = partial.merge is Merge.SUM and "count" in partial.name
+            amounts = np.ceil(amounts / 40) if is_count else amounts * 100
+        elif partial.merge is Merge.DECAYED_SUM:
+            amounts = amounts * rng.random(len(order))
+        rows[partial.name] = amounts
+    rows["key"] = np.concatenate(keys)[order]
+    rows[EVENT_TIME_MAX.name] = np.concatenate(times)[order]
+    if "valid" in (layout.cell.names or ()):
+        rows["valid"] = 255
+    headers = np.zeros(_SAMPLED, HEADER)
+    headers["event_high"] = now_ms
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    records = layout.encode(headers, Cells(rows), offsets)
+    return sum(map(len, records)) / _SAMPLED - HEADER_SIZE
 
 
 def measured_size(
@@ -143,6 +191,8 @@ def measured_size(
     )
     record_bytes = sum(map(len, there.values())) / len(there)
     key_bytes = sum(map(len, there)) / len(there)
+    cells, text_bytes = len(records.cells), int(records.headers["tail"].sum())
+    packed = sum(map(len, there.values())) - len(there) * HEADER_SIZE - text_bytes
     overhead: float = KEY_OVERHEAD
     if isinstance(store, ReportsMemory):
         reported = [size for size in store.memory_of(list(there)) if size is not None]
@@ -154,9 +204,9 @@ def measured_size(
         view.name,
         f"{len(there):,} records measured",
         levels,
-        len(records.cells) / len(there),
-        layout.cell.itemsize,
-        float(records.headers["tail"].sum()) / len(there),
+        cells / len(there),
+        packed / cells if cells else 0.0,
+        text_bytes / len(there),
         record_bytes,
         key_bytes,
         overhead,

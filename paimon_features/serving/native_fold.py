@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.aggregates import (
-    EVENT_TIME_MAX,
     Aggregate,
     Count,
     DecayedCount,
@@ -250,8 +249,7 @@ class NativeFold:
             self._weights(half_life, _FIRST_TABLE) for half_life in self._half_lives
         )
         words = [
-            layout.id, layout.cell.itemsize, view.tile_ms, _offset(layout, EVENT_TIME_MAX.name),
-            len(own), len(self._windows), self._slots, len(self._features),
+            view.tile_ms, len(own), len(self._windows), self._slots, len(self._features),
             len(self._half_lives), self._decayed,
         ]  # fmt: skip
         for partial in own:
@@ -265,6 +263,7 @@ class NativeFold:
             operation, p, q = operations[feature.name]
             second = of[1] if len(of) > 1 else of[0]
             words += [operation, at, of[0], second, p, q, number if number < self._decayed else -1]
+        self._layout = layout.words
         self._plan = np.array(words, "<i8").tobytes()
         self._of_feature, self._place = of_feature, place
         self._columns = [(f.name, operations[f.name][0] in _FLOATS) for f in self._features]
@@ -332,8 +331,8 @@ class NativeFold:
         while True:
             tables = self._tables
             done = self._core.fold(
-                found, start, stop, self._plan, borders.keys, borders.bounds, read_ms, read, words,
-                flat, stale, tables,
+                found, start, stop, self._layout, self._plan, borders.keys, borders.bounds, read_ms,
+                read, words, flat, stale, tables,
             )  # fmt: skip
             if not isinstance(done, int):
                 break

@@ -65,7 +65,7 @@ class ViewRows:
         """The number of rows with a record that can be read, and of the cells of these records."""
         layout = self.epoch.layout
         if CORE is not None and "_decoded" not in self.__dict__:
-            return CORE.count(self.found, layout.id, layout.cell.itemsize)
+            return CORE.count(self.found, layout.words)
         records = self._decoded.records
         return len(records.headers), len(records.cells)
 

@@ -6,11 +6,16 @@ import random
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from paimon_features import native
 from paimon_features.aggregates import Count, Last, Max, Sum
+from paimon_features.array_types import Array
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.errors import OnlineStoreError
+from paimon_features.online import codec
 from paimon_features.online.codec import (
     HEADER,
     HEADER_SIZE,
@@ -23,7 +28,8 @@ from paimon_features.online.codec import (
 from paimon_features.online.markers import Building, EpochContent, Marker, ViewState
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing import generators
-from paimon_features.testing.sizes import seeds
+from paimon_features.testing.sizes import cases, seeds
+from paimon_features.testing.stored_rows import StoredRows
 
 SOURCE = EventSource(
     "clicks",
@@ -39,7 +45,22 @@ VIEW = FeatureView(
 ).compiled  # fmt: skip
 
 
-def golden() -> tuple[RecordLayout, np.ndarray, Cells]:
+PACKED = (
+    "00100100011900000000001301de93040000000400000011010001020001"
+    "0200021111f60f0a0011010f0000001102050005c3bc6162"
+)
+WAYS = pytest.mark.parametrize("way", ["native", "numpy"])
+
+
+def choose(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
+    """Pack and unpack by the native core, or by NumPy."""
+    if way == "native" and native.CORE is None:
+        pytest.skip("the native core is not built")
+    if way == "numpy":
+        monkeypatch.setattr(codec, "CORE", None)
+
+
+def golden() -> tuple[RecordLayout, Array, Cells]:
     layout = RecordLayout(VIEW)
     assert [p.name for p in VIEW.partials] == [
         "p_event_time_max", "p_rows", "p_last_word", "p_max_x", "p_sum_x",
@@ -63,10 +84,8 @@ def golden() -> tuple[RecordLayout, np.ndarray, Cells]:
     return layout, headers, cells
 
 
-def test_record_bytes_are_pinned() -> None:
-    # other bytes would make stored records unreadable: change them only with the format
-    layout, headers, cells = golden()
-    record = layout.encode(headers, cells, np.array([0, 3]))[0]
+def plain_record(layout: RecordLayout) -> str:
+    """The golden record as releases before format 2 have written it."""
     header = (
         "01" "01" "0000" "07000000" + layout.id.to_bytes(4, "little").hex() + "02000000"
         "03000000" "04000000" "2a00000000000000" "01dd6d0000000000" "00000000000000c0"
@@ -84,9 +103,39 @@ def test_record_bytes_are_pinned() -> None:
         "000000000000807f" "0500000000000000" "0300000000000000" "02000000" "02000000"
         "000000000000f0bf" "0000000000000000" "07"
     )  # fmt: skip
-    assert record.hex() == header + first + second + third + "üab".encode().hex()
+    return header + first + second + third + "üab".encode().hex()
+
+
+def test_record_bytes_are_pinned() -> None:
+    # other bytes would make stored records unreadable: change them only with the format
+    layout, headers, cells = golden()
+    record = layout.encode(headers, cells, np.array([0, 3]))[0]
     assert HEADER_SIZE == 56
     assert layout.cell.itemsize == 49
+    assert record.hex()[2:112] == plain_record(layout)[2:112]
+    assert record.hex()[:2] == "02"
+    assert record[56:].hex() == PACKED
+
+
+@WAYS
+def test_plain_records_of_earlier_releases_are_read(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, way)
+    layout, headers, cells = golden()
+    packed = layout.encode(headers, cells, np.array([0, 3]))[0]
+    plain = bytes.fromhex(plain_record(layout))
+    for records in ([plain], [packed, plain, packed, plain]):
+        found = layout.decode(records)
+        [one] = {
+            found.cells.rows[i : i + 3]["key"].tobytes() for i in range(0, len(found.cells), 3)
+        }
+        assert one == cells.rows["key"].tobytes()
+        for name, column in layout.columns(found.cells, [p.name for p in VIEW.partials]).items():
+            expected = layout.column(cells, name)
+            assert column.mask.tolist() == expected.mask.tolist() * len(records)
+            values = column.values[column.mask].tolist()
+            assert values == expected.values[expected.mask].tolist() * len(records)
 
 
 def test_marker_and_state_bytes_are_pinned() -> None:
@@ -184,7 +233,11 @@ def random_column(rng: random.Random, kind: str, rows: int) -> Column:
     return Column(np.array(values, np.int64), None if rng.random() < 0.3 else valid)
 
 
-def test_bytes_that_are_not_a_record_are_rejected() -> None:
+@WAYS
+def test_bytes_that_are_not_a_record_are_rejected(
+    way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose(monkeypatch, way)
     layout, headers, cells = golden()
     record = layout.encode(headers, cells, np.array([0, 3]))[0]
     bad = [
@@ -192,12 +245,67 @@ def test_bytes_that_are_not_a_record_are_rejected() -> None:
         record[:-1],
         record + b"x",
         record[:40],
-        b"\x02" + record[1:],
+        b"\x01" + record[1:],
+        b"\x03" + record[1:],
+        record[:56] + b"\xff" + record[57:],
         record[:8] + b"\x00" + record[9:],
     ]
     for data in bad:
         with pytest.raises(OnlineStoreError, match="feature view 'v'.*--rebuild"):
             layout.decode([record, data])
+
+
+@pytest.mark.skipif(native.CORE is None, reason="the native core is not built")
+@given(seed=st.integers(0, 2**32 - 1))
+@cases(60)
+def test_the_core_and_numpy_pack_the_same_bytes(seed: int) -> None:
+    rng = random.Random(seed)
+    view = generators.random_view(rng).compiled
+    rows = StoredRows(view)
+    layout = rows.variant.layout
+    found = [r for r in rows.random_records(rng, 1_700_000_123_456, 9) if r is not None]
+    damaged = []
+    for record in found:
+        one = bytearray(record)
+        one[rng.randrange(len(one))] ^= 1 << rng.randrange(8)
+        damaged.append(bytes(one))
+    results: list[list[bytes]] = []
+    with pytest.MonkeyPatch.context() as patch:
+        for way in ("native", "numpy"):
+            choose(patch, way)
+            read = layout.decode(found)
+            assert layout.encode(read.headers, read.cells, read.offsets) == found
+            result = [read.cells.rows.tobytes(), read.cells.text, read.headers.tobytes()]
+            for record in damaged:
+                # both read the same, or neither reads anything
+                try:
+                    with np.errstate(all="ignore"):
+                        result.append(layout.decode([record]).cells.rows.tobytes())
+                except OnlineStoreError:
+                    result.append(b"")
+            results.append(result)
+    assert results[0] == results[1]
+
+
+def test_a_record_is_packed_to_a_third() -> None:
+    view = FeatureView(
+        "spend", source=SOURCE, entity=Entity("user", keys={"user": Int64}),
+        features=[Sum("x", windows=["7d"], scale=2), Max("x", windows=["7d"], scale=2), Count()],
+    ).compiled  # fmt: skip
+    layout = RecordLayout(view)
+    rng = np.random.default_rng(0)
+    index = np.arange(200)
+    columns = {p.name: Column(rng.integers(1, 10_000, 200)) for p in view.partials}
+    columns["p_rows"] = Column(rng.integers(1, 9, 200))
+    columns["p_event_time_max"] = Column(index * 300_000 + rng.integers(0, 300_000, 200))
+    columns["p_sum_x_s2"] = Column(
+        np.where(columns["p_rows"].values == 1, columns["p_max_x_s2"].values, 20_000)
+    )
+    headers = np.zeros(1, HEADER)
+    headers["event_high"] = columns["p_event_time_max"].values[-1]
+    cells = layout.cells(cell_keys(0, index), columns)
+    [record] = layout.encode(headers, cells, np.array([0, 200]))
+    assert len(record) - HEADER_SIZE < 200 * layout.cell.itemsize / 3
 
 
 def test_zero_records_decode_to_zero_records() -> None:

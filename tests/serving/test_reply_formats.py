@@ -37,6 +37,7 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
+from paimon_features.serving import reply_formats
 from paimon_features.serving.reply_formats import (
     arrow_stream,
     feast_json,
@@ -178,6 +179,24 @@ def test_an_arrow_stream_has_values_statuses_and_freshness() -> None:
     reported = json.loads(table.schema.metadata[b"paimon_features"])
     assert reported["status_names"] == list(STATUS_NAMES)
     assert reported["freshness"]["v"]["applied_snapshot"] == 7
+
+
+@pytest.mark.parametrize("rows", [0, 1, 8, 9])
+def test_an_arrow_stream_is_the_same_when_its_frame_is_known(rows: int) -> None:
+    numbers = [1, 2**62, -5] * 3
+    for shift in range(3):  # the first one is written by Arrow
+        kinds: Mapping[str, tuple[DataType, list[Any]]] = {
+            "big": (Int64, [n + shift for n in numbers[:rows]]),
+            "ratio": (Float64, [n / 3 + shift for n in numbers[:rows]]),
+        }
+        codes = np.arange(rows, dtype=np.int8) % 3
+        for part in (slice(0, rows), slice(rows // 2, rows)):
+            response = response_of(kinds, codes, np.arange(rows) + shift, part)
+            schema = reply_formats._schema(response.batch, False)
+            metadata = reply_formats._json(reply_formats._metadata(response))
+            expected = reply_formats._written(response, schema, metadata)
+            assert arrow_stream(response) == expected
+            assert (schema, len(response), len(metadata)) in reply_formats._frames
 
 
 @given(seed=st.integers(0, 2**32 - 1))
