@@ -14,6 +14,7 @@ from paimon_features.windows import DAY_MS
 
 DEFINITIONS = """
 import paimon_features as pf
+from trainer_bridge.feedback.difficulty import difficulty_view
 
 shop = pf.EventSource("shop", event_time="t", schema={
     "customer_id": pf.Int64, "t": pf.Int64, "amount": pf.Float64, "country": pf.String,
@@ -28,6 +29,8 @@ churn_v1 = pf.FeatureService("churn_v1", [
     "spend:last_country_30d"])
 basket_v1 = pf.FeatureService("basket_v1", [spend])
 losses = pf.FeedbackSource("losses", sample_keys={"sample_id": pf.Int64})
+earlier = pf.FeedbackSource("earlier", sample_keys={"sample_id": pf.Int64})
+hard = difficulty_view(earlier, name="hard")
 """
 CONFIG = """
 defaults: [base, _self_]

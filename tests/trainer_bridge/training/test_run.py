@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
@@ -24,10 +25,13 @@ from paimon_features.errors import (  # noqa: E402
     VerificationError,
 )
 from paimon_features.models import ModelManifest, check_network  # noqa: E402
+from paimon_features.oracle.tiler import event_rows, tile_table  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
-from paimon_features.tables import read_arrow  # noqa: E402
-from tests.trainer_bridge.training.shop import SMALL, make_shop  # noqa: E402
+from paimon_features.schema import Int64  # noqa: E402
+from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
+from tests.trainer_bridge.training.shop import ROWS, SMALL, make_shop  # noqa: E402
 from trainer_bridge.adapters.torch import loader  # noqa: E402
+from trainer_bridge.feedback.writer import FeedbackWriter  # noqa: E402
 from trainer_bridge.samplers import DifficultyWeightedSampler  # noqa: E402
 from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import TrainConfig, compose  # noqa: E402
@@ -216,10 +220,46 @@ def test_losses_of_each_sample_become_feedback_exactly_once(
         network_run(project, tmp_path, *settings)
     made = network_run(project, tmp_path, *settings)
     rows = read_arrow(project.lake, "feedback_losses")
+    rows = rows.filter(pc.equal(rows["run_id"], made.run_id))
     with made.data.train_reader() as reader:
         assert rows.num_rows == reader.num_rows
     assert len(set(rows["sample_id"].to_pylist())) == rows.num_rows
     assert min(rows["loss"].to_pylist()) > 0
+
+
+def test_difficulty_enters_the_sampler_at_declared_steps_and_is_resumed(
+    project: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # every tenth sample was hard in an earlier run
+    with FeedbackWriter(project.lake, "earlier", {"sample_id": Int64}, "before") as writer:
+        samples = np.arange(ROWS)
+        writer.write({"sample_id": samples}, np.where(samples % 10, 0.01, 5.0), 0)
+    view = project.definitions.views["hard"]
+    feedback = event_rows(read_arrow(project.lake, "feedback_earlier"))
+    append_arrow(project.lake, view.compiled.table(1), tile_table(view, feedback))
+    settings = ("feedback.loop=losses", "feedback.difficulty=hard", "feedback.every=3", *SMALL,
+                "trainer.epochs=2", "trainer.checkpoint_every=2")  # fmt: skip
+    original: Any = TrainingModule.training_step
+    seen: list[tuple[int, list[float], list[int]]] = []
+
+    def step(self: Any, batch: Any, number: int) -> Any:
+        keys = batch["keys"]["sample_id"].to_pylist()
+        seen.append((self.batches_seen, batch[WEIGHT].tolist(), keys))
+        return original(self, batch, number)
+
+    monkeypatch.setattr(TrainingModule, "training_step", step)
+    whole = network_run(project, tmp_path / "whole", *settings)
+    for batch, weights, keys in seen:
+        hard = sum(key % 10 == 0 for key in keys) / len(keys)
+        # before the third step rows come evenly, and then most of them are hard and weigh little
+        assert (set(weights) == {1.0}) == (batch <= 3)
+        assert hard < 0.3 if batch <= 3 else hard > 0.5
+    dies_at(monkeypatch, 8)
+    # the schedule's choices belong to the run, whose name is that of its folder
+    with pytest.raises(KilledError):
+        network_run(project, tmp_path / "parts" / "whole", *settings)
+    rest = network_run(project, tmp_path / "parts" / "whole", *settings)
+    assert rest.weights == whole.weights
 
 
 def module_of(project: Project, *overrides: str) -> tuple[TrainingModule, PaimonDataModule]:
@@ -315,7 +355,7 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
         (["data.label=spent"], ConfigurationError, "other values than 0 and 1"),
         (["data.service=basket_v1"], ConfigurationError, "reads no lists.*last_n_category"),
         (["model=sequence_transformer"], ConfigurationError, "add a LastN feature"),
-        (["feedback.loop=shop"], UnknownNameError, "there is: losses"),
+        (["feedback.loop=shop"], UnknownNameError, "there is: earlier, losses"),
         (["feedback.loop=losses", "feedback.keys=[customer_id]"], ConfigurationError, "sample_id"),
     ],
 )
