@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -24,6 +24,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from paimon_features import __version__
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, MissingExtraError, UnknownNameError
@@ -46,14 +47,19 @@ from trainer_bridge.training.config import (
     WideAndDeep,
 )
 from trainer_bridge.training.data_module import (
-    Labels,
+    LabelCodec,
     PaimonDataModule,
     labelled,
     weights_of,
 )
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
-from trainer_bridge.training.module import SampleFeedback, TrainingModule, predictions_of
+from trainer_bridge.training.module import (
+    ResumePoint,
+    SampleFeedback,
+    TrainingModule,
+    predictions_of,
+)
 from trainer_bridge.training.report import Importance, model_card, report_page
 from trainer_bridge.training.training_table import TrainingTable
 
@@ -67,7 +73,6 @@ CHECKED_ROWS = 1_000
 _IMPORTANCE_ROWS = 2_000
 _CHUNK = 4_096
 _LIBRARIES = ("lightning", "numpy", "onnx", "onnxscript", "pyarrow", "scikit-learn", "torch")
-OnMessage = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -104,7 +109,7 @@ def train(
     project: Project,
     config: TrainConfig,
     *,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
     progress: bool = False,
 ) -> tuple[ModelManifest, bool]:
     """Train, evaluate and register a version; returns its manifest and whether it is new.
@@ -143,7 +148,7 @@ def reproduce(
     name: str,
     version: int | None = None,
     *,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
     progress: bool = False,
 ) -> Reproduction:
     """Run a version's training again, from its pins, and compare; registers nothing.
@@ -202,7 +207,7 @@ def run(
     table: TrainingTable,
     folder: Path,
     *,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
     progress: bool = False,
 ) -> Trained:
     """Train and export; ``folder`` has the checkpoints to resume from."""
@@ -313,7 +318,7 @@ class _Trees(_Fitted):
 
     @classmethod
     def train(
-        cls, table: TrainingTable, config: TrainConfig, encoder: FeatureEncoder, labels: Labels
+        cls, table: TrainingTable, config: TrainConfig, encoder: FeatureEncoder, labels: LabelCodec
     ) -> _Trees:
         assert isinstance(config.model, GradientBoosting)
         part = _part(table, config, encoder, labels, table.split.train)
@@ -359,7 +364,7 @@ class _NetworkRun(_Fitted):
         table: TrainingTable,
         config: TrainConfig,
         encoder: FeatureEncoder,
-        labels: Labels,
+        labels: LabelCodec,
         folder: Path,
         progress: bool,
     ) -> None:
@@ -409,19 +414,23 @@ class _NetworkRun(_Fitted):
             batches = len(reader)
         steps = -(-batches // settings.accumulate) * settings.epochs
         module = TrainingModule(self.network, self.config, steps)
-        best = ModelCheckpoint(self.folder, "best", monitor="val_loss", save_weights_only=True)
-        last = ModelCheckpoint(
+        # both decide when validation ends, so that the resume point knows of it
+        best = ModelCheckpoint(
             self.folder,
-            "last",
-            save_top_k=1,
-            every_n_train_steps=settings.checkpoint_every,
-            every_n_epochs=None if settings.checkpoint_every else 1,
-            save_on_train_epoch_end=None if settings.checkpoint_every else True,
-            enable_version_counter=False,
+            "best",
+            monitor="val_loss",
+            save_weights_only=True,
+            save_on_train_epoch_end=False,
         )
+        checkpoint = self.folder / "last.ckpt"
+        # behind the best one, whose state is part of it
+        last = ResumePoint(checkpoint, batches, settings.checkpoint_every, settings.check_every)
         callbacks: list[lightning.Callback] = [best, last]
         if settings.patience is not None:
-            callbacks.append(EarlyStopping("val_loss", patience=settings.patience))
+            stop = EarlyStopping(
+                "val_loss", patience=settings.patience, check_on_train_epoch_end=False
+            )
+            callbacks.append(stop)
         with ExitStack() as stack:
             stack.enter_context(_calm())
             writer = self._writer()
@@ -446,7 +455,6 @@ class _NetworkRun(_Fitted):
                 default_root_dir=self.folder,
                 callbacks=callbacks,
             )
-            checkpoint = self.folder / "last.ckpt"
             trainer.fit(
                 module,
                 datamodule=self.data,
@@ -553,7 +561,7 @@ def _pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, Trainin
     return replace(config, data=data), table
 
 
-def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, Labels, int]:
+def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, LabelCodec, int]:
     columns = [*(feature.column for feature in table.features), table.label]
     rows = table.rows(labelled(table, table.split.train), columns)
     encoder = FeatureEncoder.fit(
@@ -564,14 +572,14 @@ def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, 
         max_items=config.data.max_items,
         seed=config.seed,
     )
-    return encoder, Labels.of(config.objective.task, rows[table.label]), rows.num_rows
+    return encoder, LabelCodec.of(config.objective.task, rows[table.label]), rows.num_rows
 
 
 def _part(
     table: TrainingTable,
     config: TrainConfig,
     encoder: FeatureEncoder,
-    labels: Labels,
+    labels: LabelCodec,
     condition: str,
 ) -> _Part:
     names = [feature.column for feature in encoder.features]
