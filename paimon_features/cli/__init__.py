@@ -86,6 +86,8 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "training-set": "Build a point-in-time training set.",
         "fit": "Fit a transformer on a view, once or continuously.",
         "fitted": "Show and export fitted transformers.",
+        "train": "Train a model and register it.",
+        "reproduce": "Run a version's training again and compare.",
         "models": "Show model versions; promote, roll back, export.",
         "monitor": "Profile columns and features; report drift.",
         "inspect-loader": "Measure how fast a table loads.",

@@ -312,6 +312,6 @@ def test_a_network_that_fails_for_one_request_fails_for_no_other(served: Any) ->
 
     answers = served.run(together([1, 2, 1, 99]))
     assert [a.status for a in answers] == [200, 500, 200, 200]
-    status, code, detail = answers[1].problem
+    _, code, detail = answers[1].problem
     assert code == "prediction_failed"
     assert "no such kernel" in detail

@@ -49,6 +49,7 @@ def loader(
     restart: bool = False,
     rank: int | None = None,
     world_size: int | None = None,
+    form: Callable[[Batch], TensorBatch] | None = None,
 ) -> TorchLoader: ...
 @overload
 def loader(
@@ -72,6 +73,7 @@ def loader(
     restart: bool = False,
     rank: int | None = None,
     world_size: int | None = None,
+    form: Callable[[Batch], TensorBatch] | None = None,
 ) -> TorchLoader | StreamLoader:
     """The reader's batches as dicts of tensors, sharing memory with the reader's blocks.
 
@@ -113,6 +115,9 @@ def loader(
         Which share to load. By default the reader's own; if the reader has none, those of
         ``torch.distributed``, otherwise ``RANK`` and ``WORLD_SIZE`` (``torchrun``).
         ``loader.reader`` is the reader of that share.
+    form
+        What makes tensors of a reader's batch, in place of all of the above that says how; the
+        reader may then have ``output="arrow"``. Worker processes get a pickled copy.
 
     Raises
     ------
@@ -125,10 +130,10 @@ def loader(
     if (rank is None) != (world_size is None):
         raise ConfigurationError("give rank and world_size together, or neither")
     if isinstance(reader, FollowingReader):
-        if pin_memory or restart or rank is not None:
+        if pin_memory or restart or rank is not None or form is not None:
             raise ConfigurationError(
                 "a stream takes rank and world_size where its FollowingReader is made, is "
-                "pinned by DataLoader(..., pin_memory=True), and has no epochs to restart"
+                "pinned by DataLoader(..., pin_memory=True), has no epochs to restart, and no form="
             )
         return StreamLoader(
             reader, TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers, stack_dtype)
@@ -138,7 +143,8 @@ def loader(
             "pin_memory=True needs a CUDA device, and there is none: say "
             "pin_memory=torch.cuda.is_available()"
         )
-    form = TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers, stack_dtype)
+    if form is None:
+        form = TensorForm(reader, stack or {}, keyed or {}, ragged, row_numbers, stack_dtype)
     place = (rank, world_size)
     if rank is None and not reader.has_rank:
         place = rank_and_world_size()

@@ -1,0 +1,58 @@
+"""``reproduce``: a version's training run again, compared."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import asdict
+
+import click
+
+from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.errors import ConfigurationError
+from paimon_features.project import Project
+
+_NAME = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")
+
+
+@click.command()
+@click.argument("model")
+@click.option("--quiet", is_flag=True, help="Print no progress.")
+@PROJECT
+@JSON
+def reproduce(model: str, quiet: bool, path: str, as_json: bool) -> None:
+    """Run the training of a version again, and compare weights, metrics and predictions.
+
+    MODEL is NAME@VERSION, or NAME for the newest version. On a processor the weights are equal to
+    the bit with the same code, libraries and number of threads; what differs is listed. Exits with
+    1 if the runs differ. Nothing is registered.
+
+    \b
+    paimon-features reproduce churn@3
+    """
+    found = _NAME.fullmatch(model)
+    if found is None:
+        raise ConfigurationError(f"{model[:80]!r}: expected NAME@VERSION, such as churn@3")
+    project = Project.open(path)
+    number = None if found[2] is None else int(found[2])
+    project.models.manifest(found[1], number)  # before torch is imported
+    from trainer_bridge.training import run
+
+    report = message_printer(quiet or as_json)
+    bar = sys.stderr.isatty() and not (quiet or as_json)
+    result = run.reproduce(project, found[1], number, on_message=report, progress=bar)
+    if as_json:
+        click.echo(json.dumps({**asdict(result), "same": result.is_same}))
+    elif result.is_same:
+        click.echo(f"{result.version}: the same weights, metrics and predictions, to the bit")
+    else:
+        click.echo(
+            f"{result.version}: {'the same' if result.same_weights else 'other'} weights, "
+            f"{'the same' if result.same_metrics else 'other'} metrics, predictions differ by up "
+            f"to {result.difference:.3g}"
+        )
+    if not as_json:
+        for name, then, now in result.changes:
+            click.echo(f"  {name}: {then} -> {now}")
+    sys.exit(0 if result.is_same else 1)

@@ -1,0 +1,249 @@
+"""``PaimonDataModule``: a pinned training set for Lightning, encoded, resumable at any batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import lightning
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from paimon_features.errors import ConfigurationError, RequestError
+from trainer_bridge.adapters.torch import SAMPLE_WEIGHT, TensorBatch, TorchLoader, loader
+from trainer_bridge.adapters.torch.ranks import rank_and_world_size
+from trainer_bridge.batches.forms import Batch
+from trainer_bridge.readers.score_schedule import ScoreSchedule, scheduled_batches
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+from trainer_bridge.samplers import DifficultyWeightedSampler
+from trainer_bridge.training.encoding import FeatureEncoder
+from trainer_bridge.training.training_table import TrainingTable
+
+LABEL, WEIGHT = "label", "weight"
+KEYS = "keys"
+"""The sample keys of a batch: Arrow arrays by name."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels as numbers: 0 and 1, the number of a class, or the value.
+
+    ``classes`` are the classes of a multiclass label, in order; a label that is none of them is an
+    error.
+    """
+
+    task: str
+    classes: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, task: str, column: Any) -> Labels:
+        """The labels of training rows; ConfigurationError for labels that do not fit the task."""
+        values = sorted({str(v) for v in column.unique().to_pylist()})
+        if task == "multiclass":
+            if len(values) < 2:
+                raise ConfigurationError(f"the label has {len(values)} class; expected 2 or more")
+            return cls(task, tuple(values))
+        labels = cls(task)
+        labels.apply(column)
+        return labels
+
+    def apply(self, column: Any) -> npt.NDArray[Any]:
+        """The numbers: float64, or int64 for classes."""
+        if self.task == "multiclass":
+            places = {name: number for number, name in enumerate(self.classes)}
+            try:
+                return np.array([places[str(v)] for v in column.to_pylist()], np.int64)
+            except KeyError as error:
+                raise ConfigurationError(
+                    f"the label {error} is no class of the training rows: {self.classes[:20]}"
+                ) from None
+        try:
+            numbers = np.asarray(column.cast(pa.float64()), np.float64)
+        except pa.ArrowInvalid as error:
+            raise ConfigurationError(
+                f"the label is {column.type}; objective={self.task} takes numbers: {error}"
+            ) from error
+        if self.task == "binary" and not np.isin(numbers, (0.0, 1.0)).all():
+            raise ConfigurationError(
+                "the label has other values than 0 and 1 (or false and true): say "
+                "objective=multiclass or objective=regression"
+            )
+        return numbers
+
+
+@dataclass(frozen=True)
+class EncodeForm:
+    """Makes encoded tensors of a reader's Arrow batch; a worker process gets a copy.
+
+    ``weight`` is the product of the column ``weights`` and the sampler's ``sample_weight``.
+    """
+
+    encoder: FeatureEncoder
+    labels: Labels
+    label: str
+    weights: str | None = None
+    keys: tuple[str, ...] = ()
+
+    def __call__(self, batch: Batch) -> TensorBatch:
+        rows = batch.arrow
+        assert rows is not None, "the reader has output='arrow'"
+        values: dict[str, Any] = {
+            name: torch.from_numpy(array) for name, array in self.encoder.apply(rows).items()
+        }
+        labels = self.labels.apply(rows[self.label])
+        kind = torch.int64 if self.labels.task == "multiclass" else torch.float32
+        values[LABEL] = torch.from_numpy(labels).to(kind)
+        weights = np.ones(len(labels), np.float32)
+        if self.weights is not None:
+            weights *= weights_of(rows[self.weights], self.weights)
+        if SAMPLE_WEIGHT in rows.schema.names:
+            weights *= np.asarray(rows[SAMPLE_WEIGHT], np.float32)
+        values[WEIGHT] = torch.from_numpy(weights)
+        values[KEYS] = {name: rows[name] for name in self.keys}
+        return TensorBatch(values, num_padding=batch.num_padding)
+
+
+def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
+    """A column of sample weights; ConfigurationError for nulls and negative ones."""
+    found = np.asarray(column.cast(pa.float64()), np.float64)
+    if not (np.isfinite(found) & (found >= 0)).all():
+        raise ConfigurationError(
+            f"data.weights: {name!r} has nulls, negative or infinite numbers; expected weights"
+        )
+    return found.astype(np.float32)
+
+
+class PaimonDataModule(lightning.LightningDataModule):
+    """A training set at one snapshot, split by time: resumable in the middle of an epoch, exactly.
+
+    The loader's position is part of Lightning's checkpoints. Global batches are the same for every
+    number of ranks, so a run may resume on another number.
+
+    Parameters
+    ----------
+    table, encoder, labels
+        What is read, and how it becomes tensors.
+    global_batch_size, seed, threads
+        As of ``SnapshotReader``.
+    weights
+        A column of sample weights.
+    keys
+        Columns that identify a sample, for feedback.
+    schedule
+        New difficulty enters at its steps: from each one on, harder rows are drawn more often, and
+        weighed back.
+    """
+
+    def __init__(
+        self,
+        table: TrainingTable,
+        encoder: FeatureEncoder,
+        labels: Labels,
+        *,
+        global_batch_size: int = 256,
+        seed: int = 0,
+        threads: int = 2,
+        weights: str | None = None,
+        keys: Sequence[str] = (),
+        schedule: ScoreSchedule | None = None,
+    ) -> None:
+        super().__init__()
+        self.table, self.schedule = table, schedule
+        self.global_batch_size, self.seed, self.threads = global_batch_size, seed, threads
+        self.form = EncodeForm(encoder, labels, table.label, weights, tuple(keys))
+        features = [feature.column for feature in encoder.features]
+        extra = [] if weights is None else [weights]
+        self.columns = list(dict.fromkeys([*features, table.label, *extra, *keys]))
+
+    def train_reader(self) -> SnapshotReader:
+        """The reader of the training rows, without a rank."""
+        return self.table.reader(
+            labelled(self.table, self.table.split.train),
+            self.columns,
+            global_batch_size=self.global_batch_size,
+            seed=self.seed,
+            threads=self.threads,
+        )
+
+    def train_dataloader(self) -> TorchLoader | ScheduledBatches:
+        """The share of this rank, whose number is known when this is called."""
+        reader = self.train_reader()
+        if self.schedule is None:
+            return loader(reader, form=self.form)
+        rank, world_size = rank_and_world_size()
+        return ScheduledBatches(
+            reader.with_rank(rank, world_size), self.schedule, self.form, self.seed
+        )
+
+    def val_dataloader(self) -> TorchLoader:
+        """All validation rows on every rank, in the order of the table."""
+        reader = self.table.reader(
+            labelled(self.table, self.table.split.validation),
+            self.columns,
+            batch_size=self.global_batch_size,
+            shuffle=False,
+            rank=0,
+            world_size=1,
+            threads=self.threads,
+        )
+        return loader(reader, form=self.form, restart=True)
+
+
+def labelled(table: TrainingTable, condition: str) -> str:
+    """The condition, for rows that have a label."""
+    return f"({condition}) AND {table.label} IS NOT NULL"
+
+
+@dataclass
+class ScheduledBatches:
+    """Batches whose rows are drawn by the difficulty in force at each step: see ``ScoreSchedule``.
+
+    Iterating yields the batches of one epoch of the reader's length from the current step; the
+    state is the step.
+    """
+
+    reader: SnapshotReader
+    schedule: ScoreSchedule
+    form: EncodeForm
+    seed: int = 0
+    step: int = 0
+    _origin: dict[str, Any] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._origin = self.reader.state_dict()
+
+    def __len__(self) -> int:
+        return len(self.reader)
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        stop = (self.step // len(self) + 1) * len(self)
+        self.reader.load_state_dict(self._origin)
+        batches = scheduled_batches(
+            self.reader, self.schedule, self._sampler, start=self.step, stop=stop
+        )
+        for step, batch in batches:
+            self.step = step + 1
+            yield self.form(batch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The next step."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the step of a state; RequestError for one that is none."""
+        step = state.get("step")
+        if type(step) is not int or step < 0:
+            raise RequestError(f"the state {dict(state)} of scheduled batches has no step")
+        self.step = step
+
+    def _sampler(self, difficulty: Any) -> DifficultyWeightedSampler:
+        # beta=1: the weighed mean is that of all rows
+        return DifficultyWeightedSampler(
+            difficulty.scores(),
+            score_snapshot_id=difficulty.snapshot_id,
+            seed=self.seed,
+            beta=1.0,
+        )

@@ -1,0 +1,218 @@
+"""A trained network as files: one ONNX graph from raw features to the prediction, torch.export.
+
+No file contains a pickle: weights are safetensors, and a program of ``torch.export`` is refused if
+one of its parts is one.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import re
+import warnings
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from paimon_features.errors import ModelError, VerificationError
+from paimon_features.models import (
+    MAX_FILE_BYTES,
+    ModelInput,
+    ModelOutput,
+    ModelSignature,
+)
+from trainer_bridge.models import Network
+from trainer_bridge.training.encoding import Arrays, FeatureEncoder, feeds_of
+from trainer_bridge.training.module import predictions_of
+
+OPSET = 18
+_DATA = (".json", "/archive_format", "/archive_version", "/.data/version", "/byteorder",
+         "/.data/serialization_id")  # fmt: skip
+_WEIGHT = re.compile(r"/data/(weights/weight|constants/tensor)_[0-9]+$")
+"""Parts of a program that torch reads as data. It unpickles others, in the end without any
+restriction."""
+BOUND = 1e-4
+"""How far predictions of the exported forms may be from eager ones: absolutely, for values beyond 1
+relative to them."""
+
+
+class Predictor(torch.nn.Module):
+    """A network with its prediction in place of logits."""
+
+    def __init__(self, network: Network, task: str) -> None:
+        super().__init__()
+        self.network, self.task = network, task
+
+    def forward(
+        self,
+        numbers: torch.Tensor,
+        codes: torch.Tensor | None = None,
+        values: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        if not self.network.uses_lists:
+            return predictions_of(self.task, self.network(numbers))
+        return predictions_of(self.task, self.network(numbers, codes, values))
+
+
+def export_program(network: Network, task: str) -> tuple[Any, bytes]:
+    """A network's prediction by ``torch.export``, with any number of rows; and as a file."""
+    predictor = Predictor(network, task).eval()
+    examples = network.examples()
+    rows = torch.export.Dim("rows", min=1)
+    shapes = {name: {0: rows} for name in ("numbers", "codes", "values") if name in examples}
+    with _quiet():
+        program = torch.export.export(predictor, (), examples, dynamic_shapes=shapes)
+        # they would be a pickle in the file
+        kept, program.example_inputs = program.example_inputs, None  # type: ignore[assignment]
+        buffer = io.BytesIO()
+        torch.export.save(program, buffer)
+        program.example_inputs = kept
+    return program, buffer.getvalue()
+
+
+def load_program(data: bytes) -> Any:
+    """The module of a file of ``export_program``: call it with the arrays of the encoder.
+
+    Raises
+    ------
+    ModelError
+        For a file that is no such program, is too large, or has a part that is a pickle.
+    """
+    try:
+        archive = zipfile.ZipFile(io.BytesIO(data))
+        # an empty part is one that is not there: torch reads nothing of it
+        names = [info.filename for info in archive.infolist() if info.file_size]
+        size = sum(info.file_size for info in archive.infolist())
+        if size > MAX_FILE_BYTES:
+            raise ModelError(f"the program has {size:,} bytes; expected at most {MAX_FILE_BYTES:,}")
+        for name in names:
+            if not name.endswith(_DATA) and not _WEIGHT.search(name):
+                raise ModelError(f"the program has the part {name[:200]!r}, which could run code")
+            if name.endswith("_config.json"):
+                config = json.loads(archive.read(name)).get("config", {})
+                if any(each.get("use_pickle") for each in config.values()):
+                    raise ModelError(f"the program has weights that are a pickle ({name[:200]!r})")
+        if not any(name.endswith("models/model.json") for name in names):
+            raise ModelError("the file is no program of torch.export")
+        with _quiet():
+            return torch.export.load(io.BytesIO(data)).module()
+    except ModelError:
+        raise
+    except Exception as error:  # torch raises whatever its parsers do
+        raise ModelError(
+            f"the file is no program of torch.export: {type(error).__name__}: {str(error)[:200]}"
+        ) from error
+
+
+def program_to_onnx(program: Any, names: tuple[str, ...]) -> Any:
+    """An exported program as ONNX, in one file, whose output is ``probability``."""
+    with _quiet():
+        made = torch.onnx.export(
+            program,
+            dynamo=True,
+            input_names=list(names),
+            output_names=["probability"],
+            opset_version=OPSET,
+            external_data=False,
+            verbose=False,
+        )
+    assert made is not None
+    return made.model_proto
+
+
+def from_raw_features(encoder: FeatureEncoder, network: Any, output: str) -> bytes:
+    """One graph from raw features to the prediction: the encoder's, then the network's."""
+    from onnx import checker, compose
+
+    front = encoder.front()
+    network.ir_version = front.ir_version
+    network = compose.add_prefix(network, "network_", rename_functions=False)
+    read = {each.name for each in network.graph.input}
+    pairs = [(name, f"network_{name}") for name in encoder.array_names
+             if f"network_{name}" in read]  # fmt: skip
+    merged = compose.merge_models(
+        front, network, io_map=pairs, outputs=[f"network_{output}"], producer_name="paimon-features"
+    )
+    graph = merged.graph
+    for node in graph.node:
+        for index, name in enumerate(node.output):
+            if name == f"network_{output}":
+                node.output[index] = output
+    graph.output[0].name = output
+    dims = graph.output[0].type.tensor_type.shape.dim
+    dims[0].ClearField("dim_value")
+    dims[0].dim_param = "rows"
+    checker.check_model(merged)
+    data: bytes = merged.SerializeToString(deterministic=True)
+    return data
+
+
+def signature_of(
+    encoder: FeatureEncoder,
+    service: str,
+    keys: tuple[Any, ...],
+    task: Any,
+    classes: tuple[str, ...],
+) -> ModelSignature:
+    """The signature of a network of ``from_raw_features``."""
+    output = ModelOutput(output_name(task), max(1, len(classes)), classes)
+    return ModelSignature(service, keys, encoder.inputs(), (output,), task)
+
+
+def output_name(task: str) -> str:
+    """The name of the prediction in the graph."""
+    return "value" if task == "regression" else "probability"
+
+
+def run_onnx(
+    data: bytes, inputs: tuple[ModelInput, ...], columns: dict[str, Any]
+) -> npt.NDArray[np.float32]:
+    """Predictions of an ONNX graph for raw features, on one thread."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
+    found: npt.NDArray[np.float32] = session.run(None, feeds_of(inputs, columns))[0]
+    return found
+
+
+def check_agreement(
+    what: str, eager: npt.NDArray[Any], other: npt.NDArray[Any], bound: float = BOUND
+) -> float:
+    """The largest difference of two predictions; VerificationError beyond the bound."""
+    scale = np.maximum(1.0, np.abs(eager))
+    difference = float(
+        (np.abs(eager.reshape(other.shape) - other) / scale.reshape(other.shape)).max()
+    )
+    if not difference <= bound:
+        raise VerificationError(
+            f"{what}: its predictions differ from those of the network by {difference:.3g}; "
+            f"expected at most {bound:g}"
+        )
+    return difference
+
+
+def tensors_of(arrays: Arrays) -> dict[str, torch.Tensor]:
+    """Encoded arrays as tensors that share their memory."""
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the exporter's notes about packages that are not installed, and its warnings."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)

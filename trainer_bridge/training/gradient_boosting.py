@@ -1,0 +1,118 @@
+"""The baseline: scikit-learn's histogram-based gradient boosting, and its trees as ONNX."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from paimon_features.errors import MissingExtraError
+from trainer_bridge.training.config import GradientBoosting
+
+_INNER, _LEAF = "BRANCH_LEQ", "LEAF"
+
+
+def fit_trees(
+    config: GradientBoosting,
+    task: Literal["binary", "multiclass", "regression"],
+    numbers: npt.NDArray[np.float32],
+    labels: npt.NDArray[Any],
+    weights: npt.NDArray[np.float64] | None,
+    seed: int,
+) -> Any:
+    """Fit on encoded features; returns scikit-learn's estimator."""
+    try:
+        from sklearn.ensemble import (
+            HistGradientBoostingClassifier,
+            HistGradientBoostingRegressor,
+        )
+        from threadpoolctl import threadpool_limits
+    except ImportError as error:
+        raise MissingExtraError.of("scikit-learn", "train", "model=gradient_boosting") from error
+    kind = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
+    estimator = kind(
+        max_iter=config.trees,
+        learning_rate=config.learning_rate,
+        max_leaf_nodes=config.leaves,
+        l2_regularization=config.l2,
+        early_stopping=False,
+        random_state=seed,
+    )
+    # sums of several threads differ in their last bits from run to run
+    with threadpool_limits(limits=1):
+        estimator.fit(numbers.astype(np.float64), labels, sample_weight=weights)
+    return estimator
+
+
+def probabilities_of(
+    estimator: Any, task: str, numbers: npt.NDArray[np.float32]
+) -> npt.NDArray[np.float64]:
+    """Predictions: of true, of each class, or the value."""
+    inputs = numbers.astype(np.float64)
+    if task == "regression":
+        return np.asarray(estimator.predict(inputs), np.float64)
+    found = np.asarray(estimator.predict_proba(inputs), np.float64)
+    return found[:, 1] if task == "binary" else found
+
+
+def trees_to_onnx(estimator: Any, task: str, width: int) -> Any:
+    """The estimator from ``numbers`` to ``logits``, as ONNX, opset 18 and ai.onnx.ml 3."""
+    import onnx
+    from onnx import TensorProto, helper
+
+    nodes: dict[str, Any] = {
+        name: []
+        for name in (
+            "nodes_treeids", "nodes_nodeids", "nodes_featureids", "nodes_modes",
+            "nodes_truenodeids", "nodes_falsenodeids", "nodes_missing_value_tracks_true",
+            "target_treeids", "target_nodeids", "target_ids",
+        )
+    }  # fmt: skip
+    thresholds: list[float] = []
+    leaves: list[float] = []
+    tree = 0
+    for stage in estimator._predictors:
+        for output, predictor in enumerate(stage):
+            for number, node in enumerate(predictor.nodes):
+                is_leaf = bool(node["is_leaf"])
+                nodes["nodes_treeids"].append(tree)
+                nodes["nodes_nodeids"].append(number)
+                nodes["nodes_featureids"].append(0 if is_leaf else int(node["feature_idx"]))
+                nodes["nodes_modes"].append(_LEAF if is_leaf else _INNER)
+                nodes["nodes_truenodeids"].append(0 if is_leaf else int(node["left"]))
+                nodes["nodes_falsenodeids"].append(0 if is_leaf else int(node["right"]))
+                missing = not is_leaf and bool(node["missing_go_to_left"])
+                nodes["nodes_missing_value_tracks_true"].append(int(missing))
+                thresholds.append(0.0 if is_leaf else float(node["num_threshold"]))
+                if is_leaf:
+                    nodes["target_treeids"].append(tree)
+                    nodes["target_nodeids"].append(number)
+                    nodes["target_ids"].append(output)
+                    leaves.append(float(node["value"]))
+            tree += 1
+    base = np.asarray(estimator._baseline_prediction, np.float64).ravel()
+    double = TensorProto.DOUBLE
+    ensemble = helper.make_node(
+        "TreeEnsembleRegressor", ["as_double"], ["raw"], domain="ai.onnx.ml",
+        n_targets=len(base), aggregate_function="SUM", post_transform="NONE",
+        nodes_values_as_tensor=helper.make_tensor("t", double, [len(thresholds)], thresholds),
+        target_weights_as_tensor=helper.make_tensor("w", double, [len(leaves)], leaves),
+        base_values_as_tensor=helper.make_tensor("b", double, [len(base)], base.tolist()),
+        **nodes,
+    )  # fmt: skip
+    # with double thresholds the operator returns float32
+    graph = helper.make_graph(
+        [
+            helper.make_node("Cast", ["numbers"], ["as_double"], to=double),
+            ensemble,
+            helper.make_node("Cast", ["raw"], ["logits"], to=TensorProto.FLOAT),
+        ],
+        "trees",
+        [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, ["rows", width])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", len(base)])],
+    )
+    opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    onnx.checker.check_model(model)
+    return model

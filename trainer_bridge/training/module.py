@@ -1,0 +1,158 @@
+"""``TrainingModule``: network, loss and optimiser for Lightning; and per-sample feedback."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import lightning
+import torch
+from torch.nn import functional
+
+from trainer_bridge.adapters.torch import TensorBatch
+from trainer_bridge.feedback.writer import FeedbackWriter
+from trainer_bridge.models import Network
+from trainer_bridge.training.config import ObjectiveConfig, TrainConfig
+from trainer_bridge.training.data_module import KEYS, LABEL, WEIGHT
+
+ARRAYS = ("numbers", "codes", "values")
+
+
+def sample_losses(
+    objective: ObjectiveConfig, logits: torch.Tensor, labels: torch.Tensor
+) -> torch.Tensor:
+    """The loss of each sample, float32, shape (rows,), without any sample weight."""
+    logits = logits.float()
+    if objective.task == "binary":
+        # the same as torch's pos_weight, for each sample
+        weights = 1 + (objective.positive_weight - 1) * labels
+        return weights * functional.binary_cross_entropy_with_logits(
+            logits[:, 0], labels, reduction="none"
+        )
+    if objective.task == "multiclass":
+        return functional.cross_entropy(
+            logits, labels, reduction="none", label_smoothing=objective.smoothing
+        )
+    return (logits[:, 0] - labels) ** 2
+
+
+def predictions_of(task: str, logits: torch.Tensor) -> torch.Tensor:
+    """The prediction, float32: of true (rows, 1), of each class (rows, classes), or the value."""
+    logits = logits.float()
+    if task == "binary":
+        return torch.sigmoid(logits)
+    return torch.softmax(logits, dim=-1) if task == "multiclass" else logits
+
+
+class TrainingModule(lightning.LightningModule):
+    """Trains a network: the mean over rows of sample weight times loss.
+
+    The mean is over all rows of a batch, not over the weights: with the importance weights of a
+    sampler, whose expectation is 1, its expectation is the mean loss of all rows, and the mean over
+    ranks is that of the global batch.
+
+    Parameters
+    ----------
+    steps
+        Optimiser steps of the complete run, for the schedule.
+    """
+
+    def __init__(self, network: Network, config: TrainConfig, steps: int) -> None:
+        super().__init__()
+        self.network, self.config, self.steps = network, config, steps
+        self._call: Any = torch.compile(network) if config.trainer.compile else network
+        self._seen = 0
+        self.history: list[dict[str, float]] = []
+        self.losses: torch.Tensor | None = None
+        """The losses of the samples of the last batch."""
+
+    def forward(self, batch: Mapping[str, Any]) -> torch.Tensor:
+        """Logits, shape (rows, outputs)."""
+        names = ARRAYS if self.network.uses_lists else ARRAYS[:1]
+        logits: torch.Tensor = self._call(**{name: batch[name] for name in names if name in batch})
+        return logits
+
+    def on_train_batch_start(self, batch: TensorBatch, batch_idx: int) -> None:
+        # dropout depends on the number of the batch alone, so that a resumed run has the same
+        torch.manual_seed(self.config.seed * 1_000_003 + self._seen * 1_009 + self.global_rank)
+        self._seen += 1
+
+    def training_step(self, batch: TensorBatch, batch_idx: int) -> torch.Tensor:
+        losses = sample_losses(self.config.objective, self(batch), batch[LABEL])
+        kept = len(losses) - batch.num_padding
+        self.losses = losses.detach()[:kept]
+        loss = (batch[WEIGHT][:kept] * losses[:kept]).mean()
+        self.log("train_loss", loss, prog_bar=True)
+        self.history.append({"batch": float(self._seen), "train_loss": float(loss.detach())})
+        return loss
+
+    def validation_step(self, batch: TensorBatch, batch_idx: int) -> None:
+        losses = sample_losses(self.config.objective, self(batch), batch[LABEL])
+        loss = (batch[WEIGHT] * losses).mean()
+        self.log("val_loss", loss, prog_bar=True, on_epoch=True, batch_size=len(losses))
+
+    def on_validation_epoch_end(self) -> None:
+        loss = self.trainer.callback_metrics.get("val_loss")
+        if loss is not None and not self.trainer.sanity_checking:
+            self.history.append({"batch": float(self._seen), "val_loss": float(loss)})
+
+    def configure_optimizers(self) -> Any:
+        optimiser = self.config.optimiser
+        parameters = [p for p in self.network.parameters() if p.requires_grad]
+        groups = [
+            {"params": [p for p in parameters if p.ndim >= 2],
+             "weight_decay": optimiser.weight_decay},
+            {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
+        ]  # fmt: skip
+        made: torch.optim.Optimizer
+        if optimiser.name == "adamw":
+            made = torch.optim.AdamW(groups, lr=optimiser.lr)
+        else:
+            made = torch.optim.SGD(groups, lr=optimiser.lr, momentum=optimiser.momentum)
+        schedule = torch.optim.lr_scheduler.LambdaLR(made, self.rate)
+        return {"optimizer": made, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def rate(self, step: int) -> float:
+        """The factor of the learning rate at a step: warm-up, then a cosine."""
+        schedule = self.config.schedule
+        warm = schedule.warmup * self.steps
+        if step < warm:
+            return (step + 1) / math.ceil(warm)
+        if schedule.name == "constant":
+            return 1.0
+        done = min(1.0, (step - warm) / max(1.0, self.steps - warm))
+        return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["paimon_features"] = {"seen": self._seen, "history": list(self.history)}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        own = checkpoint["paimon_features"]
+        self._seen, self.history = own["seen"], list(own["history"])
+
+
+class SampleFeedback(lightning.Callback):
+    """Writes the loss of each sample of each batch into ``feedback_<loop>``, exactly once.
+
+    The position of the writer is part of the checkpoints: a resumed run writes what is missing.
+    """
+
+    def __init__(self, writer: FeedbackWriter) -> None:
+        super().__init__()
+        self.writer = writer
+
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: TensorBatch, batch_idx: int
+    ) -> None:
+        kept = len(module.losses)
+        keys = {name: column.slice(0, kept) for name, column in batch[KEYS].items()}
+        self.writer.write(keys, module.losses, module._seen - 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the writer."""
+        return self.writer.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue after the calls of a checkpoint."""
+        self.writer.load_state_dict(state_dict)

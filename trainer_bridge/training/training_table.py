@@ -1,0 +1,304 @@
+"""The rows of a training run: pinned, split by time, with the features that the model reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from paimon_features.definitions import CompiledView
+from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.selection import Output
+from paimon_features.definitions.served import definition_of, definition_of_computed
+from paimon_features.definitions.transformed import CompiledTransformed
+from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.models import ModelKey
+from paimon_features.offline.reading.pinning import Pin
+from paimon_features.schema import DataType, ListType
+from paimon_features.suggestions import did_you_mean
+from paimon_features.tables.catalog import Lake
+from paimon_features.tables.specs import TRAINING_PREFIX
+from trainer_bridge.readers.pins import pinned_snapshot
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
+from trainer_bridge.training.config import DataConfig
+from trainer_bridge.training.encoding import FeatureKind, InputFeature
+
+if TYPE_CHECKING:
+    from paimon_features.project import Project
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSplit:
+    """Conditions on the time column: rows to train on, to stop by, and for the report.
+
+    ``train_until_ms`` and ``validation_until_ms`` are exclusive, and ``validation_from_ms`` and
+    ``test_from_ms`` inclusive, UTC ms; what is between them is in the gap.
+    """
+
+    column: str
+    train_until_ms: int
+    validation_from_ms: int
+    validation_until_ms: int
+    test_from_ms: int
+
+    @property
+    def train(self) -> str:
+        return f"{self.column} < {self.train_until_ms}"
+
+    @property
+    def validation(self) -> str:
+        return (
+            f"{self.column} >= {self.validation_from_ms} "
+            f"AND {self.column} < {self.validation_until_ms}"
+        )
+
+    @property
+    def test(self) -> str:
+        return f"{self.column} >= {self.test_from_ms}"
+
+
+def split_by_time(times: npt.NDArray[np.int64], data: DataConfig) -> TimeSplit:
+    """Split rows by their times: the newest share is the test, the one before the validation.
+
+    Rows of one time are never separated. Rows less than the gap before a part are in none.
+
+    Raises
+    ------
+    ConfigurationError
+        If a part would be empty.
+    """
+    ordered = np.sort(times)
+    rows = len(ordered)
+    test_from = int(ordered[min(rows - 1, int(rows * (1 - data.test)))]) if rows else 0
+    at = min(rows - 1, int(rows * (1 - data.test - data.validation)))
+    validation_from = int(ordered[at]) if rows else 0
+    gap = data.gap_ms
+    split = TimeSplit(data.time, validation_from - gap, validation_from, test_from - gap, test_from)
+    counts = {
+        "training": int((times < split.train_until_ms).sum()),
+        "validation": int(
+            ((times >= split.validation_from_ms) & (times < split.validation_until_ms)).sum()
+        ),
+        "test": int((times >= split.test_from_ms).sum()),
+    }
+    for part, count in counts.items():
+        if not count:
+            raise ConfigurationError(
+                f"data: the {part} part has no rows: {rows:,} rows from "
+                f"{ordered[0] if rows else 0} to {ordered[-1] if rows else 0} (UTC ms) with "
+                f"data.validation={data.validation:g}, data.test={data.test:g}, "
+                f"data.gap={data.gap!r}; lower the gap, or change the shares"
+            )
+    return split
+
+
+@dataclass(frozen=True)
+class TrainingTable:
+    """A training set at a pinned snapshot, and what a model reads of it.
+
+    ``sources`` are the snapshots that it was built from, ``generations`` those of the views.
+    """
+
+    lake: Lake
+    table: str
+    snapshot: str
+    label: str
+    features: tuple[InputFeature, ...]
+    keys: tuple[ModelKey, ...]
+    split: TimeSplit
+    sources: Mapping[str, str] = field(default_factory=dict)
+    generations: Mapping[str, int] = field(default_factory=dict)
+    fitted: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def open(cls, project: Project, data: DataConfig) -> TrainingTable:
+        """Open the training set of a configuration.
+
+        Raises
+        ------
+        UnknownNameError
+            If there is no such training set or service.
+        ConfigurationError
+            If it lacks outputs of the service, a column, or rows for a part; for features that no
+            network reads.
+        """
+        lake, table = project.lake, TRAINING_PREFIX + data.training_set
+        if not lake.exists(table):
+            known = [t.removeprefix(TRAINING_PREFIX) for t in lake.list() if
+                     t.startswith(TRAINING_PREFIX)]  # fmt: skip
+            raise UnknownNameError.of("training set", data.training_set, known)
+        properties = lake.properties(table)
+        snapshot = pinned_snapshot(lake, table, data.snapshot)
+        label = data.label or properties.get("training-set.label")
+        if label is None:
+            raise ConfigurationError(
+                f"{table} names no label: set data.label, or build it with --label"
+            )
+        schema = lake.schema(table)
+        for name, column in (
+            ("label", label), ("time", data.time), ("weights", data.weights or label),
+        ):  # fmt: skip
+            if column not in schema.names:
+                raise ConfigurationError(
+                    f"data.{name}: {table} has no column {column!r}; it has: "
+                    f"{', '.join(schema.names)}{did_you_mean(column, schema.names)}"
+                )
+        columns = json.loads(properties.get("training-set.features", "{}"))
+        features = _features(project, data, columns, lake, table, snapshot.ref)
+        with SnapshotReader(
+            lake, table, snapshot_id=snapshot.ref, columns=[data.time], batch_size=1
+        ) as reader:
+            times = reader.read_columns([data.time])[data.time]
+        if times.null_count or not pa.types.is_integer(times.type):
+            raise ConfigurationError(
+                f"data.time: {data.time!r} is {times.type} with {times.null_count} nulls; "
+                "expected UTC milliseconds without nulls"
+            )
+        pins = [Pin.from_document(each) for each in
+                json.loads(properties.get("training-set.sources", "[]"))]  # fmt: skip
+        outputs = project.refs(data.service)
+        return cls(
+            lake,
+            table,
+            snapshot.ref,
+            label,
+            features,
+            _keys(project, outputs),
+            split_by_time(np.asarray(times), data),
+            {pin.table: str(pin.ref) for pin in pins},
+            _generations(pins),
+            {
+                str(each.fitted): each.fitted.digest
+                for each in outputs
+                if isinstance(each, CompiledTransformed)
+            },
+        )
+
+    def reader(self, where: str, columns: Sequence[str], **options: Any) -> SnapshotReader:
+        """A reader of one part, of Arrow batches."""
+        return SnapshotReader(
+            self.lake,
+            self.table,
+            snapshot_id=self.snapshot,
+            where=where,
+            columns=list(dict.fromkeys(columns)),
+            output="arrow",
+            **options,
+        )
+
+    def rows(self, where: str, columns: Sequence[str]) -> pa.Table:
+        """All rows of one part, in the order of the table."""
+        with self.reader(where, columns, batch_size=1, shuffle=False) as reader:
+            return reader.read_columns(list(dict.fromkeys(columns)))
+
+
+def _features(
+    project: Project,
+    data: DataConfig,
+    columns: Mapping[str, str],
+    lake: Lake,
+    table: str,
+    snapshot: str,
+) -> tuple[InputFeature, ...]:
+    outputs = {str(output): output for output in project.refs(data.service)}
+    for name in data.exclude:
+        if name not in outputs:
+            raise ConfigurationError(
+                f"data.exclude: service {data.service!r} has no output {name!r}; it has: "
+                f"{', '.join(outputs)}{did_you_mean(name, outputs)}"
+            )
+    chosen = {name: output for name, output in outputs.items() if name not in data.exclude}
+    missing = [name for name in chosen if name not in columns]
+    if missing:
+        raise ConfigurationError(
+            f"{table} lacks {', '.join(missing)} of service {data.service!r}: build it with "
+            f"--service {data.service}, or leave them out: data.exclude"
+        )
+    found = []
+    for name, output in chosen.items():
+        kind = _type(project, output)
+        form, width = _form(name, kind, _items(project, output))
+        if form.endswith("list") and not width:
+            width = _longest(lake, table, snapshot, columns[name])
+        found.append(
+            InputFeature(name, columns[name], kind.text, form, width, _definition(project, output))
+        )
+    return tuple(found)
+
+
+def _form(name: str, kind: DataType, items: int) -> tuple[FeatureKind, int]:
+    if isinstance(kind, ListType):
+        item = kind.item
+        if kind.length is not None and (item.is_numeric or item.text == "bool"):
+            return "vector", kind.length
+        if item.is_float or item.is_decimal:
+            return "number_list", items
+        if item.text == "string" or item.is_integer:
+            return "text_list", items
+    elif kind.is_numeric or kind.text == "bool":
+        return "number", 1
+    elif kind.text == "string":
+        return "text", 1
+    raise ConfigurationError(
+        f"feature {name} is {kind.text}, which no network reads; leave it out: data.exclude, or "
+        "make a number of it by an Interaction"
+    )
+
+
+def _type(project: Project, output: Output) -> DataType:
+    if not isinstance(output, FeatureRef):
+        return output.type
+    feature = project.any_view(output.view).feature(output.feature)
+    assert feature is not None, output
+    return feature.type
+
+
+def _items(project: Project, output: Output) -> int:
+    """How many items a last-N list has; 0 where that is not declared."""
+    if not isinstance(output, FeatureRef):
+        return 0
+    feature = project.any_view(output.view).feature(output.feature)
+    return int(getattr(getattr(feature, "aggregate", None), "n", 0))
+
+
+def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
+    with SnapshotReader(
+        lake, table, snapshot_id=snapshot, columns=[column], batch_size=1, output="arrow"
+    ) as reader:
+        lists = reader.read_columns([column])[column]
+    return max((len(each) for each in lists.to_pylist() if each is not None), default=1) or 1
+
+
+def _definition(project: Project, output: Output) -> str:
+    if not isinstance(output, FeatureRef):
+        return definition_of_computed([output])
+    view = project.any_view(output.view)
+    return definition_of(view, [output.feature]) if isinstance(view, CompiledView) else ""
+
+
+def _keys(project: Project, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:
+    refs = [
+        ref
+        for output in outputs
+        for ref in ([output] if isinstance(output, FeatureRef) else output.refs)
+    ]
+    keys = {
+        name: kind.text
+        for view in dict.fromkeys(ref.view for ref in refs)
+        for name, kind in project.any_view(view).keys.items()
+    }
+    return tuple(ModelKey(name, kind) for name, kind in keys.items())
+
+
+def _generations(pins: Sequence[Pin]) -> dict[str, int]:
+    found = {}
+    for pin in pins:
+        view, _, number = pin.table.removeprefix("tiles_").rpartition("_g")
+        if pin.table.startswith("tiles_") and number.isdecimal():
+            found[view] = int(number)
+    return found
