@@ -181,10 +181,8 @@ def test_an_application_of_fastapi_answers_the_same(published: Published, folder
         assert "/get-online-features" in paths
         published.publish((VERSIONS[2], state(VERSIONS[2])))
         end_s = time.monotonic() + 30
-        while (
-            client.post("/ml/predict/churn", json={"entities": {"user": [7]}}).json()["version"]
-            != 2
-        ):
+        body = {"entities": {"user": [7]}}
+        while client.post("/ml/predict/churn", json=body).json()["version"] != 2:
             assert time.monotonic() < end_s
             time.sleep(0.05)
     with pytest.raises(Exception, match="lifespan"):
