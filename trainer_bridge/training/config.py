@@ -140,9 +140,9 @@ class ScheduleConfig:
 @dataclass(frozen=True, slots=True)
 class TrainerConfig:
     """How long and on what. ``patience`` are the checks without an improvement after which a run
-    stops, null for none; validation runs every ``check_every`` steps, null: after each epoch.
-    ``accumulate`` batches are one step. A checkpoint to resume from is written after each epoch, or
-    every ``checkpoint_every`` steps."""
+    stops, null for none; validation runs every ``check_every`` batches, null: after each epoch.
+    ``accumulate`` batches are one step. A checkpoint to resume from is written after each
+    validation and epoch, and every ``checkpoint_every`` batches."""
 
     epochs: int = 10
     patience: int | None = 3
@@ -292,6 +292,7 @@ def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         from hydra.errors import HydraException
         from omegaconf import OmegaConf
         from omegaconf.errors import OmegaConfBaseException
+        from yaml import YAMLError
     except ImportError as error:
         raise MissingExtraError.of("hydra-core", "train", "'paimon-features train'") from error
     if not file.is_file() or file.suffix not in (".yaml", ".yml"):
@@ -320,7 +321,7 @@ def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
             with initialize_config_dir(str(file.resolve().parent), version_base="1.3"):
                 found = hydra_compose(file.stem, overrides=list(overrides))
         document = OmegaConf.to_container(found, resolve=True, throw_on_missing=True)
-    except (HydraException, OmegaConfBaseException, ValueError) as error:
+    except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         text = str(error).strip().splitlines()
         detail = " ".join(line.strip() for line in text[:4])
         raise ConfigurationError(f"{file}: {detail or type(error).__name__}") from error

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -278,10 +278,9 @@ class FeatureEncoder:
         """Return the encoder of a document; RequestError for one that is none."""
         try:
             found = mapping(document, "features", "scalars", "words", "scales")
-            scalars = None
-            if found["scalars"] is not None:
-                scalars = ColumnTransformer.from_params(found["scalars"])
-                assert isinstance(scalars, ColumnTransformer)
+            params, scalars = found["scalars"], None
+            if params is not None:
+                scalars = cast(ColumnTransformer, ColumnTransformer.from_params(params))
             return cls(
                 [typed(InputFeature, each) for each in found["features"]],
                 scalars,

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 from torch.nn import functional
 
 from trainer_bridge.adapters.torch import TensorBatch
@@ -62,7 +64,7 @@ class TrainingModule(lightning.LightningModule):
         super().__init__()
         self.network, self.config, self.steps = network, config, steps
         self._call: Any = torch.compile(network) if config.trainer.compile else network
-        self._seen = 0
+        self.batches_seen = 0
         self.history: list[dict[str, float]] = []
         self.losses: torch.Tensor | None = None
         """The losses of the samples of the last batch."""
@@ -75,8 +77,10 @@ class TrainingModule(lightning.LightningModule):
 
     def on_train_batch_start(self, batch: TensorBatch, batch_idx: int) -> None:
         # dropout depends on the number of the batch alone, so that a resumed run has the same
-        torch.manual_seed(self.config.seed * 1_000_003 + self._seen * 1_009 + self.global_rank)
-        self._seen += 1
+        torch.manual_seed(
+            self.config.seed * 1_000_003 + self.batches_seen * 1_009 + self.global_rank
+        )
+        self.batches_seen += 1
 
     def training_step(self, batch: TensorBatch, batch_idx: int) -> torch.Tensor:
         losses = sample_losses(self.config.objective, self(batch), batch[LABEL])
@@ -84,7 +88,7 @@ class TrainingModule(lightning.LightningModule):
         self.losses = losses.detach()[:kept]
         loss = (batch[WEIGHT][:kept] * losses[:kept]).mean()
         self.log("train_loss", loss, prog_bar=True)
-        self.history.append({"batch": float(self._seen), "train_loss": float(loss.detach())})
+        self.history.append({"batch": float(self.batches_seen), "train_loss": float(loss.detach())})
         return loss
 
     def validation_step(self, batch: TensorBatch, batch_idx: int) -> None:
@@ -95,7 +99,7 @@ class TrainingModule(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         loss = self.trainer.callback_metrics.get("val_loss")
         if loss is not None and not self.trainer.sanity_checking:
-            self.history.append({"batch": float(self._seen), "val_loss": float(loss)})
+            self.history.append({"batch": float(self.batches_seen), "val_loss": float(loss)})
 
     def configure_optimizers(self) -> Any:
         optimiser = self.config.optimiser
@@ -125,11 +129,52 @@ class TrainingModule(lightning.LightningModule):
         return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["paimon_features"] = {"seen": self._seen, "history": list(self.history)}
+        checkpoint["paimon_features"] = {"seen": self.batches_seen, "history": list(self.history)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         own = checkpoint["paimon_features"]
-        self._seen, self.history = own["seen"], list(own["history"])
+        self.batches_seen, self.history = own["seen"], list(own["history"])
+
+
+class ResumePoint(Checkpoint):
+    """Writes the checkpoint that an interrupted run continues at.
+
+    It is written after the validation of a batch, never between the two: the resumed run would not
+    repeat it, and would miss what it says about the best weights.
+
+    Parameters
+    ----------
+    path
+        The file, which is replaced.
+    epoch_batches
+        Batches of an epoch.
+    every
+        After how many batches, in addition to each validation and each epoch.
+    check_every
+        After how many batches validation runs; None: after each epoch.
+    """
+
+    def __init__(
+        self, path: Path, epoch_batches: int, every: int | None, check_every: int | None
+    ) -> None:
+        super().__init__()
+        self.path, self.epoch_batches = path, epoch_batches
+        self.every, self.check_every = every, check_every
+
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: TensorBatch, batch_idx: int
+    ) -> None:
+        seen = module.batches_seen
+        ends = seen % self.epoch_batches == 0
+        checked = ends if self.check_every is None else seen % self.check_every == 0
+        if not checked and (ends or (self.every is not None and seen % self.every == 0)):
+            self._save(trainer)
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        self._save(trainer)
+
+    def _save(self, trainer: Any) -> None:
+        trainer.save_checkpoint(self.path)
 
 
 class SampleFeedback(lightning.Callback):
@@ -147,7 +192,7 @@ class SampleFeedback(lightning.Callback):
     ) -> None:
         kept = len(module.losses)
         keys = {name: column.slice(0, kept) for name, column in batch[KEYS].items()}
-        self.writer.write(keys, module.losses, module._seen - 1)
+        self.writer.write(keys, module.losses, module.batches_seen - 1)
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the writer."""

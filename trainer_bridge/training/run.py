@@ -53,7 +53,12 @@ from trainer_bridge.training.data_module import (
 )
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
-from trainer_bridge.training.module import SampleFeedback, TrainingModule, predictions_of
+from trainer_bridge.training.module import (
+    ResumePoint,
+    SampleFeedback,
+    TrainingModule,
+    predictions_of,
+)
 from trainer_bridge.training.report import Importance, model_card, report_page
 from trainer_bridge.training.training_table import TrainingTable
 
@@ -409,19 +414,23 @@ class _NetworkRun(_Fitted):
             batches = len(reader)
         steps = -(-batches // settings.accumulate) * settings.epochs
         module = TrainingModule(self.network, self.config, steps)
-        best = ModelCheckpoint(self.folder, "best", monitor="val_loss", save_weights_only=True)
-        last = ModelCheckpoint(
+        # both decide when validation ends, so that the resume point knows of it
+        best = ModelCheckpoint(
             self.folder,
-            "last",
-            save_top_k=1,
-            every_n_train_steps=settings.checkpoint_every,
-            every_n_epochs=None if settings.checkpoint_every else 1,
-            save_on_train_epoch_end=None if settings.checkpoint_every else True,
-            enable_version_counter=False,
+            "best",
+            monitor="val_loss",
+            save_weights_only=True,
+            save_on_train_epoch_end=False,
         )
+        checkpoint = self.folder / "last.ckpt"
+        # behind the best one, whose state is part of it
+        last = ResumePoint(checkpoint, batches, settings.checkpoint_every, settings.check_every)
         callbacks: list[lightning.Callback] = [best, last]
         if settings.patience is not None:
-            callbacks.append(EarlyStopping("val_loss", patience=settings.patience))
+            stop = EarlyStopping(
+                "val_loss", patience=settings.patience, check_on_train_epoch_end=False
+            )
+            callbacks.append(stop)
         with ExitStack() as stack:
             stack.enter_context(_calm())
             writer = self._writer()
@@ -446,7 +455,6 @@ class _NetworkRun(_Fitted):
                 default_root_dir=self.folder,
                 callbacks=callbacks,
             )
-            checkpoint = self.folder / "last.ckpt"
             trainer.fit(
                 module,
                 datamodule=self.data,

@@ -150,10 +150,7 @@ class TrainingTable:
                 )
         columns = json.loads(properties.get("training-set.features", "{}"))
         features = _features(project, data, columns, lake, table, snapshot.ref)
-        with SnapshotReader(
-            lake, table, snapshot_id=snapshot.ref, columns=[data.time], batch_size=1
-        ) as reader:
-            times = reader.read_columns([data.time])[data.time]
+        times = _column(lake, table, snapshot.ref, data.time)
         if times.null_count or not pa.types.is_integer(times.type):
             raise ConfigurationError(
                 f"data.time: {data.time!r} is {times.type} with {times.null_count} nulls; "
@@ -266,12 +263,17 @@ def _items(project: Project, output: Output) -> int:
     return int(getattr(getattr(feature, "aggregate", None), "n", 0))
 
 
-def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
+def _column(lake: Lake, table: str, snapshot: str, column: str) -> Any:
+    """A column of all rows, as Arrow."""
     with SnapshotReader(
         lake, table, snapshot_id=snapshot, columns=[column], batch_size=1, output="arrow"
     ) as reader:
-        lists = reader.read_columns([column])[column]
-    return max((len(each) for each in lists.to_pylist() if each is not None), default=1) or 1
+        return reader.read_columns([column])[column]
+
+
+def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
+    lists = _column(lake, table, snapshot, column).to_pylist()
+    return max((len(each) for each in lists if each is not None), default=1) or 1
 
 
 def _definition(project: Project, output: Output) -> str:
