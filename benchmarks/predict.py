@@ -231,13 +231,9 @@ def measure(servers: Sequence[Server], network: bytes, size: Size, wrk: Path | N
     show("p99 at 70 % of its rate", paced, lambda m: m.ms(99), "ms")
     bulk = in_turn(servers, size.rounds, lambda s: closed(s, s.many, size.seconds, 8, wrk))
     show("entity rows/s, 100 a request", bulk, lambda m: 100 * m.per_s, "/s")
-    hand = by_hand(network, 32, size.seconds)
-    print(
-        f"  onnxruntime by hand, ready-made rows, batches of 32: {hand:,.0f} rows/s of one thread"
-    )
-    print(
-        f"  onnxruntime by hand, ready-made rows, one at a time: {by_hand(network, 1, size.seconds):,.0f}"
-    )
+    hand, one = by_hand(network, 32, size.seconds), by_hand(network, 1, size.seconds)
+    print("  rows/s of one thread of onnxruntime by hand, ready-made rows:")
+    print(f"    {hand:,.0f} in batches of 32, {one:,.0f} one at a time")
     best = float(np.median([100 * m.per_s for m in bulk["ours"]]))
     print(f"  entities to predictions, in rows of onnxruntime by hand: {best / hand:.2f}")
     sys.stdout.flush()

@@ -22,7 +22,7 @@ from paimon_features.serving.http.definition_set import DefinitionSet, RequestPl
 from paimon_features.serving.http.http_errors import RequestRejected, not_ready
 from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.prediction.input_arrays import input_array
-from paimon_features.serving.prediction.network import Network
+from paimon_features.serving.prediction.network import OnnxNetwork
 from paimon_features.serving.response import OnlineResponse
 
 
@@ -31,7 +31,7 @@ class LoadedVersion:
     """A version whose network runs here; ``network`` is None where the manifest alone is known."""
 
     state: VersionState
-    network: Network
+    network: OnnxNetwork
 
     @property
     def manifest(self) -> ModelManifest:

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 from paimon_features.models import ModelStates, VersionState
 from paimon_features.online.models import ServedModel
 from paimon_features.serving.http.served_models import LoadedModel, LoadedVersion, ModelSet
-from paimon_features.serving.prediction.network import Network
+from paimon_features.serving.prediction.network import OnnxNetwork
 from tests.serving.prediction.networks import NULL, linear, number, sigmoid, state
 
 SUM, COUNT = number("clicks:sum_n_1d"), number("clicks:count_12d")
@@ -37,7 +37,7 @@ def models(
         replace(each, traffic=rest) if each.state == "production" else each for _, each in versions
     ]
     loaded = {
-        of.manifest.version: LoadedVersion(each, Network(of))
+        of.manifest.version: LoadedVersion(each, OnnxNetwork(of))
         for (of, _), each in zip(versions, states, strict=True)
     }
     name = versions[0][0].manifest.name
