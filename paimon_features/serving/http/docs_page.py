@@ -59,14 +59,17 @@ def _operation(
     )
     body = operation.get("requestBody", {}).get("content", {}).get("application/json")
     if body is not None:
-        properties = document["components"]["schemas"]["Request"]["properties"]
+        schema = body["schema"]
+        if "$ref" in schema:
+            schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+        properties = schema["properties"]
         rows = "".join(
             f"<tr><td><code>{escape(name)}</code></td><td>{escape(_kind(schema))}</td>"
             f"<td>{escape(schema.get('description', ''))}</td></tr>"
             for name, schema in properties.items()
         )
         out += f"<table><tr><th>field</th><th>type</th><th></th></tr>{rows}</table>"
-        for name, example in body["examples"].items():
+        for name, example in body.get("examples", {}).items():
             text = json.dumps(example["value"], indent=2)
             out += f"<p>For example <code>{escape(name)}</code>:</p><pre>{escape(text)}</pre>"
     rows = "".join(

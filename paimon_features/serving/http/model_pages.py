@@ -17,6 +17,7 @@ import msgspec
 
 from paimon_features._version import __version__
 from paimon_features.array_types import Array
+from paimon_features.clock import now_ms
 from paimon_features.errors import shortened
 from paimon_features.models import ModelSignature
 from paimon_features.redaction import redact
@@ -106,8 +107,8 @@ class ModelPages:
         definitions = self._state.definitions
         store = await self._probe.check(definitions)
         limits = {view.name: view.max_staleness_ms for view in definitions.views}
-        ready = not store.reasons(limits, int(time.time() * 1_000))
-        ready = ready and not self._state.models.problems(definitions)
+        ready = not store.reasons(limits, now_ms())
+        ready = ready and self._state.models.is_ready(definitions)
         return _ready_reply({"ready": ready}, ready)
 
     def _of_model(
@@ -363,6 +364,8 @@ def _described(model: LoadedModel, rights: Rights, bound: Any) -> dict[str, Any]
                 ],
                 "metrics": {name: each.value for name, each in manifest.metrics.items()},
             }
+            if own.changed:
+                entry["changed_features"] = list(own.changed)
             if own.problem is not None:
                 entry["problem"] = own.problem
         versions.append(entry)

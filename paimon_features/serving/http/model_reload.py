@@ -12,7 +12,7 @@ from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.reload import yielding_often
 from paimon_features.serving.http.served_models import LoadedModel, LoadedVersion, ModelSet
-from paimon_features.serving.prediction.network import Network
+from paimon_features.serving.prediction.network import OnnxNetwork
 
 POLL_S = 1.0
 
@@ -63,7 +63,7 @@ class ModelReloader:
         for state in (*states.serving, *states.shadows):
             before = loaded.get(state.manifest)
             network = (
-                Network(self._place.load(states.name, state), threads=self._threads)
+                OnnxNetwork(self._place.load(states.name, state), threads=self._threads)
                 if before is None
                 else before.network
             )

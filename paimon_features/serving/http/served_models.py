@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from paimon_features.array_types import Array
-from paimon_features.definitions import FeatureRef
+from paimon_features.definitions import FeatureRef, Output
+from paimon_features.definitions.served import definition_of, definition_of_computed
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.models import ModelManifest, ModelStates, VersionState
 from paimon_features.schema import type_from_text
@@ -21,7 +22,7 @@ from paimon_features.serving.http.definition_set import DefinitionSet, RequestPl
 from paimon_features.serving.http.http_errors import RequestRejected, not_ready
 from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.prediction.input_arrays import input_array
-from paimon_features.serving.prediction.network import Network
+from paimon_features.serving.prediction.network import OnnxNetwork
 from paimon_features.serving.response import OnlineResponse
 
 
@@ -30,7 +31,7 @@ class LoadedVersion:
     """A version whose network runs here; ``network`` is None where the manifest alone is known."""
 
     state: VersionState
-    network: Network
+    network: OnnxNetwork
 
     @property
     def manifest(self) -> ModelManifest:
@@ -60,6 +61,8 @@ class BoundVersion:
         )
         self.shadows: tuple[BoundVersion, ...] = ()
         self.problem: str | None = None
+        self.changed: tuple[str, ...] = ()
+        """Features that are defined otherwise than when the version was trained."""
         try:
             self.own: RequestPlan | None = definitions.plan(None, self.features)
             self.problem = self._difference(self.own)
@@ -97,7 +100,19 @@ class BoundVersion:
                     f"model {self.manifest}: the feature {each.of!r} is now of type {kind}, and "
                     f"it was trained with {each.type}; train it again"
                 )
+        self.changed = tuple(
+            name for name in self.features if self._definitions_differ(plan, types[name], name)
+        )
         return None
+
+    def _definitions_differ(self, plan: RequestPlan, output: Output, name: str) -> bool:
+        trained = {each.definition for each in self.inputs if each.of == name}
+        if isinstance(output, FeatureRef):
+            view = next(view for view in plan.views if view.name == output.view)
+            now = definition_of(view, [output.feature])
+        else:
+            now = definition_of_computed([output])
+        return not trained <= {"", now}
 
     def read_with(self, shadows: Sequence[BoundVersion], definitions: DefinitionSet) -> None:
         """Read the features of these shadows in the same step, where the same request has them."""
@@ -219,6 +234,8 @@ class LoadedModel:
             For entity keys of wrong types.
         """
         bound = self.bound(definitions)
+        if not bound and self.problem is not None:
+            raise not_ready(f"model {self.name!r} is not loaded: {self.problem}")
         number = version
         if number is None:
             number = self._assigned(entities, unit)
@@ -240,18 +257,18 @@ class LoadedModel:
         return found
 
     def _assigned(self, entities: Mapping[str, object] | None, unit: str | None) -> int | None:
+        """The version that the split assigns; the entity is looked at only where there is one."""
         states = self.states
-        production = states.production
-        if len(states.serving) > (production is not None) and (unit is not None or entities):
-            if unit is not None:
-                return states.version_of(unit)
-            some = self.versions[states.serving[0].version]
-            types = {key.name: type_from_text(key.type) for key in some.manifest.signature.entities}
-            first = {name: _first(values) for name, values in (entities or {}).items()}
+        if unit is None and entities and any(each.slots for each in states.versions):
+            signature = next(iter(self.versions.values())).manifest.signature
+            types = {key.name: type_from_text(key.type) for key in signature.entities}
+            first = {name: _first(values) for name, values in entities.items()}
             encoded = entity_keys(types, first).encoded
             if len(encoded):
                 return states.version_of(encoded[0])
-        return None if production is None else production.version
+        if unit is not None:
+            return states.version_of(unit)
+        return None if states.production is None else states.production.version
 
 
 def _first(values: object) -> object:
@@ -308,6 +325,15 @@ class ModelSet:
     def _versions(self, name: str, definitions: DefinitionSet) -> list[BoundVersion]:
         return list(self.models[name].bound(definitions).values())
 
+    def is_ready(self, definitions: DefinitionSet) -> bool:
+        """Whether each model has a version in production, and all its versions can answer."""
+        return all(
+            model.states.production is not None
+            and all(each.version in model.versions for each in model.states.serving)
+            and all(each.problem is None for each in model.bound(definitions).values())
+            for model in self.models.values()
+        )
+
     def problems(self, definitions: DefinitionSet) -> list[str]:
         """Why something that should be served is not, a sentence each."""
         found = [] if self.problem is None else [self.problem]
@@ -315,7 +341,13 @@ class ModelSet:
             if model.problem is not None:
                 found.append(model.problem)
             bound = model.bound(definitions)
-            if not model.states.serving and not model.states.shadows:
+            if model.states.production is None:
                 found.append(f"model {name!r} has no version in production")
             found += [each.problem for each in bound.values() if each.problem is not None]
+            found += [
+                f"model {each.manifest}: defined otherwise than when it was trained: "
+                f"{', '.join(each.changed[:5])}; train it again"
+                for each in bound.values()
+                if each.changed
+            ]
         return found

@@ -40,6 +40,7 @@ from paimon_features.traces import open_tracer
 
 TICK_S = 0.5
 GRACE_S = 30
+SWITCH_S = 0.0005
 
 
 class WorkerSettings(msgspec.Struct):
@@ -72,6 +73,9 @@ def main() -> None:
         # a request makes hundreds of objects and no cycles; a collection after every 700 of them
         # took 6 % of the time
         gc.set_threshold(20_000, 20, 50)
+        # the thread of predictions needs the interpreter for moments: by default it would wait for
+        # 5 ms each time while the loop is busy, and the next run with it
+        sys.setswitchinterval(SWITCH_S)
         # compiled files are identified by size and second: two quick edits may look like one
         sys.dont_write_bytecode = True
         store = open_store(OnlineSettings.of(config.online, root=config.root))

@@ -19,7 +19,7 @@ import numpy as np
 
 from paimon_features.array_types import Array
 from paimon_features.errors import DefinitionError, ModelError, OverloadedError
-from paimon_features.serving.prediction.network import Network, Outputs
+from paimon_features.serving.prediction.network import OnnxNetwork, Outputs
 
 LOGGER = logging.getLogger("paimon_features.serve")
 MAX_ROWS = 32
@@ -43,7 +43,7 @@ class Prediction:
 
     def __init__(
         self,
-        network: Network,
+        network: OnnxNetwork,
         arrays: Sequence[Array],
         start: int,
         stop: int,
@@ -111,7 +111,7 @@ class _Piece:
 class _Run:
     """One run of a network, and its outcome."""
 
-    network: Network
+    network: OnnxNetwork
     pieces: list[_Piece] = field(default_factory=list)
     rows: int = 0
 
@@ -365,7 +365,7 @@ def _call_in(
         return
 
 
-def _outputs(network: Network, pieces: Sequence[_Piece]) -> list[Outputs | Exception]:
+def _outputs(network: OnnxNetwork, pieces: Sequence[_Piece]) -> list[Outputs | Exception]:
     """The outputs of each piece; if the network fails, in halves, until the piece is alone."""
     try:
         found = network.run(_inputs(pieces))

@@ -21,7 +21,7 @@ _TYPES = {"float64": "tensor(double)", "string": "tensor(string)"}
 _MOST_TEXT = 300
 
 
-class Network:
+class OnnxNetwork:
     """Runs the network of one version; ``run`` may be called from any thread.
 
     A network is checked before onnxruntime reads it (``check_network``), its inputs and outputs are

@@ -18,7 +18,7 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 from paimon_features.models import ModelStates, VersionState
 from paimon_features.online.models import ServedModel
 from paimon_features.serving.http.served_models import LoadedModel, LoadedVersion, ModelSet
-from paimon_features.serving.prediction.network import Network
+from paimon_features.serving.prediction.network import OnnxNetwork
 from tests.serving.prediction.networks import NULL, linear, number, sigmoid, state
 
 SUM, COUNT = number("clicks:sum_n_1d"), number("clicks:count_12d")
@@ -37,7 +37,7 @@ def models(
         replace(each, traffic=rest) if each.state == "production" else each for _, each in versions
     ]
     loaded = {
-        of.manifest.version: LoadedVersion(each, Network(of))
+        of.manifest.version: LoadedVersion(each, OnnxNetwork(of))
         for (of, _), each in zip(versions, states, strict=True)
     }
     name = versions[0][0].manifest.name
@@ -312,6 +312,6 @@ def test_a_network_that_fails_for_one_request_fails_for_no_other(served: Any) ->
 
     answers = served.run(together([1, 2, 1, 99]))
     assert [a.status for a in answers] == [200, 500, 200, 200]
-    status, code, detail = answers[1].problem
+    _, code, detail = answers[1].problem
     assert code == "prediction_failed"
     assert "no such kernel" in detail
