@@ -160,7 +160,7 @@ class _Embedded:
                 "the application has not started: its lifespan opens the online store (in tests, "
                 "use TestClient as a context manager)"
             )
-        exchange = _Exchange(request, path)
+        exchange = _RouterExchange(request, path)
         self.app.start(exchange)
         try:
             reply = await exchange.replied
@@ -174,7 +174,7 @@ class _Embedded:
         return Response(reply.body, status, headers, reply.media_type.decode())
 
 
-class _Exchange:
+class _RouterExchange:
     """A request of the application as one of the feature server (``messages.Exchange``)."""
 
     body: bytes | bytearray | None = None
