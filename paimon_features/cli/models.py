@@ -34,6 +34,21 @@ SERIAL = click.option(
 )
 
 
+class _OfVersions(click.Command):
+    """A command that takes churn@3, as versions are written elsewhere, for churn 3."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        words: list[str] = []
+        for word in args:
+            name, at, version = word.partition("@")
+            if at and version.isdigit() and not name.startswith("-"):
+                # of two versions the name stands once: 'diff churn@1 churn@3'
+                words += [version] if name in words else [name, version]
+            else:
+                words.append(word)
+        return super().parse_args(ctx, words)
+
+
 @click.group()
 def models() -> None:
     """Show model versions, and decide which of them serve.
@@ -83,7 +98,7 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
     click.echo("\n".join(text_table([heads, *lines])))
 
 
-@models.command()
+@models.command(cls=_OfVersions)
 @NAME
 @VERSION
 @PROJECT
@@ -93,7 +108,7 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
 
     \b
     paimon-features models show churn
-    paimon-features models show churn 3 --json
+    paimon-features models show churn@3 --json
     """
     project = Project.open(path)
     manifest = project.models.manifest(name, version)
@@ -104,7 +119,7 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     click.echo("\n".join(_details(manifest, f"{state.state}, {_percent(state.traffic)} traffic")))
 
 
-@models.command()
+@models.command(cls=_OfVersions)
 @NAME
 @click.argument("first", type=click.IntRange(min=1))
 @click.argument("second", type=click.IntRange(min=1))
@@ -114,7 +129,7 @@ def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
     """Show what differs between two versions: inputs, training, metrics, configuration.
 
     \b
-    paimon-features models diff churn 3 4
+    paimon-features models diff churn@3 churn@4
     """
     project = Project.open(path)
     manifests = [project.models.manifest(name, each) for each in (first, second)]
@@ -139,7 +154,7 @@ def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
         click.echo(f"{key}: {_shown(old)} -> {_shown(new)}")
 
 
-@models.command()
+@models.command(cls=_OfVersions)
 @NAME
 @click.argument("version", type=click.IntRange(min=1))
 @click.option(
@@ -205,7 +220,7 @@ def rollback(name: str, expected_serial: int | None, path: str, as_json: bool) -
     _report(Project.open(path).models.rollback(name, expected_serial=expected_serial), as_json)
 
 
-@models.command()
+@models.command(cls=_OfVersions)
 @NAME
 @VERSION
 @click.option(

@@ -80,8 +80,10 @@ def test_show_and_diff(project: Project) -> None:
                  "weight 2.0", "network.onnx"):  # fmt: skip
         assert text in shown
     document = json.loads(run("show", "churn", "1", "--json").output)
+    assert json.loads(run("show", "churn@1", "--json").output) == document
     assert (document["version"], document["state"]["state"]) == (1, "candidate")
     lines = run("diff", "churn", "1", "2").output.splitlines()
+    assert run("diff", "churn@1", "churn@2").output.splitlines() == lines
     assert "configuration.optimiser.lr: 0.001 -> 0.002" in lines
     assert "training.seeds.order: 1 -> 2" in lines
     assert "+weight 2.0" in lines
