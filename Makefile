@@ -94,7 +94,8 @@ chaos:
 		tests/flink/test_object_store_flink.py tests/tables/test_object_store_faults.py \
 		tests/flink/test_long_run_flink.py \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
-		tests/trainer_bridge/adapters/test_keras_feedback.py tests/iteration/test_supersteps.py \
+		tests/trainer_bridge/adapters/test_keras_feedback.py \
+		tests/trainer_bridge/adapters/test_torch_workers.py tests/iteration/test_supersteps.py \
 		--timeout=0 -rP $(ARGS)
 
 fuzz:

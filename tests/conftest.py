@@ -91,9 +91,12 @@ def flink_tables(
     start_gateway(logs)
     from pyflink.table import EnvironmentSettings, TableEnvironment
 
+    from paimon_features.flink.environment import no_python_server
+
     settings = EnvironmentSettings.new_instance()
     settings = settings.in_streaming_mode() if streaming else settings.in_batch_mode()
-    environment = TableEnvironment.create(settings.build())
+    with no_python_server():
+        environment = TableEnvironment.create(settings.build())
     for key, value in {"parallelism.default": "1", **(config or {})}.items():
         environment.get_config().set(key, value)
     return environment

@@ -19,7 +19,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +35,7 @@ from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.verification.parity import verify
+from paimon_features.waiting import wait_until
 from paimon_features.windows import DAY_MS, HOUR_MS
 
 RETAIL = Path(__file__).parents[1] / "examples" / "retail"
@@ -224,8 +224,7 @@ def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
         for line in process.stdout:
             if "$ paimon-features ingest" in line:
                 break
-        time.sleep(5)
-        assert processes_of(tmp_path / "demo")
+        assert wait_until(lambda: bool(processes_of(tmp_path / "demo")), 60)
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.read()
     assert process.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 import uuid
@@ -116,7 +117,28 @@ def open_environment(
     builder = EnvironmentSettings.new_instance().with_configuration(configuration)
     with flink_errors("opening a Flink environment"):
         chosen = builder.in_batch_mode() if mode == "batch" else builder.in_streaming_mode()
-        return TableEnvironment.create(chosen.build())
+        # the jobs are SQL, without functions in Python
+        with no_python_server():
+            return TableEnvironment.create(chosen.build())
+
+
+@contextmanager
+def no_python_server(wanted: bool = True) -> Iterator[None]:
+    """Prevent pyflink from starting a server for Python functions of local jobs in this process.
+
+    It imports Beam for it, which takes 3 s of processor time for each process. Functions of process
+    mode run in processes of their own then, as on a cluster. No effect if not ``wanted``, or if a
+    variable of pyflink decides.
+    """
+    name = "_python_worker_execution_mode"
+    if not wanted or name in os.environ:
+        yield
+        return
+    os.environ[name] = "process"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def host_cluster() -> str | None:

@@ -1,10 +1,14 @@
-"""Connections to Flink's JVM: each thread of Python keeps its own."""
+"""Connections to Flink's JVM: each thread of Python keeps its own; what SQL does not start."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
+import pytest
+
+from paimon_features.flink.environment import open_environment
 from paimon_features.flink.gateway import ThreadConnections
 
 
@@ -47,3 +51,10 @@ def test_closing_closes_the_connections_of_all_threads() -> None:
     assert here.closed
     assert there.closed
     assert len(connections) == 0
+
+
+@pytest.mark.flink
+def test_an_environment_of_sql_has_no_server_for_functions_in_python(tmp_path: Path) -> None:
+    # it would import Beam: 3 s of processor time for each process
+    env = open_environment("batch", 1, state_dir=tmp_path)
+    assert env.get_config().get("python.loopback-server.address", "none") == "none"

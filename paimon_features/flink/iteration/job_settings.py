@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +12,7 @@ from paimon_features.errors import ConfigurationError
 from paimon_features.flink.environment import (
     application_options,
     flink_errors,
+    no_python_server,
     remote_options,
 )
 from paimon_features.flink.gateway import DEFAULT_HEAP, start_gateway
@@ -192,7 +191,7 @@ def open_stream_environment(
             return StreamExecutionEnvironment.get_execution_environment(configuration)
         if cluster is None:
             configuration.set_string("taskmanager.numberOfTaskSlots", str(slots))
-            with _worker_variable(workers):
+            with no_python_server(workers):
                 return StreamExecutionEnvironment.get_execution_environment(configuration)
         gateway: Any = get_gateway()
         # get_execution_environment would start a cluster of its own, whatever the target
@@ -226,18 +225,3 @@ def has_workers(env: StreamExecutionEnvironment) -> bool:
 def _configured(env: StreamExecutionEnvironment) -> Mapping[str, str]:
     options: Mapping[str, str] = env._j_stream_execution_environment.getConfiguration().toMap()
     return options
-
-
-@contextmanager
-def _worker_variable(workers: bool) -> Iterator[None]:
-    """Prevent pyflink from starting a server for Python in this process, for which it imports Beam
-    (3 s)."""
-    name = "_python_worker_execution_mode"
-    if not workers or name in os.environ:
-        yield
-        return
-    os.environ[name] = "process"
-    try:
-        yield
-    finally:
-        del os.environ[name]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError, DefinitionError, JobError
-from paimon_features.flink.environment import STANDARD_OPTIONS, register_lake
+from paimon_features.flink.environment import STANDARD_OPTIONS, no_python_server, register_lake
 from paimon_features.flink.iteration.hosts import result_values
 from paimon_features.ingestion.physical import FLINK_NUMBERS
 from paimon_features.tables import Lake
@@ -66,7 +66,8 @@ class PaimonTable:
             TableRowConverter(self.table, schema), output_type=Types.ROW_NAMED(names, types)
         )
         rows.name(f"rows of {self.table}").uid(f"{uid}-rows").set_parallelism(parallelism)
-        env = StreamTableEnvironment.create(lines.get_execution_environment())
+        with no_python_server():  # the stream's environment has one, if it needs one
+            env = StreamTableEnvironment.create(lines.get_execution_environment())
         for name, value in STANDARD_OPTIONS.items():
             if name.startswith("table."):
                 env.get_config().set(name, value)

@@ -6,15 +6,18 @@ import datetime as dt
 import gzip
 import json
 import random
+from collections.abc import Mapping
 from decimal import Decimal as PyDecimal
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.definitions import EventSource
+from paimon_features.errors import ConfigurationError
+from paimon_features.ingestion.input_columns import find_columns
+from paimon_features.ingestion.inputs import inspect_file
 from paimon_features.schema import (
     Bool,
     Bytes,
@@ -162,32 +165,68 @@ def stored_columns() -> dict[str, pa.Array]:
     }
 
 
-def write_stored(folder: Path, rng: random.Random) -> None:
-    """A file for each stored type that each column can be read from."""
-    from paimon_features.errors import ConfigurationError
-    from paimon_features.ingestion.input_columns import find_columns
-    from paimon_features.ingestion.inputs import inspect_file
+def write_stored(folder: Path) -> None:
+    """Files with each stored type in each column that can be read from it.
 
+    A file has another type in each column, because each file is a scan of its own. A row has a
+    value of one column, nulls in the others and the time 0, so that one bad value hides no other.
+    """
     folder.mkdir()
-    columns = stored_columns()
-    for number, (what, array) in enumerate(columns.items()):
-        rows = len(array)
-        table: dict[str, Any] = {}
-        for name, kind in STORED.schema.items():
-            table[name] = pa.nulls(rows, kind.arrow) if name != "at_ms" else pa.array([0] * rows)
-        for name in STORED.schema:
-            path = folder / f"{number:02d}-{what}-{name}.parquet"
-            pq.write_table(pa.table({**table, name: array}), path)
-            try:
-                find_columns(inspect_file(path), STORED, {})
-            except ConfigurationError:
-                path.unlink()
+    arrays = list(stored_columns().values())
+    for turn in range(len(arrays)):
+        stored = {}
+        for at, name in enumerate(STORED.schema):
+            array = arrays[(turn + at) % len(arrays)]
+            if _is_readable(folder / "try.parquet", name, array):
+                stored[name] = array
+        times = stored.pop("at_ms", pa.array([0]))
+        if _zeros(times.type, 1) is None:  # no time but their own
+            _write(folder / f"{turn:02d}-times.parquet", {"at_ms": times}, pa.int64())
+            times = pa.array([0])
+        _write(folder / f"{turn:02d}.parquet", {**stored, "at_ms": times}, times.type)
     int96 = pa.array([0, 1_291_191_960_123_000_000, None], pa.timestamp("ns"))
     pq.write_table(
         pa.table({**{n: pa.nulls(3, k.arrow) for n, k in STORED.schema.items()}, "a_time": int96,
                   "at_ms": int96}),
         folder / "int96.parquet", use_deprecated_int96_timestamps=True,
     )  # fmt: skip
+
+
+def _is_readable(path: Path, name: str, array: pa.Array) -> bool:
+    _write(path, {name: array}, pa.int64())
+    try:
+        find_columns(inspect_file(path), STORED, {})
+    except ConfigurationError:
+        return False
+    finally:
+        path.unlink()
+    return True
+
+
+def _write(path: Path, stored: Mapping[str, pa.Array], time_type: pa.DataType) -> None:
+    """A block of rows for each column of ``stored``, in which only that column has values."""
+    types = {name: stored[name].type if name in stored else kind.arrow
+             for name, kind in STORED.schema.items()}  # fmt: skip
+    blocks = []
+    for own, array in stored.items():
+        columns = {name: pa.nulls(len(array), kind) for name, kind in types.items()}
+        if own != "at_ms":
+            columns["at_ms"] = _zeros(time_type, len(array))
+        blocks.append(pa.table({**columns, own: array}))
+    pq.write_table(pa.concat_tables(blocks), path)
+
+
+def _zeros(kind: pa.DataType, rows: int) -> pa.Array | None:
+    """The time 0 of a type, None if it has none."""
+    if pa.types.is_null(kind) or pa.types.is_boolean(kind):
+        return None
+    if pa.types.is_dictionary(kind):
+        return pa.array(["0"] * rows).dictionary_encode()
+    if pa.types.is_date(kind):
+        return pa.array([0] * rows, pa.int32()).cast(kind)
+    if pa.types.is_decimal(kind):
+        return pa.array([PyDecimal(0)] * rows, kind)
+    return pa.array([0] * rows, pa.int64()).cast(kind)
 
 
 def write_hostile(folder: Path, seed: int) -> None:

@@ -78,7 +78,7 @@ def test_text_files(tmp_path: Path) -> None:
 
 
 def test_stored_types(tmp_path: Path) -> None:
-    write_stored(tmp_path / "in", random.Random(1))
+    write_stored(tmp_path / "in")
     found = compare(tmp_path, STORED, tmp_path / "in")
     assert set(found) >= {"wrong_type", "not_finite"}
 

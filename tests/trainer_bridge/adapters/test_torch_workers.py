@@ -49,10 +49,12 @@ def values(batches: Any) -> list[list[int]]:
     return [batch["x"].tolist() for batch in batches]
 
 
-@pytest.mark.parametrize(
-    ("workers", "persistent"),
-    [(0, False), (3, False), (1, True), (4, True)],
-)
+WORKERS = [(0, False), (3, False), (1, True), (4, True)]
+if "PAIMON_FEATURES_KILLS" in os.environ:  # a part of make chaos
+    WORKERS += [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize(("workers", "persistent"), WORKERS)
 def test_epoch_follows_epoch_for_any_number_of_workers(
     lake: Lake, table: str, adapter: Any, workers: int, persistent: bool
 ) -> None:
