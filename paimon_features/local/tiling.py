@@ -21,7 +21,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.definitions.compiled import SkipRule
 from paimon_features.expressions import to_duckdb
 from paimon_features.expressions.nodes import Literal, quoted
-from paimon_features.partition_days import first_days
+from paimon_features.partition_days import PARTITION_DAYS, first_days
 from paimon_features.schema import DataType, Int64
 from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
@@ -60,7 +60,9 @@ def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1)
     )
     first = ""
     if partition_days is not None:
-        first = f"{floor_sql(_TILE, partition_days * DAY_MS // view.tile_ms)}, "
+        # the sum within the floor of a long partition leaves the 32 bits of most tiles' numbers
+        number = _TILE if partition_days <= PARTITION_DAYS[-1] else f"CAST({_TILE} AS BIGINT)"
+        first = f"{floor_sql(number, partition_days * DAY_MS // view.tile_ms)}, "
     return (
         f"SELECT {_TILE}, {keys}\n  {merged}\nFROM {entering_sql(view, events)}\n"
         f"GROUP BY {keys}{_TILE}\nORDER BY {first}{keys}{_TILE}"

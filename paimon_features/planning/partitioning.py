@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -67,10 +68,21 @@ def choose_partitions(lake: Lake, view: CompiledView) -> PartitionChoice:
 def partitions_for(lake: Lake, table: str, buckets: int = 1) -> PartitionChoice:
     """The choice by the newest snapshot of an events table, for partitions of some buckets."""
     newest = latest_snapshot(lake, table) if lake.exists(table) else None
-    files = [] if newest is None else live_files(lake, table, newest.id)
-    found = {days.start for file in files if (days := file.days(EVENT_DAY)) is not None}
-    events = sum(file.rows for file in files)
-    first_days = np.array(sorted(found), np.int64)
-    known = lake.partition_days(table) if files else 1
+    events, first_days = 0, np.zeros(0, np.int64)
+    if newest is not None:
+        events, first_days = _events(lake, table, newest.id, newest.ref)
+    known = lake.partition_days(table) if events else 1
     chosen = choose_partition_days(events, first_days, buckets, known)
     return PartitionChoice(chosen, events, first_days, known, buckets)
+
+
+@lru_cache(maxsize=16)
+def _events(lake: Lake, table: str, snapshot_id: int, ref: str) -> tuple[int, Ints]:
+    """The number of events in a snapshot, and the first days of their partitions.
+
+    Cached, because a plan needs it for each view of a source; ``ref`` names the commit, because a
+    number can be used again.
+    """
+    files = live_files(lake, table, snapshot_id)
+    found = {days.start for file in files if (days := file.days(EVENT_DAY)) is not None}
+    return sum(file.rows for file in files), np.array(sorted(found), np.int64)
