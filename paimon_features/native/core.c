@@ -741,9 +741,13 @@ static const uint8_t *column_of(const Record *record, const Partial *partial) {
     return record->cells + partial->offset * record->spread;
 }
 
-/* The validity bits of a partial, at a byte of the first cell; NULL where it always has a value. */
+/* The validity bits of a partial, at a byte of the first cell; NULL where each cell has a value. */
 static const uint8_t *validity_of(const Record *record, const Partial *partial) {
-    return partial->valid_at < 0 ? NULL : record->cells + partial->valid_at * record->spread;
+    if (partial->valid_at < 0) return NULL;
+    const uint8_t *valid = record->cells + partial->valid_at * record->spread;
+    int64_t i = 0;
+    while (i < record->count && valid[i * record->byte_step] & partial->valid_bit) i++;
+    return i < record->count ? valid : NULL;
 }
 
 /* The newest event time of each window: of the last cell of each range. */
@@ -779,10 +783,10 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
     const uint8_t *cell = column_of(record, partial), *valid = validity_of(record, partial);
     int64_t count = record->count, *sum = fold->running, *known = sum + count + 1;
     sum[0] = known[0] = 0;
-    for (int64_t i = 0; i < count; i++, cell += record->step) {
+    for (int64_t i = 0; i < count; i++, cell += record->step)
         sum[i + 1] = add_wrapping(sum[i], load_i64(cell));
+    for (int64_t i = 0; i < count && valid != NULL; i++)
         known[i + 1] = known[i] + is_valid(record, partial, valid, i);
-    }
     int64_t at = first;
     for (; at < of->slots && fold->plan.slot[at].partial == fold->plan.slot[first].partial; at++) {
         int64_t total = 0, values = 0;
@@ -790,7 +794,7 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
             int64_t from, to;
             range_of(fold, row, fold->plan.slot[at].window, range, &from, &to);
             total = add_wrapping(total, subtract_wrapping(sum[to], sum[from]));
-            values += known[to] - known[from];
+            values += valid == NULL ? to - from : known[to] - known[from];
         }
         merged[at * fold->rows + row] = total;
         merged_valid[at * fold->rows + row] = values > 0;
@@ -856,11 +860,22 @@ static double fold_floats(const Fold *fold, const Slot *slot, int64_t row, uint8
     return merged;
 }
 
-/* The weight of a cell whose tile ended age_ms before the origin. Returns 0 and the length that the
+/* The tile that a time is in. A multiplication and a correction, where floats contain the time. */
+static int64_t tile_of(int64_t time, int64_t tile_ms, double of_one) {
+    if (time > EXACT_FLOAT || time < -EXACT_FLOAT) {
+        int64_t rest = time % tile_ms;
+        return time / tile_ms - (rest < 0);
+    }
+    int64_t tile = (int64_t)((double)time * of_one), rest = time - tile * tile_ms;
+    while (rest < 0) tile--, rest += tile_ms;
+    while (rest >= tile_ms) tile++, rest -= tile_ms;
+    return tile;
+}
+
+/* The weight of a cell whose tile is so many before the origin's. Returns 0 and the length that the
  * table needs where it is too short. */
-static int weight_of(const Py_buffer *table, int64_t age_ms, int64_t tile_ms, double *weight,
-                     int64_t *needed) {
-    int64_t place = age_ms <= 0 ? 0 : age_ms / tile_ms;
+static int weight_of(const Py_buffer *table, int64_t place, double *weight, int64_t *needed) {
+    if (place < 0) place = 0;
     if (place >= table->len / 8) {
         if (place >= *needed) *needed = place < INT64_MAX ? place + 1 : place;
         return 0;
@@ -894,7 +909,8 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
             }
         }
     }
-    int64_t origin_tile = floor_to(origin, of->tile_ms);
+    const double of_one = 1.0 / (double)of->tile_ms;
+    const int64_t origin_tile = tile_of(origin, of->tile_ms, of_one);
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
         range_of(fold, row, slot->window, range, &from, &to);
@@ -902,9 +918,9 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
         if (by_range) taken = 0;
         for (int64_t i = from; i < to; i++, cell += record->step) {
             int64_t time = time_of(fold, row, i);
-            int64_t age = subtract_wrapping(origin_tile, floor_to(time, of->tile_ms));
+            int64_t place = subtract_wrapping(origin_tile, tile_of(time, of->tile_ms, of_one));
             double weight;
-            if (!weight_of(table, age, of->tile_ms, &weight, needed)) return 0.0;
+            if (!weight_of(table, place, &weight, needed)) return 0.0;
             int known = is_valid(record, partial, bits, i);
             any |= known != 0;
             fold->scratch[taken++] = known ? load_f64(cell) * weight : 0.0;

@@ -322,8 +322,11 @@ class Coalescer:
                 waiting.deliver(_rendered(waiting.render, answer))
             except Exception:  # a defect; the others have their answers all the same
                 LOGGER.exception("an answer could not be delivered")
-        # after the replies: clients that are answered now may send their next request
-        loop.call_soon(self._next, loop)
+        if self._waiting:
+            # after the replies: clients that are answered now may send their next request
+            loop.call_soon(self._next, loop)
+        else:
+            self._reading = False
 
     # -- in the store's thread -------------------------------------------------------------
 

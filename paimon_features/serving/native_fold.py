@@ -267,6 +267,10 @@ class NativeFold:
         self._plan = np.array(words, "<i8").tobytes()
         self._of_feature, self._place = of_feature, place
         self._columns = [(f.name, operations[f.name][0] in _FLOATS) for f in self._features]
+        places = {feature.name: i for i, feature in enumerate(self._features)}
+        self._in_order = [
+            (f.name, places[f.name], self._columns[places[f.name]][1]) for f in features
+        ]
         self._partial_types = [view.partial[name].type.text for name in partials]
         self._slot_is_float = [self._partial_types[partial] == "float64" for partial, _ in wanted]
         self._left = self._left_groups(operations)
@@ -356,16 +360,23 @@ class NativeFold:
             bucket_high_ms, words[at + 2 + self._decayed :],
         )  # fmt: skip
 
+    def finished(self, folded: Folded) -> dict[str, Column] | None:
+        """The features in the order of the request, where every value is there and finished.
+
+        So are most reads. None for the others.
+        """
+        if any(folded.flags):
+            return None
+        words, floats = folded.words, folded.words.view(np.float64)
+        return {
+            name: Column(floats[i] if is_float else words[i])
+            for name, i, is_float in self._in_order
+        }
+
     def values(self, folded: Folded, as_of_ms: int, null: Bools | None) -> dict[str, FeatureColumn]:
         """The features by name; ``null`` is where the entity is unknown or expired."""
         words, valid = folded.words, folded.flat.view(np.bool_)
         floats = words.view(np.float64)
-        if not any(folded.flags):
-            # most reads: every value is there, and finished
-            return {
-                name: FeatureColumn(Column(floats[i] if is_float else words[i]), None)
-                for i, (name, is_float) in enumerate(self._columns)
-            }
         out: dict[str, FeatureColumn] = {}
         again: list[_Left] = []
         for i, feature in enumerate(self._features):

@@ -15,6 +15,7 @@ import numpy as np
 
 from paimon_features._arrow import pa
 from paimon_features.aggregates.fold import NEVER_MS
+from paimon_features.definitions import Selection
 from paimon_features.serving.json_reply import feast_json, feature_names
 from paimon_features.serving.plain_values import plain_column, plain_values
 from paimon_features.serving.response import OnlineResponse, ResultBatch
@@ -72,14 +73,21 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     ``as_of_ms`` and ``freshness``.
     """
     batch = response.batch
-    schema = _schema(batch, full_feature_names)
     metadata = _json(_metadata(response))
     plain = _plain_buffers(response)
-    key = schema, len(response), len(metadata)
+    key: _FrameKey = (
+        batch.selection,
+        full_feature_names,
+        tuple(batch.key_types),
+        tuple([kind.text for kind in batch.types]),
+        tuple(batch.event_times),
+        len(response),
+        len(metadata),
+    )
     if plain is not None and key in _frames:
         before, after = _frames[key]
         return b"".join((before, metadata, after, *plain, _END))
-    data = _written(response, schema, metadata)
+    data = _written(response, _schema(batch, full_feature_names), metadata)
     if plain is not None:
         frame = _frame_of(data, metadata, b"".join(plain))
         if frame is not None:
@@ -89,9 +97,11 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     return data
 
 
-_frames: dict[tuple[pa.Schema, int, int], tuple[bytes, bytes]] = {}
+_FrameKey = tuple[Selection, bool, tuple[str, ...], tuple[str, ...], tuple[str, ...], int, int]
+_frames: dict[_FrameKey, tuple[bytes, bytes]] = {}
 """What comes before and after the metadata in a stream whose columns are numbers without nulls: for
-one schema, number of rows and length of the metadata these bytes are always the same."""
+one schema (names, types; keys are int64), number of rows and length of the metadata these bytes are
+always the same."""
 _MOST_FRAMES = 256
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _PLAIN = {"int64": np.dtype(np.int64), "float64": np.dtype(np.float64)}

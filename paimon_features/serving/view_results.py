@@ -75,6 +75,11 @@ class ViewPlan:
         if folded is None or self._native is None:
             return self._by_numpy(part, as_of_ms, stale)
         codes, newest = folded.codes, folded.newest
+        if self._rest is None:
+            finished = self._native.finished(folded)
+            if finished is not None:
+                shared = dict.fromkeys(finished, codes)
+                return ViewResult(finished, shared, newest, folded.snapshots)
         null = _no_value(codes)
         found = self._native.values(folded, as_of_ms, null)
         if self._rest is not None:

@@ -196,7 +196,8 @@ def test_an_arrow_stream_is_the_same_when_its_frame_is_known(rows: int) -> None:
             metadata = reply_formats._json(reply_formats._metadata(response))
             expected = reply_formats._written(response, schema, metadata)
             assert arrow_stream(response) == expected
-            assert (schema, len(response), len(metadata)) in reply_formats._frames
+            known = {(key[-2], key[-1]) for key in reply_formats._frames}
+            assert (len(response), len(metadata)) in known
 
 
 @given(seed=st.integers(0, 2**32 - 1))

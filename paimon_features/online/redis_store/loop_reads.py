@@ -74,7 +74,8 @@ class LoopReads(asyncio.Protocol):
             return False
         self._done = done
         self._until_s = time.monotonic() + self._timeout_s
-        self._timer = self._loop.call_later(self._timeout_s, self._timed_out)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._timeout_s, self._check_time)
         transport.write(pack(b"MGET", *keys))
         return True
 
@@ -146,7 +147,15 @@ class LoopReads(asyncio.Protocol):
         else:
             self._end(None)  # an error reply: the other way explains it, or tries again
 
-    def _timed_out(self) -> None:
+    def _check_time(self) -> None:
+        """End the read if its time is over. One timer serves many reads, and is never cancelled."""
+        self._timer = None
+        if self._done is None:
+            return
+        left_s = self._until_s - time.monotonic()
+        if left_s > 0:
+            self._timer = self._loop.call_later(left_s, self._check_time)
+            return
         done, self._done = self._done, None
         self._drop()
         if done is not None:
@@ -162,9 +171,6 @@ class LoopReads(asyncio.Protocol):
 
     def _end(self, found: list[bytes | None] | None) -> None:
         done, self._done = self._done, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
         if self._closed and self._transport is not None:
             self._transport.close()
         if done is not None:
