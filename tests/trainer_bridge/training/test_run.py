@@ -170,12 +170,17 @@ def test_another_result_or_machine_is_found_by_reproducing(
     assert ("machine.threads", "1", "7") in result.changes
 
 
-def network_run(project: Project, folder: Path, *overrides: str) -> run._NetworkRun:
+def network_run(
+    project: Project, folder: Path, *overrides: str, repeats: str = ""
+) -> run._NetworkRun:
     """Trained only: neither evaluated nor exported."""
     settings, table = run._pinned(project, config(project, *overrides))
     torch.set_num_threads(1)
     encoder, labels, _ = run._fitted(table, settings)
-    return run._NetworkRun(project, table, settings, encoder, labels, folder, False).train()
+    name = repeats or f"churn-{folder.name}"
+    return run._NetworkRun(
+        project, table, settings, encoder, labels, folder, name, not repeats
+    ).train()
 
 
 class KilledError(Exception):
@@ -261,6 +266,12 @@ def test_difficulty_enters_the_sampler_at_declared_steps_and_is_resumed(
         network_run(project, tmp_path / "parts" / "whole", *settings)
     rest = network_run(project, tmp_path / "parts" / "whole", *settings)
     assert rest.weights == whole.weights
+    # a repeated run reads the same scores, whatever is in the lake by now, and writes nothing
+    written = read_arrow(project.lake, "feedback_losses").num_rows
+    append_arrow(project.lake, view.compiled.table(1), tile_table(view, feedback))
+    again = network_run(project, tmp_path / "again", *settings, repeats="churn-whole")
+    assert again.weights == whole.weights
+    assert read_arrow(project.lake, "feedback_losses").num_rows == written
 
 
 def module_of(project: Project, *overrides: str) -> tuple[TrainingModule, PaimonDataModule]:
