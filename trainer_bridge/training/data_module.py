@@ -28,8 +28,8 @@ KEYS = "keys"
 
 
 @dataclass(frozen=True)
-class Labels:
-    """Labels as numbers: 0 and 1, the number of a class, or the value.
+class LabelCodec:
+    """LabelCodec as numbers: 0 and 1, the number of a class, or the value.
 
     ``classes`` are the classes of a multiclass label, in order; a label that is none of them is an
     error.
@@ -39,7 +39,7 @@ class Labels:
     classes: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, task: str, column: Any) -> Labels:
+    def of(cls, task: str, column: Any) -> LabelCodec:
         """The labels of training rows; ConfigurationError for labels that do not fit the task."""
         values = sorted({str(v) for v in column.unique().to_pylist()})
         if task == "multiclass":
@@ -82,7 +82,7 @@ class EncodeForm:
     """
 
     encoder: FeatureEncoder
-    labels: Labels
+    labels: LabelCodec
     label: str
     weights: str | None = None
     keys: tuple[str, ...] = ()
@@ -141,7 +141,7 @@ class PaimonDataModule(lightning.LightningDataModule):
         self,
         table: TrainingTable,
         encoder: FeatureEncoder,
-        labels: Labels,
+        labels: LabelCodec,
         *,
         global_batch_size: int = 256,
         seed: int = 0,

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.array_types import Floats
 from paimon_features.models import Metric
 
-Numbers = npt.NDArray[np.float64]
 _Z = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 _BOOTSTRAPS = 200
@@ -23,7 +23,7 @@ _BINS = 10
 _LEAST = 1e-15
 
 
-def evaluate(task: str, labels: Numbers, predictions: Numbers, seed: int = 0) -> dict[str, Metric]:
+def evaluate(task: str, labels: Floats, predictions: Floats, seed: int = 0) -> dict[str, Metric]:
     """The metrics of a task.
 
     ``labels`` are 0 and 1 (binary), class numbers or values, shape (rows,). ``predictions`` are
@@ -51,7 +51,7 @@ def evaluate(task: str, labels: Numbers, predictions: Numbers, seed: int = 0) ->
     return found
 
 
-def auc(labels: Numbers, scores: Numbers) -> Metric:
+def auc(labels: Floats, scores: Floats) -> Metric:
     """The area under the ROC curve: the share of (positive, negative) pairs in the right order.
 
     A pair of equal scores counts half. Both classes must occur.
@@ -71,18 +71,18 @@ def auc(labels: Numbers, scores: Numbers) -> Metric:
     return _interval(float(value), float(np.sqrt(variance)), len(labels), "DeLong", 0.0, 1.0)
 
 
-def log_loss(labels: Numbers, probabilities: Numbers) -> Metric:
+def log_loss(labels: Floats, probabilities: Floats) -> Metric:
     """The mean of ``-log`` of the probability of what happened."""
     chosen = np.where(labels > 0.5, probabilities, 1 - probabilities)
     return _mean(-np.log(np.clip(chosen, _LEAST, 1.0)))
 
 
-def brier(labels: Numbers, probabilities: Numbers) -> Metric:
+def brier(labels: Floats, probabilities: Floats) -> Metric:
     """The mean squared difference of probability and label."""
     return _mean((probabilities - labels) ** 2)
 
 
-def calibration_error(labels: Numbers, probabilities: Numbers, seed: int = 0) -> Metric:
+def calibration_error(labels: Floats, probabilities: Floats, seed: int = 0) -> Metric:
     """The mean difference of predicted and observed shares, over ten bins of equally many rows."""
     order = np.argsort(probabilities, kind="stable")
     bins = np.empty(len(order), np.int64)
@@ -106,7 +106,7 @@ class CalibrationBin:
     rows: int
 
 
-def calibration_curve(labels: Numbers, probabilities: Numbers) -> list[CalibrationBin]:
+def calibration_curve(labels: Floats, probabilities: Floats) -> list[CalibrationBin]:
     """Predicted and observed shares in ten bins of equally many rows."""
     order = np.argsort(probabilities, kind="stable")
     parts = [part for part in np.array_split(order, _BINS) if len(part)]
@@ -116,18 +116,18 @@ def calibration_curve(labels: Numbers, probabilities: Numbers) -> list[Calibrati
     ]
 
 
-def _mid_ranks(values: Numbers) -> Numbers:
+def _mid_ranks(values: Floats) -> Floats:
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
     last = np.cumsum(counts)
-    ranks: Numbers = (last - (counts - 1) / 2)[inverse]
+    ranks: Floats = (last - (counts - 1) / 2)[inverse]
     return ranks
 
 
-def _variance(values: Numbers) -> float:
+def _variance(values: Floats) -> float:
     return float(values.var(ddof=1)) if len(values) > 1 else 0.0
 
 
-def _mean(values: Numbers) -> Metric:
+def _mean(values: Floats) -> Metric:
     deviation = float(np.sqrt(_variance(values) / max(len(values), 1)))
     return _interval(float(values.mean()), deviation, len(values), "normal")
 

@@ -9,7 +9,7 @@ import platform
 import shutil
 import subprocess
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from importlib import metadata
@@ -24,6 +24,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from paimon_features import __version__
+from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, MissingExtraError, UnknownNameError
@@ -46,7 +47,7 @@ from trainer_bridge.training.config import (
     WideAndDeep,
 )
 from trainer_bridge.training.data_module import (
-    Labels,
+    LabelCodec,
     PaimonDataModule,
     labelled,
     weights_of,
@@ -72,7 +73,6 @@ CHECKED_ROWS = 1_000
 _IMPORTANCE_ROWS = 2_000
 _CHUNK = 4_096
 _LIBRARIES = ("lightning", "numpy", "onnx", "onnxscript", "pyarrow", "scikit-learn", "torch")
-OnMessage = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -109,7 +109,7 @@ def train(
     project: Project,
     config: TrainConfig,
     *,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
     progress: bool = False,
 ) -> tuple[ModelManifest, bool]:
     """Train, evaluate and register a version; returns its manifest and whether it is new.
@@ -148,7 +148,7 @@ def reproduce(
     name: str,
     version: int | None = None,
     *,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
     progress: bool = False,
 ) -> Reproduction:
     """Run a version's training again, from its pins, and compare; registers nothing.
@@ -207,7 +207,7 @@ def run(
     table: TrainingTable,
     folder: Path,
     *,
-    on_message: OnMessage = lambda _: None,
+    on_message: OnMessage = ignore_message,
     progress: bool = False,
 ) -> Trained:
     """Train and export; ``folder`` has the checkpoints to resume from."""
@@ -318,7 +318,7 @@ class _Trees(_Fitted):
 
     @classmethod
     def train(
-        cls, table: TrainingTable, config: TrainConfig, encoder: FeatureEncoder, labels: Labels
+        cls, table: TrainingTable, config: TrainConfig, encoder: FeatureEncoder, labels: LabelCodec
     ) -> _Trees:
         assert isinstance(config.model, GradientBoosting)
         part = _part(table, config, encoder, labels, table.split.train)
@@ -364,7 +364,7 @@ class _NetworkRun(_Fitted):
         table: TrainingTable,
         config: TrainConfig,
         encoder: FeatureEncoder,
-        labels: Labels,
+        labels: LabelCodec,
         folder: Path,
         progress: bool,
     ) -> None:
@@ -561,7 +561,7 @@ def _pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, Trainin
     return replace(config, data=data), table
 
 
-def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, Labels, int]:
+def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, LabelCodec, int]:
     columns = [*(feature.column for feature in table.features), table.label]
     rows = table.rows(labelled(table, table.split.train), columns)
     encoder = FeatureEncoder.fit(
@@ -572,14 +572,14 @@ def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, 
         max_items=config.data.max_items,
         seed=config.seed,
     )
-    return encoder, Labels.of(config.objective.task, rows[table.label]), rows.num_rows
+    return encoder, LabelCodec.of(config.objective.task, rows[table.label]), rows.num_rows
 
 
 def _part(
     table: TrainingTable,
     config: TrainConfig,
     encoder: FeatureEncoder,
-    labels: Labels,
+    labels: LabelCodec,
     condition: str,
 ) -> _Part:
     names = [feature.column for feature in encoder.features]
