@@ -119,7 +119,10 @@ def _http() -> Iterator[str]:
                     yield f"| `{item['name']}` | {item['in']} | {required} | {kind} | {text} |"
                 yield ""
             if body := operation.get("requestBody"):
-                yield f"Request body: {', '.join(f'`{media}`' for media in body['content'])}.\n"
+                bodies = (
+                    f"`{media}`, {_type(each['schema'])}" for media, each in body["content"].items()
+                )
+                yield f"Request body: {', '.join(bodies)}.\n"
             yield "| status | meaning |\n|---|---|"
             for status, reply in operation["responses"].items():
                 yield f"| {status} | {_cell(reply.get('description', ''))} |"
@@ -138,7 +141,7 @@ def _http() -> Iterator[str]:
 
 
 def _slug(method: str, path: str) -> str:
-    return f"{method}-{path.strip('/').replace('/', '-').replace('.', '-')}".lower()
+    return f"{method}-{re.sub(r'[^a-z0-9]+', '-', path.lower()).strip('-')}"
 
 
 def _cell(text: str) -> str:

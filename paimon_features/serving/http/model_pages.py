@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -88,7 +88,7 @@ class ModelPages:
         definitions, models = state.definitions, state.models
         document = {
             "models": [
-                _described(model, rights, model.bound(definitions))
+                _described(model, model.bound(definitions))
                 for name, model in sorted(models.models.items())
                 if models.may_use(name, rights, definitions)
             ]
@@ -242,7 +242,7 @@ class ModelPages:
         self,
         request: Request,
         receive: Receive,
-        answer: Callable[[bytes | bytearray, Rights], Any],
+        answer: Callable[[bytes | bytearray, Rights], Awaitable[Reply]],
     ) -> Reply:
         """Read and admit a request with ready-made inputs, and answer it."""
         state, limits = self._state, self._state.limits
@@ -261,8 +261,7 @@ class ModelPages:
         try:
             admitted = state.admission.enter(len(body), time.perf_counter())
             try:
-                reply: Reply = await answer(body, rights)
-                return reply
+                return await answer(body, rights)
             finally:
                 state.admission.leave(admitted, time.perf_counter())
         finally:
@@ -339,10 +338,10 @@ def _wanted(asked: InferRequest, signature: ModelSignature) -> set[str]:
     return set(wanted)
 
 
-def _described(model: LoadedModel, rights: Rights, bound: Any) -> dict[str, Any]:
+def _described(model: LoadedModel, bound: Mapping[int, BoundVersion]) -> dict[str, Any]:
     versions = []
     for state in model.states.versions:
-        own: BoundVersion | None = bound.get(state.version)
+        own = bound.get(state.version)
         entry: dict[str, Any] = {
             "version": state.version,
             "state": state.state,

@@ -9,7 +9,12 @@ from paimon_features._version import __version__
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import CODES
 from paimon_features.serving.http.limits import Limits
-from paimon_features.serving.http.openapi_models import MODEL_SCHEMAS, closed_paths, model_paths
+from paimon_features.serving.http.openapi_models import (
+    MODEL_SCHEMAS,
+    closed_paths,
+    model_paths,
+    predict_request,
+)
 from paimon_features.statuses import FEAST_STATUS_NAMES, STATUS_NAMES
 
 _TYPES: Mapping[str, dict[str, Any]] = {
@@ -55,7 +60,7 @@ def document(
             "/openapi.json": _get("This document."),
             "/docs": _get("This document as a page.", media="text/html"),
             "/explain": _explain(),
-            **model_paths(limits),
+            **model_paths(),
             "/ui": _get("The explorer, a page for people.", media="text/html"),
         },
         "components": {
@@ -64,13 +69,14 @@ def document(
                 "Request": _request(catalogue, limits),
                 "Reply": _reply(),
                 "Freshness": _freshness(),
+                "PredictRequest": predict_request(limits),
                 **MODEL_SCHEMAS,
             },
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
     if with_tokens:
-        for path in ("/get-online-features", "/features", "/explain", *closed_paths(limits)):
+        for path in ("/get-online-features", "/features", "/explain", *closed_paths()):
             for operation in out["paths"][path].values():
                 operation["security"] = [{"token": []}]
     return out

@@ -128,12 +128,12 @@ MODEL_SCHEMAS: Mapping[str, Any] = {
 }
 
 
-def model_paths(limits: Limits) -> dict[str, Any]:
+def model_paths() -> dict[str, Any]:
     """The endpoints of models by path."""
     model = _parameter("model", "path", "the model", {"type": "string"})
     version = _parameter("version", "path", "a version that is served here", {"type": "string"})
     paths: dict[str, Any] = {
-        "/predict/{model}": {"post": _predict(limits, model)},
+        "/predict/{model}": {"post": _predict(model)},
         "/models": {
             "get": _operation(
                 "Models, their versions and states, and what each reads.", ("401", "421")
@@ -168,14 +168,50 @@ def model_paths(limits: Limits) -> dict[str, Any]:
     return paths
 
 
-def closed_paths(limits: Limits) -> list[str]:
+def closed_paths() -> list[str]:
     """The paths that need a token where there are tokens."""
     open_paths = ("/v2", "/v2/health/live", "/v2/health/ready")
-    return [path for path in model_paths(limits) if path not in open_paths]
+    return [path for path in model_paths() if path not in open_paths]
 
 
-def _predict(limits: Limits, model: Mapping[str, Any]) -> dict[str, Any]:
+def predict_request(limits: Limits) -> dict[str, Any]:
+    """The schema of a request for predictions of entities."""
     many = {"type": "array", "items": _SCALAR, "maxItems": limits.max_entities}
+    return {
+        "type": "object",
+        "required": ["entities"],
+        "additionalProperties": False,
+        "properties": {
+            "entities": {
+                "type": "object",
+                "description": "A list for each entity key, all of one length.",
+                "additionalProperties": many,
+                "minProperties": 1,
+            },
+            "request": {
+                "type": ["object", "null"],
+                "description": "Request inputs: one value, or one for each entity.",
+                "additionalProperties": {"anyOf": [_SCALAR, many]},
+            },
+            "as_of": {"type": ["integer", "null"], "description": "UTC ms; now."},
+            "full": {"type": "boolean", "description": "With the features."},
+            "explain": {
+                "type": "boolean",
+                "description": "With what each input contributes.",
+            },
+            "version": {
+                "type": ["integer", "null"],
+                "description": "A version that is served here; the split decides.",
+            },
+            "unit": {
+                "type": ["string", "null"],
+                "description": "What the split assigns to a version; by default the first entity.",
+            },
+        },
+    }
+
+
+def _predict(model: Mapping[str, Any]) -> dict[str, Any]:
     content = {"schema": {"$ref": "#/components/schemas/PredictReply"}}
     out = _operation("Predictions for entities, from their features as of now.", _ERRORS, [model])
     out["description"] = (
@@ -183,46 +219,7 @@ def _predict(limits: Limits, model: Mapping[str, Any]) -> dict[str, Any]:
         "version predicts from them: production, or a challenger for its share of the entities. "
         f"JSON or MessagePack ({Format.MESSAGE_PACK.value})."
     )
-    out["requestBody"] = {
-        "required": True,
-        "content": {
-            Format.JSON.value: {
-                "schema": {
-                    "type": "object",
-                    "required": ["entities"],
-                    "additionalProperties": False,
-                    "properties": {
-                        "entities": {
-                            "type": "object",
-                            "description": "A list for each entity key, all of one length.",
-                            "additionalProperties": many,
-                            "minProperties": 1,
-                        },
-                        "request": {
-                            "type": ["object", "null"],
-                            "description": "Request inputs: one value, or one for each entity.",
-                            "additionalProperties": {"anyOf": [_SCALAR, many]},
-                        },
-                        "as_of": {"type": ["integer", "null"], "description": "UTC ms; now."},
-                        "full": {"type": "boolean", "description": "With the features."},
-                        "explain": {
-                            "type": "boolean",
-                            "description": "With what each input contributes.",
-                        },
-                        "version": {
-                            "type": ["integer", "null"],
-                            "description": "A version that is served here; the split decides.",
-                        },
-                        "unit": {
-                            "type": ["string", "null"],
-                            "description": "What the split assigns to a version; by default the "
-                            "first entity.",
-                        },
-                    },
-                }
-            }
-        },
-    }
+    out["requestBody"] = _body("PredictRequest")
     out["responses"]["200"]["content"] = {
         Format.JSON.value: content,
         Format.MESSAGE_PACK.value: {"schema": {}},

@@ -28,7 +28,7 @@ from paimon_features.serving.response import OnlineResponse
 
 @dataclass(frozen=True, eq=False)
 class LoadedVersion:
-    """A version whose network runs here; ``network`` is None where the manifest alone is known."""
+    """A version whose network runs here."""
 
     state: VersionState
     network: OnnxNetwork

@@ -118,6 +118,33 @@ def test_requests_that_arrive_together_share_a_read_and_a_run(served: Any) -> No
     assert served.app.state.coalescer.batches - reads == 1
 
 
+def test_a_large_request_is_run_in_parts_with_others_in_between(
+    make_client: Callable[..., Any],
+) -> None:
+    client = make_client(predict_batch=4, predict_timeout_ms=60_000)
+    client.app.replace_models(models((MODEL, state(MODEL))))
+    order: list[int] = []
+
+    async def send(rows: int) -> Any:
+        users = [1 + n % 2 for n in range(rows)]
+        body = json.dumps({"entities": {"user": users}}).encode()
+        answer = await client.send("POST", "/predict/churn", body)
+        order.append(rows)
+        return answer
+
+    async def both() -> list[Any]:
+        return await asyncio.gather(send(1_001), send(3))
+
+    large, small = client.run(both())
+    expected = [SCORES[n % 2] for n in range(1_001)]
+    assert large.json["predictions"] == pytest.approx(expected)
+    assert small.json["predictions"] == pytest.approx(expected[:3])
+    assert order == [3, 1_001]
+    stats = client.app.state.batcher.stats
+    assert stats.rows == 1_004
+    assert stats.runs >= 251
+
+
 def test_an_input_may_be_an_entity_key(client: Any) -> None:
     model = linear([0.1, 0.2], [USER, SUM])
     client.app.replace_models(models((model, state(model))))
