@@ -288,6 +288,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     for engine in NEEDS:
         if item.get_closest_marker(engine) and (lack := missing(engine)):
             pytest.skip(f"needs {engine}, which lacks: {lack}")
+    if item.get_closest_marker("flink"):
+        _share_mini_cluster()
+
+
+@functools.cache
+def _share_mini_cluster() -> None:
+    # not at the top: the fast tests import no engine
+    from tests.mini_cluster import share_mini_cluster
+
+    share_mini_cluster()
 
 
 @pytest.hookimpl(wrapper=True)
