@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Bools, Floats, Ints
+from paimon_features.array_types import Bools, Floats, Ints, Words
 
 MAX_CELLS = 1 << 14
 """Records of more cells are not packed: few bytes could stand for much memory."""
@@ -46,7 +46,6 @@ _NEAR = 8
 _FARTHEST = 255
 _EXACT = 2.0**53
 
-Words = npt.NDArray[np.uint64]
 Octets = npt.NDArray[np.uint8]
 
 

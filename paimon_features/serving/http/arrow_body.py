@@ -58,7 +58,7 @@ def read_columns(body: bytes | bytearray) -> tuple[dict[str, pa.Array], Mapping[
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Shape:
+class _StreamShape:
     """A stream without its numbers: ``places`` are where those of each column are in the body.
 
     What is between them says all but the values, so the same bytes mean the same columns.
@@ -81,7 +81,7 @@ class _Shape:
         }
 
 
-_shapes: dict[int, list[_Shape]] = {}
+_shapes: dict[int, list[_StreamShape]] = {}
 """Shapes of bodies that were read before, by their length."""
 _MOST_SHAPES = 64
 _SHAPES_OF_A_LENGTH = 4
@@ -118,7 +118,7 @@ def _remember(
     known = _shapes.setdefault(len(body), [])
     if len(known) >= _SHAPES_OF_A_LENGTH:
         del known[0]
-    known.append(_Shape(places, between, metadata))
+    known.append(_StreamShape(places, between, metadata))
 
 
 def _check(schema: pa.Schema) -> None:
