@@ -61,7 +61,8 @@ class LabelCodec:
                     f"the label {error} is no class of the training rows: {self.classes[:20]}"
                 ) from None
         try:
-            numbers = np.asarray(column.cast(pa.float64()), np.float64)
+            # a copy: tensors share the memory, which Arrow's must not be written to
+            numbers = np.array(column.cast(pa.float64()), np.float64)
         except pa.ArrowInvalid as error:
             raise ConfigurationError(
                 f"the label is {column.type}; objective={self.task} takes numbers: {error}"
