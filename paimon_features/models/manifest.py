@@ -125,7 +125,8 @@ class TrainingPins:
     was built from, by table, ``generations`` those of the views, by view; ``fitted`` the digests of
     the service's fitted transformers. ``code`` are versions of the code, ``libraries`` those of
     packages, ``machine`` what can change the last bits. The configuration is the file
-    ``config.json``. ``weights`` is the SHA-256 of the trained weights.
+    ``config.json``. ``weights`` is the SHA-256 of the trained weights, and ``run`` the name of the
+    run, by which its feedback and its choices of scores are found.
     """
 
     table: str
@@ -141,6 +142,7 @@ class TrainingPins:
     weights: str = ""
     started_at_ms: int = 0
     finished_at_ms: int = 0
+    run: str = ""
 
 
 @dataclass(frozen=True)

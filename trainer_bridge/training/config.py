@@ -402,6 +402,11 @@ def _check(config: TrainConfig) -> None:
                 f"model.dim={model.dim} and model.heads={model.heads}: expected a dimension that "
                 "divides into heads of an even size"
             )
+    if trainer.precision == "16-mixed" and trainer.accelerator != "gpu":
+        raise ConfigurationError(
+            "trainer.precision=16-mixed needs trainer.accelerator=gpu; on a processor there is "
+            "bf16-mixed"
+        )
     if config.feedback.difficulty is not None and (
         config.feedback.loop is None or config.feedback.every is None
     ):

@@ -167,13 +167,14 @@ def reproduce(
     if then is None or "config.json" not in manifest.files:
         raise ConfigurationError(f"model {manifest} was not trained by 'paimon-features train'")
     document = json.loads(project.models.file(manifest, "config.json"))
-    # losses were written by the first run; scores come from its record
-    document["feedback"] = {**document["feedback"], "loop": None, "difficulty": None}
     config, table = _pinned(project, TrainConfig.from_document(document))
     folder = project.config.state_dir / FOLDER / name / f"reproduce-{manifest.version}"
     shutil.rmtree(folder, ignore_errors=True)
     try:
-        again = run(project, config, table, folder, on_message=on_message, progress=progress)
+        again = run(
+            project, config, table, folder, repeats=then.run, on_message=on_message,
+            progress=progress,
+        )  # fmt: skip
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     now = again.manifest.training
@@ -207,15 +208,23 @@ def run(
     table: TrainingTable,
     folder: Path,
     *,
+    repeats: str | None = None,
     on_message: OnMessage = ignore_message,
     progress: bool = False,
 ) -> Trained:
-    """Train and export; ``folder`` has the checkpoints to resume from."""
+    """Train and export; ``folder`` has the checkpoints to resume from.
+
+    A run that ``repeats`` another one, given by its name, reads the scores that it read, and writes
+    no feedback.
+    """
     for package, needed in (("onnx", "onnx"), ("onnxruntime", "train"), ("safetensors", "train")):
         try:
             __import__(package)
         except ImportError as error:
             raise MissingExtraError.of(package, needed, "'paimon-features train'") from error
+    if config.trainer.accelerator == "gpu" and not torch.cuda.is_available():
+        raise ConfigurationError("trainer.accelerator=gpu: torch finds no GPU; say cpu or auto")
+    run_id = repeats or f"{config.name}-{folder.name}"
     if config.trainer.threads is not None:
         torch.set_num_threads(config.trainer.threads)
     started_ms = now_ms()
@@ -227,7 +236,10 @@ def run(
     if isinstance(config.model, GradientBoosting):
         fitted: _Fitted = _Trees.train(table, config, encoder, labels)
     else:
-        fitted = _NetworkRun(project, table, config, encoder, labels, folder, progress).train()
+        network_run = _NetworkRun(
+            project, table, config, encoder, labels, folder, run_id, repeats is None, progress
+        )
+        fitted = network_run.train()
     test = _part(table, config, encoder, labels, table.split.test)
     predictions = fitted.predict(test.arrays)
     metrics = evaluation.evaluate(
@@ -264,6 +276,7 @@ def run(
         weights=sha256_of(fitted.weights),
         started_at_ms=started_ms,
         finished_at_ms=now_ms(),
+        run=run_id,
     )
     manifest = ModelManifest(
         name=config.name,
@@ -366,10 +379,13 @@ class _NetworkRun(_Fitted):
         encoder: FeatureEncoder,
         labels: LabelCodec,
         folder: Path,
-        progress: bool,
+        run_id: str,
+        writes: bool = True,
+        progress: bool = False,
     ) -> None:
         self.project, self.table, self.config = project, table, config
         self.labels, self.folder, self.progress = labels, folder, progress
+        self.run_id, self.writes = run_id, writes
         shapes = InputShapes(
             tuple(group.indices for group in encoder.groups),
             encoder.vocabulary_sizes,
@@ -381,7 +397,6 @@ class _NetworkRun(_Fitted):
         if encoder.length and not self.network.uses_lists:
             raise _lists_refused(config, encoder)
         feedback = config.feedback
-        run_id = f"{config.name}-{folder.name}"
         self.data = PaimonDataModule(
             table,
             encoder,
@@ -393,7 +408,6 @@ class _NetworkRun(_Fitted):
             keys=feedback.keys if feedback.loop else (),
             schedule=self._schedule(run_id),
         )
-        self.run_id = run_id
         self.history = []
 
     def _schedule(self, run_id: str) -> ScoreSchedule | None:
@@ -474,7 +488,7 @@ class _NetworkRun(_Fitted):
 
     def _writer(self) -> FeedbackWriter | None:
         loop = self.config.feedback.loop
-        if loop is None:
+        if loop is None or not self.writes:
             return None
         sources = self.project.definitions.sources
         source = sources.get(loop)

@@ -53,6 +53,7 @@ def test_groups_and_settings_are_overridden_and_the_document_reads_back(file: Pa
         ("data.training_set=''", "a name starts with"),
         ("optimiser.lr=-1", "optimiser.lr=-1"),
         ("trainer.precision=8", "trainer.precision=8"),
+        ("trainer.precision=16-mixed", "needs trainer.accelerator=gpu"),
         ("name=Churn", "a name starts with"),
         ("seed=-1", "seed=-1"),
         ("parents=churn", "expected a list"),

@@ -7,6 +7,7 @@ import json
 import pickle
 import sys
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,7 +126,8 @@ def test_a_run_registers_what_can_be_served_from_raw_features(
          "data.label=favourite"),
         ("data.service=basket_v1", "model=sequence_transformer", *SMALL, "objective=multiclass",
          "data.label=favourite"),
-        ("objective=regression", "data.label=spent", *SMALL, "trainer.precision=bf16-mixed"),
+        ("objective=regression", "data.label=spent", "model=wide_and_deep", "model.dim=16",
+         "trainer.precision=bf16-mixed"),
     ],
 )  # fmt: skip
 def test_every_model_is_exported_as_it_is(
@@ -150,31 +152,35 @@ def test_a_finished_run_is_not_trained_again_and_reproduces_to_the_bit(
     assert (again, is_new) == (first, False)
 
 
-def test_another_training_set_or_machine_is_found_by_reproducing(
-    project: Project, first: ModelManifest, monkeypatch: pytest.MonkeyPatch
+def test_another_result_or_machine_is_found_by_reproducing(
+    project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    trees = trained(project, "name=trees", "model=gradient_boosting", "model.trees=5")
     monkeypatch.setattr(run, "_machine", lambda: {"threads": "7"})
-    original = run._NetworkRun.train
+    original = run.fit_trees
 
-    def other(self: Any) -> Any:
-        with torch.no_grad():
-            self.network.head.bias += 0.01
-        return original(self)
+    def other(model: Any, *rest: Any) -> Any:
+        return original(replace(model, learning_rate=0.2), *rest)
 
-    monkeypatch.setattr(run._NetworkRun, "train", other)
-    result = run.reproduce(project, "churn", first.version)
+    monkeypatch.setattr(run, "fit_trees", other)
+    result = run.reproduce(project, "trees", trees.version)
     assert not result.is_same
     assert not result.same_weights
     assert result.difference > 0
     assert ("machine.threads", "1", "7") in result.changes
 
 
-def network_run(project: Project, folder: Path, *overrides: str) -> run._NetworkRun:
+def network_run(
+    project: Project, folder: Path, *overrides: str, repeats: str = ""
+) -> run._NetworkRun:
     """Trained only: neither evaluated nor exported."""
     settings, table = run._pinned(project, config(project, *overrides))
     torch.set_num_threads(1)
     encoder, labels, _ = run._fitted(table, settings)
-    return run._NetworkRun(project, table, settings, encoder, labels, folder, False).train()
+    name = repeats or f"churn-{folder.name}"
+    return run._NetworkRun(
+        project, table, settings, encoder, labels, folder, name, not repeats
+    ).train()
 
 
 class KilledError(Exception):
@@ -260,6 +266,12 @@ def test_difficulty_enters_the_sampler_at_declared_steps_and_is_resumed(
         network_run(project, tmp_path / "parts" / "whole", *settings)
     rest = network_run(project, tmp_path / "parts" / "whole", *settings)
     assert rest.weights == whole.weights
+    # a repeated run reads the same scores, whatever is in the lake by now, and writes nothing
+    written = read_arrow(project.lake, "feedback_losses").num_rows
+    append_arrow(project.lake, view.compiled.table(1), tile_table(view, feedback))
+    again = network_run(project, tmp_path / "again", *settings, repeats="churn-whole")
+    assert again.weights == whole.weights
+    assert read_arrow(project.lake, "feedback_losses").num_rows == written
 
 
 def module_of(project: Project, *overrides: str) -> tuple[TrainingModule, PaimonDataModule]:
