@@ -17,8 +17,10 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 
 from paimon_features.models import ModelStates, VersionState
 from paimon_features.online.models import ServedModel
+from paimon_features.serving.http.messages import Request
 from paimon_features.serving.http.served_models import LoadedModel, LoadedVersion, ModelSet
 from paimon_features.serving.prediction.network import OnnxNetwork
+from tests.serving.http.conftest import Sent
 from tests.serving.prediction.networks import NULL, linear, number, sigmoid, state
 
 SUM, COUNT = number("clicks:sum_n_1d"), number("clicks:count_12d")
@@ -315,6 +317,24 @@ def test_a_late_prediction_is_an_error_and_not_made(make_client: Callable[..., A
     assert (status, code) == (503, "overloaded")
     assert "in time" in detail
     assert client.app.state.batcher.stats.rows == 0
+    assert client.app.state.admission.in_flight == 0
+
+
+def test_a_prediction_whose_client_is_gone_is_not_made(make_client: Callable[..., Any]) -> None:
+    client = make_client(predict_delay_ms=20)
+    client.app.replace_models(models((MODEL, state(MODEL))))
+
+    async def leaves() -> int:
+        body = b'{"entities": {"user": [1]}}'
+        head = [(b"content-length", str(len(body)).encode())]
+        sent = Sent(Request("POST", "/predict/churn", b"", "1.0", head), [body])
+        sent.is_gone = True
+        client.app.start(sent)
+        return (await sent.replied)[0]
+
+    assert client.run(leaves()) == 499
+    assert client.app.state.batcher.stats.rows == 0
+    assert client.app.state.batcher.waiting_rows == 0
     assert client.app.state.admission.in_flight == 0
 
 
