@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from paimon_features.duplicates import duplicates
@@ -194,7 +195,12 @@ class ModelManifest:
         return self.files[NETWORK]
 
     def to_bytes(self) -> bytes:
-        """Return the manifest as JSON; ModelError for more than ``MAX_MANIFEST_BYTES``."""
+        """Return the manifest as JSON, as it was read; ModelError for more than
+        ``MAX_MANIFEST_BYTES``."""
+        return self._bytes
+
+    @cached_property
+    def _bytes(self) -> bytes:
         document = {"format": FORMAT, **asdict(self)}
         data = json.dumps(document, sort_keys=True, indent=1, allow_nan=False).encode() + b"\n"
         if len(data) > MAX_MANIFEST_BYTES:
@@ -227,11 +233,14 @@ class ModelManifest:
                 )
             if type(version) is not int or version < 1:
                 raise ValueError(f"format={_shown(version)}, expected {FORMAT}")
-            return typed(cls, document)
+            made: ModelManifest = typed(cls, document)
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{where} is no manifest of a model: {str(error)[:300]}") from error
+        # another release may write it differently, and its hash is what versions are known by
+        made.__dict__["_bytes"] = data
+        return made
 
 
 def sha256_of(data: bytes) -> str:
