@@ -229,21 +229,25 @@ class ModelPlace:
         # the name is 64 hexadecimal digits: manifests and states are checked
         return read_file(self.folder / digest, most, what, ModelError)
 
-    def _has(self, digest: str) -> bool:
-        if self.folder is not None:
-            return (self.folder / digest).is_file()
-        return self._index.store.get_many([self._key(digest)])[0] is not None
+    def _is_whole(self, digest: str) -> bool:
+        try:
+            data = self._file(digest, MAX_NETWORK_BYTES, "a file of a model")
+        except ModelError:
+            return False
+        return data is not None and sha256_of(data) == digest
 
     def _write_missing(self, files: Mapping[str, Callable[[], bytes]]) -> None:
         for digest, read in files.items():
-            if not self._has(digest):
+            if not self._is_whole(digest):  # a damaged one is replaced
                 self._write(digest, read())
 
     def _write(self, digest: str, data: bytes) -> None:
         if self.folder is not None:
             write_file(self.folder / digest, data, f"{self}: {digest}")
             return
-        self._index.store.compare_and_set_many([Write(self._key(digest), None, data)])
+        key = self._key(digest)
+        self._index.store.delete([key])
+        self._index.store.compare_and_set_many([Write(key, None, data)])
 
     def _remove_unused(self, index: PublishedModels, before: bytes | None) -> None:
         used = self._used(index)
