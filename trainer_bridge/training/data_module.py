@@ -8,11 +8,9 @@ from typing import Any
 
 import lightning
 import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
 import torch
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.errors import RequestError
 from trainer_bridge.adapters.torch import SAMPLE_WEIGHT, TensorBatch, TorchLoader, loader
 from trainer_bridge.adapters.torch.ranks import rank_and_world_size
 from trainer_bridge.batches.forms import Batch
@@ -20,59 +18,12 @@ from trainer_bridge.readers.score_schedule import ScoreSchedule, scheduled_batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
 from trainer_bridge.training.encoding import FeatureEncoder
+from trainer_bridge.training.labels import LabelCodec, labelled, weights_of
 from trainer_bridge.training.training_table import TrainingTable
 
 LABEL, WEIGHT = "label", "weight"
 KEYS = "keys"
 """The sample keys of a batch: Arrow arrays by name."""
-
-
-@dataclass(frozen=True)
-class LabelCodec:
-    """LabelCodec as numbers: 0 and 1, the number of a class, or the value.
-
-    ``classes`` are the classes of a multiclass label, in order; a label that is none of them is an
-    error.
-    """
-
-    task: str
-    classes: tuple[str, ...] = ()
-
-    @classmethod
-    def of(cls, task: str, column: Any) -> LabelCodec:
-        """The labels of training rows; ConfigurationError for labels that do not fit the task."""
-        values = sorted({str(v) for v in column.unique().to_pylist()})
-        if task == "multiclass":
-            if len(values) < 2:
-                raise ConfigurationError(f"the label has {len(values)} class; expected 2 or more")
-            return cls(task, tuple(values))
-        labels = cls(task)
-        labels.apply(column)
-        return labels
-
-    def apply(self, column: Any) -> npt.NDArray[Any]:
-        """The numbers: float64, or int64 for classes."""
-        if self.task == "multiclass":
-            places = {name: number for number, name in enumerate(self.classes)}
-            try:
-                return np.array([places[str(v)] for v in column.to_pylist()], np.int64)
-            except KeyError as error:
-                raise ConfigurationError(
-                    f"the label {error} is no class of the training rows: {self.classes[:20]}"
-                ) from None
-        try:
-            # a copy: tensors share the memory, which Arrow's must not be written to
-            numbers = np.array(column.cast(pa.float64()), np.float64)
-        except pa.ArrowInvalid as error:
-            raise ConfigurationError(
-                f"the label is {column.type}; objective={self.task} takes numbers: {error}"
-            ) from error
-        if self.task == "binary" and not np.isin(numbers, (0.0, 1.0)).all():
-            raise ConfigurationError(
-                "the label has other values than 0 and 1 (or false and true): say "
-                "objective=multiclass or objective=regression"
-            )
-        return numbers
 
 
 @dataclass(frozen=True)
@@ -105,16 +56,6 @@ class EncodeForm:
         values[WEIGHT] = torch.from_numpy(weights)
         values[KEYS] = {name: rows[name] for name in self.keys}
         return TensorBatch(values, num_padding=batch.num_padding)
-
-
-def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
-    """A column of sample weights; ConfigurationError for nulls and negative ones."""
-    found = np.asarray(column.cast(pa.float64()), np.float64)
-    if not (np.isfinite(found) & (found >= 0)).all():
-        raise ConfigurationError(
-            f"data.weights: {name!r} has nulls, negative or infinite numbers; expected weights"
-        )
-    return found.astype(np.float32)
 
 
 class PaimonDataModule(lightning.LightningDataModule):
@@ -191,11 +132,6 @@ class PaimonDataModule(lightning.LightningDataModule):
             threads=self.threads,
         )
         return loader(reader, form=self.form, restart=True)
-
-
-def labelled(table: TrainingTable, condition: str) -> str:
-    """The condition, for rows that have a label."""
-    return f"({condition}) AND {table.label} IS NOT NULL"
 
 
 @dataclass

@@ -29,7 +29,6 @@ from paimon_features.models import (
 )
 from trainer_bridge.models import Network
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder, feeds_of
-from trainer_bridge.training.module import predictions_of
 
 OPSET = 18
 _DATA = (".json", "/archive_format", "/archive_version", "/.data/version", "/byteorder",
@@ -40,6 +39,14 @@ restriction."""
 BOUND = 1e-4
 """How far predictions of the exported forms may be from eager ones: absolutely, for values beyond 1
 relative to them."""
+
+
+def predictions_of(task: str, logits: torch.Tensor) -> torch.Tensor:
+    """The prediction, float32: of true (rows, 1), of each class (rows, classes), or the value."""
+    logits = logits.float()
+    if task == "binary":
+        return torch.sigmoid(logits)
+    return torch.softmax(logits, dim=-1) if task == "multiclass" else logits
 
 
 class Predictor(torch.nn.Module):

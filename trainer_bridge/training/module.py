@@ -39,14 +39,6 @@ def sample_losses(
     return (logits[:, 0] - labels) ** 2
 
 
-def predictions_of(task: str, logits: torch.Tensor) -> torch.Tensor:
-    """The prediction, float32: of true (rows, 1), of each class (rows, classes), or the value."""
-    logits = logits.float()
-    if task == "binary":
-        return torch.sigmoid(logits)
-    return torch.softmax(logits, dim=-1) if task == "multiclass" else logits
-
-
 class TrainingModule(lightning.LightningModule):
     """Trains a network: the mean over rows of sample weight times loss.
 

@@ -4,62 +4,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import platform
 import shutil
 import subprocess
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import lightning
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import torch
-from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from paimon_features import __version__
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
-from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPins, sha256_of
-from trainer_bridge.feedback.writer import FeedbackWriter
-from trainer_bridge.models import (
-    InputShapes,
-    Network,
-    SequenceTransformerNetwork,
-    TabularTransformerNetwork,
-    WideAndDeepNetwork,
-)
-from trainer_bridge.readers.score_schedule import ScoreSchedule
 from trainer_bridge.training import evaluation, export
-from trainer_bridge.training.config import (
-    GradientBoosting,
-    SequenceTransformer,
-    TabularTransformer,
-    TrainConfig,
-    WideAndDeep,
-)
-from trainer_bridge.training.data_module import (
-    LabelCodec,
-    PaimonDataModule,
-    labelled,
-    weights_of,
-)
+from trainer_bridge.training.config import GradientBoosting, TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
+from trainer_bridge.training.fitted import Fitted, difference, lists_refused
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
-from trainer_bridge.training.module import (
-    ResumePoint,
-    SampleFeedback,
-    TrainingModule,
-    predictions_of,
-)
+from trainer_bridge.training.labels import LabelCodec, labelled, weights_of
 from trainer_bridge.training.report import Importance, model_card, report_page
 from trainer_bridge.training.training_table import TrainingTable
 
@@ -71,7 +40,6 @@ FOLDER = "training"
 CHECKED_ROWS = 1_000
 """So many rows of the test part are compared between eager and exported networks."""
 _IMPORTANCE_ROWS = 2_000
-_CHUNK = 4_096
 _LIBRARIES = ("lightning", "numpy", "onnx", "onnxscript", "pyarrow", "scikit-learn", "torch")
 
 
@@ -234,9 +202,12 @@ def run(
         f"{len(encoder.features)} features, {encoder.width} columns"
     )
     if isinstance(config.model, GradientBoosting):
-        fitted: _Fitted = _Trees.train(table, config, encoder, labels)
+        fitted: Fitted = _Trees.train(table, config, encoder, labels)
     else:
-        network_run = _NetworkRun(
+        # not at the top: trees need no Lightning
+        from trainer_bridge.training.network_run import NetworkRun
+
+        network_run = NetworkRun(
             project, table, config, encoder, labels, folder, run_id, repeats is None, progress
         )
         fitted = network_run.train()
@@ -305,24 +276,7 @@ class _Part:
     weights: npt.NDArray[np.float64] | None
 
 
-class _Fitted:
-    """What was trained: a network, or trees."""
-
-    weights: bytes
-    history: list[dict[str, float]]
-
-    def predict(self, arrays: Arrays) -> npt.NDArray[np.float64]:
-        """Predictions: of true (rows,), of each class (rows, classes), or values (rows,)."""
-        raise NotImplementedError
-
-    def export(
-        self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
-    ) -> tuple[dict[str, bytes], dict[str, Metric]]:
-        """Files, and how far their predictions are from those of ``predict``, on these rows."""
-        raise NotImplementedError
-
-
-class _Trees(_Fitted):
+class _Trees(Fitted):
     def __init__(self, estimator: Any, task: str, width: int) -> None:
         self.estimator, self.task = estimator, task
         self.history = []
@@ -336,7 +290,7 @@ class _Trees(_Fitted):
         assert isinstance(config.model, GradientBoosting)
         part = _part(table, config, encoder, labels, table.split.train)
         if set(part.arrays) != {"numbers"}:
-            raise _lists_refused(config, encoder)
+            raise lists_refused(config, encoder)
         task = config.objective.task
         numbers = part.arrays["numbers"]
         estimator = fit_trees(
@@ -364,209 +318,8 @@ class _Trees(_Fitted):
         data = export.from_raw_features(encoder, self.model, name)
         eager = self.predict(arrays)
         found = export.run_onnx(data, encoder.inputs(), raw)
-        difference = export.check_agreement("the ONNX graph", eager, found)
-        return {"network.onnx": data}, {"onnx_difference": _difference(difference, len(eager))}
-
-
-class _NetworkRun(_Fitted):
-    """A network, trained by Lightning."""
-
-    def __init__(
-        self,
-        project: Project,
-        table: TrainingTable,
-        config: TrainConfig,
-        encoder: FeatureEncoder,
-        labels: LabelCodec,
-        folder: Path,
-        run_id: str,
-        writes: bool = True,
-        progress: bool = False,
-    ) -> None:
-        self.project, self.table, self.config = project, table, config
-        self.labels, self.folder, self.progress = labels, folder, progress
-        self.run_id, self.writes = run_id, writes
-        shapes = InputShapes(
-            tuple(group.indices for group in encoder.groups),
-            encoder.vocabulary_sizes,
-            encoder.value_lists,
-            encoder.length,
-        )
-        torch.manual_seed(config.seed)
-        self.network = make_network(config, shapes, max(1, len(labels.classes)))
-        if encoder.length and not self.network.uses_lists:
-            raise _lists_refused(config, encoder)
-        feedback = config.feedback
-        self.data = PaimonDataModule(
-            table,
-            encoder,
-            labels,
-            global_batch_size=config.data.batch_size,
-            seed=config.seed,
-            threads=config.data.threads,
-            weights=config.data.weights,
-            keys=feedback.keys if feedback.loop else (),
-            schedule=self._schedule(run_id),
-        )
-        self.history = []
-
-    def _schedule(self, run_id: str) -> ScoreSchedule | None:
-        feedback, table = self.config.feedback, self.table
-        if feedback.difficulty is None:
-            return None
-        condition = labelled(table, table.split.train)
-        with table.reader(condition, feedback.keys, batch_size=1) as reader:
-            samples = reader.read_columns(list(feedback.keys))
-        return ScoreSchedule(
-            self.project, feedback.difficulty, samples, run_id, every=feedback.every,
-            clock_ms=now_ms,
-        )  # fmt: skip
-
-    def train(self) -> _NetworkRun:
-        settings = self.config.trainer
-        with self.data.train_reader() as reader:
-            batches = len(reader)
-        steps = -(-batches // settings.accumulate) * settings.epochs
-        module = TrainingModule(self.network, self.config, steps)
-        # both decide when validation ends, so that the resume point knows of it
-        best = ModelCheckpoint(
-            self.folder,
-            "best",
-            monitor="val_loss",
-            save_weights_only=True,
-            save_on_train_epoch_end=False,
-        )
-        checkpoint = self.folder / "last.ckpt"
-        # behind the best one, whose state is part of it
-        last = ResumePoint(checkpoint, batches, settings.checkpoint_every, settings.check_every)
-        callbacks: list[lightning.Callback] = [best, last]
-        if settings.patience is not None:
-            stop = EarlyStopping(
-                "val_loss", patience=settings.patience, check_on_train_epoch_end=False
-            )
-            callbacks.append(stop)
-        with ExitStack() as stack:
-            stack.enter_context(_calm())
-            writer = self._writer()
-            if writer is not None:
-                callbacks.append(SampleFeedback(stack.enter_context(writer)))
-            trainer = lightning.Trainer(
-                accelerator=settings.accelerator,
-                devices=1,
-                precision=settings.precision,
-                max_epochs=settings.epochs,
-                accumulate_grad_batches=settings.accumulate,
-                gradient_clip_val=self.config.optimiser.clip,
-                val_check_interval=settings.check_every,
-                check_val_every_n_epoch=None if settings.check_every else 1,
-                num_sanity_val_steps=0,
-                deterministic="warn" if torch.cuda.is_available() else True,
-                use_distributed_sampler=False,
-                logger=False,
-                enable_progress_bar=self.progress,
-                enable_model_summary=False,
-                log_every_n_steps=1,
-                default_root_dir=self.folder,
-                callbacks=callbacks,
-            )
-            trainer.fit(
-                module,
-                datamodule=self.data,
-                ckpt_path=str(checkpoint) if checkpoint.is_file() else None,
-                weights_only=True,
-            )
-        self.history = module.history
-        if best.best_model_path:
-            found = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
-            module.load_state_dict(found["state_dict"])
-        self.network.cpu().eval()
-        from safetensors.torch import save
-
-        tensors = {name: t.contiguous() for name, t in self.network.state_dict().items()}
-        self.weights = save(dict(sorted(tensors.items())))
-        return self
-
-    def _writer(self) -> FeedbackWriter | None:
-        loop = self.config.feedback.loop
-        if loop is None or not self.writes:
-            return None
-        sources = self.project.definitions.sources
-        source = sources.get(loop)
-        if not isinstance(source, FeedbackSource):
-            known = [name for name, each in sources.items() if isinstance(each, FeedbackSource)]
-            raise UnknownNameError.of("feedback source", loop, known)
-        names, keys = self.table.lake.schema(self.table.table).names, tuple(source.sample_keys)
-        if keys != self.config.feedback.keys or any(key not in names for key in keys):
-            raise ConfigurationError(
-                f"feedback.keys={list(self.config.feedback.keys)}: feedback source {loop!r} has "
-                f"{list(keys)}, and {self.table.table} has {', '.join(names)}"
-            )
-        return FeedbackWriter(
-            self.table.lake, source, run_id=self.run_id, model_version=self.config.name
-        )
-
-    def predict(self, arrays: Arrays) -> npt.NDArray[np.float64]:
-        task = self.config.objective.task
-        names = ("numbers", "codes", "values") if self.network.uses_lists else ("numbers",)
-        parts = []
-        with torch.inference_mode():
-            for start in range(0, len(arrays["numbers"]), _CHUNK):
-                batch = {
-                    name: torch.from_numpy(arrays[name][start : start + _CHUNK])
-                    for name in names
-                    if name in arrays
-                }
-                parts.append(predictions_of(task, self.network(**batch)).double().numpy())
-        found = np.concatenate(parts)
-        return found if task == "multiclass" else found[:, 0]
-
-    def export(
-        self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
-    ) -> tuple[dict[str, bytes], dict[str, Metric]]:
-        task = self.config.objective.task
-        program, data = export.export_program(self.network, task)
-        model = export.program_to_onnx(program, tuple(self.network.examples()))
-        # the exporter names every output 'probability'
-        for node in model.graph.node:
-            for index, name in enumerate(node.output):
-                if name == "probability":
-                    node.output[index] = export.output_name(task)
-        model.graph.output[0].name = export.output_name(task)
-        graph = export.from_raw_features(encoder, model, export.output_name(task))
-        eager = self.predict(arrays)
-        found = export.run_onnx(graph, encoder.inputs(), raw)
-        tensors = export.tensors_of(arrays)
-        own = {name: tensors[name] for name in self.network.examples()}
-        with torch.inference_mode():
-            loaded = export.load_program(data)(**own).numpy()
-        rows = len(eager)
-        differences = {
-            "onnx_difference": export.check_agreement("the ONNX graph", eager, found),
-            "export_difference": export.check_agreement("torch.export", eager, loaded),
-        }
-        files = {"network.onnx": graph, "network.pt2": data, "weights.safetensors": self.weights}
-        return files, {name: _difference(value, rows) for name, value in differences.items()}
-
-
-def make_network(config: TrainConfig, shapes: InputShapes, outputs: int) -> Network:
-    """The network of a configuration, with new weights."""
-    model = config.model
-    if isinstance(model, WideAndDeep):
-        return WideAndDeepNetwork(
-            shapes, outputs, dim=model.dim, layers=model.layers, dropout=model.dropout
-        )
-    assert isinstance(model, TabularTransformer | SequenceTransformer)
-    settings: dict[str, Any] = {
-        "dim": model.dim, "layers": model.layers, "heads": model.heads, "dropout": model.dropout,
-    }  # fmt: skip
-    if isinstance(model, TabularTransformer):
-        return TabularTransformerNetwork(shapes, outputs, **settings)
-    if not shapes.length:
-        raise ConfigurationError(
-            "model=sequence_transformer reads lists of events, and the service has none: add a "
-            "LastN feature, or say model=tabular_transformer"
-        )
-    return SequenceTransformerNetwork(shapes, outputs, **settings)
+        apart = export.check_agreement("the ONNX graph", eager, found)
+        return {"network.onnx": data}, {"onnx_difference": difference(apart, len(eager))}
 
 
 def _pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, TrainingTable]:
@@ -623,7 +376,7 @@ def _total_weights(config: TrainConfig, part: _Part) -> npt.NDArray[np.float64] 
 
 
 def _importance(
-    fitted: _Fitted, config: TrainConfig, encoder: FeatureEncoder, test: _Part
+    fitted: Fitted, config: TrainConfig, encoder: FeatureEncoder, test: _Part
 ) -> list[Importance]:
     """How much worse the first loss gets when a feature is permuted, the most important first."""
     rows = min(_IMPORTANCE_ROWS, len(test.labels))
@@ -652,14 +405,6 @@ def _importance(
     return sorted(found, key=lambda each: -each.increase)
 
 
-def _lists_refused(config: TrainConfig, encoder: FeatureEncoder) -> ConfigurationError:
-    names = [f.output for f in encoder.features if f.kind in ("text_list", "number_list")]
-    return ConfigurationError(
-        f"model={config.model.kind} reads no lists, and the service has {', '.join(names)}: say "
-        f"model=sequence_transformer, or 'data.exclude=[{','.join(names)}]'"
-    )
-
-
 def _identity(config: TrainConfig, table: TrainingTable) -> str:
     document = [config.to_document(), table.table, table.snapshot, _code(), _libraries()]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
@@ -683,10 +428,6 @@ def _finished(project: Project, name: str, done: Mapping[str, Any]) -> ModelMani
 
 def _weights(manifest: ModelManifest) -> str:
     return "" if manifest.training is None else manifest.training.weights
-
-
-def _difference(value: float, rows: int) -> Metric:
-    return Metric(value, rows=rows, method="largest, on real rows")
 
 
 def _text(document: Any) -> bytes:
@@ -732,19 +473,3 @@ def _machine() -> dict[str, str]:
         "device": device,
         "threads": str(torch.get_num_threads()),
     }
-
-
-@contextmanager
-def _calm() -> Iterator[None]:
-    """Without Lightning's notes and hints, which are about data sets of other kinds."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    deterministic = torch.are_deterministic_algorithms_enabled()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)
-        torch.use_deterministic_algorithms(deterministic)

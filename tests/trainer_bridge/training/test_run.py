@@ -33,6 +33,7 @@ from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
 from tests.trainer_bridge.training.shop import ROWS, SMALL, make_shop  # noqa: E402
 from trainer_bridge.adapters.torch import loader  # noqa: E402
 from trainer_bridge.feedback.writer import FeedbackWriter  # noqa: E402
+from trainer_bridge.models import InputShapes  # noqa: E402
 from trainer_bridge.samplers import DifficultyWeightedSampler  # noqa: E402
 from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import TrainConfig, compose  # noqa: E402
@@ -40,9 +41,10 @@ from trainer_bridge.training.data_module import (  # noqa: E402
     LABEL,
     WEIGHT,
     PaimonDataModule,
-    labelled,
 )
+from trainer_bridge.training.labels import labelled  # noqa: E402
 from trainer_bridge.training.module import TrainingModule, sample_losses  # noqa: E402
+from trainer_bridge.training.network_run import NetworkRun, make_network  # noqa: E402
 from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -170,17 +172,13 @@ def test_another_result_or_machine_is_found_by_reproducing(
     assert ("machine.threads", "1", "7") in result.changes
 
 
-def network_run(
-    project: Project, folder: Path, *overrides: str, repeats: str = ""
-) -> run._NetworkRun:
+def network_run(project: Project, folder: Path, *overrides: str, repeats: str = "") -> NetworkRun:
     """Trained only: neither evaluated nor exported."""
     settings, table = run._pinned(project, config(project, *overrides))
     torch.set_num_threads(1)
     encoder, labels, _ = run._fitted(table, settings)
     name = repeats or f"churn-{folder.name}"
-    return run._NetworkRun(
-        project, table, settings, encoder, labels, folder, name, not repeats
-    ).train()
+    return NetworkRun(project, table, settings, encoder, labels, folder, name, not repeats).train()
 
 
 class KilledError(Exception):
@@ -277,9 +275,9 @@ def test_difficulty_enters_the_sampler_at_declared_steps_and_is_resumed(
 def module_of(project: Project, *overrides: str) -> tuple[TrainingModule, PaimonDataModule]:
     settings, table = run._pinned(project, config(project, *SMALL, *overrides))
     encoder, labels, _ = run._fitted(table, settings)
-    shapes = run.InputShapes(tuple(group.indices for group in encoder.groups))
+    shapes = InputShapes(tuple(group.indices for group in encoder.groups))
     torch.manual_seed(1)
-    network = run.make_network(settings, shapes, 1).eval()
+    network = make_network(settings, shapes, 1).eval()
     data = PaimonDataModule(
         table, encoder, labels, global_batch_size=64, threads=0, weights=settings.data.weights
     )
