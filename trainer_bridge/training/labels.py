@@ -48,7 +48,7 @@ class LabelCodec:
                 ) from None
         try:
             # a copy: tensors share the memory, which Arrow's must not be written to
-            numbers = np.array(column.cast(pa.float64()), np.float64)
+            numbers = np.array(np.asarray(column.cast(pa.float64())))
         except pa.ArrowInvalid as error:
             raise ConfigurationError(
                 f"the label is {column.type}; objective={self.task} takes numbers: {error}"
