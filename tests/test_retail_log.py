@@ -224,7 +224,7 @@ def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
         for line in process.stdout:
             if "$ paimon-features ingest" in line:
                 break
-        assert wait_until(lambda: bool(processes_of(tmp_path / "demo")), 60)
+        assert wait_until(lambda: set(processes_of(tmp_path / "demo")) > {process.pid}, 60)
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.read()
     assert process.returncode == 1

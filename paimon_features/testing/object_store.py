@@ -16,7 +16,7 @@ from typing import Any
 from paimon_features.testing.s3_programs import S3Program
 
 Environ = dict[str, Any]
-Application = Callable[[Environ, Any], Iterable[bytes]]
+StoreBackend = Callable[[Environ, Any], Iterable[bytes]]
 Answer = tuple[str, bytes]
 
 SLOW_DOWN: Answer = (
@@ -66,7 +66,7 @@ class Disturbance:
         time.sleep(delay)
         return kind
 
-    def listing(self, environ: Environ, application: Application, start: Any) -> Iterable[bytes]:
+    def listing(self, environ: Environ, application: StoreBackend, start: Any) -> Iterable[bytes]:
         """A listing as it was up to ``stale_s`` ago."""
         name = environ["REQUEST_URI"]
         with self._lock:
@@ -133,7 +133,7 @@ class ObjectStore:
             self.lost, self.losing = times, losing
 
     def process(
-        self, environ: Environ, application: Application, start: Any
+        self, environ: Environ, application: StoreBackend, start: Any
     ) -> Iterable[bytes] | None:
         """The real response, None where it is lost."""
         if self.latency_s:
@@ -155,7 +155,7 @@ class ObjectStore:
             self.lost -= bool(lose)
         return None if lose else answer
 
-    def _completed(self, environ: Environ, application: Application, start: Any) -> list[bytes]:
+    def _completed(self, environ: Environ, application: StoreBackend, start: Any) -> list[bytes]:
         """The response; that of an earlier request to the repeated completion of an upload.
 
         S3 replies so to a client that lost the reply; these servers have forgotten the upload.
@@ -228,7 +228,7 @@ def object_store(bucket: str, program: Path | None = None) -> Iterator[ObjectSto
         return [body]
 
     with ExitStack() as stack:
-        backend: Application
+        backend: StoreBackend
         if program is None:
             from moto.moto_server.werkzeug_app import (
                 DomainDispatcherApplication,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -51,6 +52,13 @@ def test_versions_are_numbered_and_read_back(lake: Lake) -> None:
         assert {name: load_file(lake, made, name) for name in made.files} == files(weight)
     assert [each.state for each in states_of(lake, "churn").versions] == ["candidate"] * 2
     assert model_names(lake) == ["churn"]
+
+
+def test_versions_continue_where_the_side_folder_was_lost(lake: Lake) -> None:
+    first = register(lake, 1.0)
+    shutil.rmtree(str(lake.side_folder / "models"))
+    assert register(lake, 2.0).version == 2
+    assert load_manifest(lake, "churn", 1) == first
 
 
 def test_registering_the_newest_version_again_returns_it(lake: Lake) -> None:
