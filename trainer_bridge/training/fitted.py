@@ -13,7 +13,7 @@ from trainer_bridge.training.config import TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 
 
-class Fitted:
+class FittedModel:
     """What was trained: a network, or trees."""
 
     weights: bytes

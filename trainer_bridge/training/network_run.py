@@ -37,7 +37,7 @@ from trainer_bridge.training.config import (
 )
 from trainer_bridge.training.data_module import PaimonDataModule
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
-from trainer_bridge.training.fitted import Fitted, difference, lists_refused
+from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
 from trainer_bridge.training.labels import LabelCodec, labelled
 from trainer_bridge.training.module import ResumePoint, SampleFeedback, TrainingModule
 from trainer_bridge.training.training_table import TrainingTable
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 _CHUNK = 4_096
 
 
-class NetworkRun(Fitted):
+class NetworkRun(FittedModel):
     """A network, trained by Lightning."""
 
     def __init__(

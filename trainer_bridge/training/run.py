@@ -26,7 +26,7 @@ from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPin
 from trainer_bridge.training import evaluation, export
 from trainer_bridge.training.config import GradientBoosting, TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
-from trainer_bridge.training.fitted import Fitted, difference, lists_refused
+from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
 from trainer_bridge.training.labels import LabelCodec, labelled, weights_of
 from trainer_bridge.training.report import Importance, model_card, report_page
@@ -202,7 +202,7 @@ def run(
         f"{len(encoder.features)} features, {encoder.width} columns"
     )
     if isinstance(config.model, GradientBoosting):
-        fitted: Fitted = _Trees.train(table, config, encoder, labels)
+        fitted: FittedModel = _Trees.train(table, config, encoder, labels)
     else:
         # not at the top: trees need no Lightning
         from trainer_bridge.training.network_run import NetworkRun
@@ -276,7 +276,7 @@ class _Part:
     weights: npt.NDArray[np.float64] | None
 
 
-class _Trees(Fitted):
+class _Trees(FittedModel):
     def __init__(self, estimator: Any, task: str, width: int) -> None:
         self.estimator, self.task = estimator, task
         self.history = []
@@ -376,7 +376,7 @@ def _total_weights(config: TrainConfig, part: _Part) -> npt.NDArray[np.float64] 
 
 
 def _importance(
-    fitted: Fitted, config: TrainConfig, encoder: FeatureEncoder, test: _Part
+    fitted: FittedModel, config: TrainConfig, encoder: FeatureEncoder, test: _Part
 ) -> list[Importance]:
     """How much worse the first loss gets when a feature is permuted, the most important first."""
     rows = min(_IMPORTANCE_ROWS, len(test.labels))
