@@ -31,7 +31,6 @@ class Facts:
     hardest: list[dict[str, Any]] = field(default_factory=list)
     rejected: dict[str, int] = field(default_factory=dict)
     lookups: list[dict[str, Any]] = field(default_factory=list)
-    predictions: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
 
 
@@ -46,8 +45,6 @@ def write_report(path: Path, facts: Facts) -> None:
          _table(facts.hardest)),
         ("Customers looked up", "As the online store answered, with the open tile whole.",
          _table(facts.lookups)),
-        ("Predictions", "Will they buy? By the model that was trained, over HTTP.",
-         _table(facts.predictions)),
         ("Rows that did not become events", "Kept in rejected_retail with the reason.",
          _table([{"reason": r, "rows": n} for r, n in facts.rejected.items()])),
         ("Where the time went", "Seconds per step of the demo.",

@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.request
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -27,7 +26,6 @@ from rich.console import Console
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError, StoreNotReadyError
 from paimon_features.job_control.jobs import list_jobs
-from paimon_features.ports import free_ports
 from paimon_features.project import Project
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.setup.redis_server import RedisServer
@@ -79,7 +77,6 @@ class Demo:
             self.step("Look customers up", self.look_up)
             self.step(f"Training set: who buys within {LABEL_DAYS} days?", self.training_set)
             self.step("Train, feed losses back, train on what was hard", self.train)
-            self.step("A model of it: registered, promoted, served", self.serve_a_model)
             self.step("Verify: online = tiles = raw events", self.verify)
         write_report(self.into / "report.html", self.facts)
         console.print(
@@ -234,39 +231,6 @@ class Demo:
             f"  hardest sample: customer {worst['customer_id']} on {worst['at']}, "
             f"loss {worst['loss']:.2f}"
         )
-
-    def serve_a_model(self) -> None:
-        shutil.copy(HERE / "will_buy.yaml", self.into)
-        trained = json.loads(self.command("train", "will_buy.yaml", "--quiet", "--json"))
-        metrics = trained["metrics"]
-        auc = metrics["auc"]
-        console.print(
-            f"  {trained['name']}@{trained['version']}: AUC {auc['value']:.3f} of the newest rows "
-            f"({auc['low']:.3f} to {auc['high']:.3f})"
-        )
-        self.command("models", "promote", f"{trained['name']}@{trained['version']}")
-        (port,) = free_ports(1)
-        self.background("serve", "--port", str(port))
-        address = f"http://127.0.0.1:{port}/predict/{trained['name']}"
-        body = {"entities": {"customer_id": list(CUSTOMERS)}, "as_of": self.as_of_ms}
-        console.print(f"  [dim]$ curl {address} -d '{json.dumps(body)}'[/dim]")
-        reply: dict[str, Any] = {}
-
-        def answered() -> bool:
-            request = urllib.request.Request(address, json.dumps(body).encode())
-            try:
-                with urllib.request.urlopen(request, timeout=10) as answer:
-                    reply.update(json.loads(answer.read()))
-            except OSError:
-                return False
-            return True
-
-        self.wait_for("the feature server", answered, timeout_s=60)
-        for customer, probability in zip(CUSTOMERS, reply["predictions"], strict=True):
-            self.facts.predictions.append(
-                {"customer_id": customer, "probability": f"{probability:.3f}"}
-            )
-            console.print(f"  customer {customer} buys within {LABEL_DAYS} days: {probability:.2f}")
 
     def verify(self) -> None:
         report = json.loads(self.command("verify", SERVICE, "--sample", "40", "--json"))
