@@ -88,6 +88,11 @@ class Selection:
         return dict(zip(self.outputs, self.names, strict=True))
 
     @functools.cached_property
+    def places(self) -> Mapping[str, int]:
+        """Which output each is, by its name in requests: ``view:feature``, or its own."""
+        return {str(output): place for place, output in enumerate(self.outputs)}
+
+    @functools.cached_property
     def _program(self) -> Program:
         guards = [i.guard for i in self._steps if i.guard is not None]
         return Program([*(i.expression for i in self._steps), *guards])

@@ -18,7 +18,6 @@ import numpy as np
 
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.array_types import Array
-from paimon_features.definitions import FeatureRef
 from paimon_features.definitions.selection import Codes
 from paimon_features.errors import OverloadedError
 from paimon_features.serving.http.formats import (
@@ -358,10 +357,7 @@ class _Work:
 
     def _numbers(self, response: OnlineResponse) -> dict[str, int]:
         """The version's own features, and which output of the read each is."""
-        places = {
-            str(output) if isinstance(output, FeatureRef) else output.name: number
-            for number, output in enumerate(response.selection.outputs)
-        }
+        places = response.selection.places
         return {name: places[name] for name in self.bound.features}
 
     def _explanations(

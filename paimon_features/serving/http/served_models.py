@@ -80,14 +80,11 @@ class BoundVersion:
                 f"model {self.manifest}: its features are now read by the entity keys "
                 f"{found_keys}, and it was trained with {keys}; train it again"
             )
-        types = {
-            str(output) if isinstance(output, FeatureRef) else output.name: output
-            for output in plan.selection.outputs
-        }
+        outputs = {str(output): output for output in plan.selection.outputs}
         for each in self.inputs:
             if each.source == "entity":
                 continue
-            output = types[each.of]
+            output = outputs[each.of]
             if isinstance(output, FeatureRef):
                 view = next(view for view in plan.views if view.name == output.view)
                 feature = view.feature(output.feature)
@@ -101,7 +98,7 @@ class BoundVersion:
                     f"it was trained with {each.type}; train it again"
                 )
         self.changed = tuple(
-            name for name in self.features if self._definitions_differ(plan, types[name], name)
+            name for name in self.features if self._definitions_differ(plan, outputs[name], name)
         )
         return None
 
@@ -141,10 +138,7 @@ class BoundVersion:
         batch = response.batch
         made: dict[int, Array] | None = batch.rendered.get(self)
         if made is None:
-            places = {
-                str(output) if isinstance(output, FeatureRef) else output.name: number
-                for number, output in enumerate(batch.selection.outputs)
-            }
+            places = batch.selection.places
             made = batch.rendered[self] = {
                 number: input_array(each, batch.columns[places[each.of]])
                 for number, each in enumerate(self.inputs)
