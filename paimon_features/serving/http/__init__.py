@@ -5,7 +5,7 @@
     supervisor ── one listening socket, starts workers, forwards signals
       └─ worker ── server, one event loop; protocol: HTTP over one connection
            └─ app ── routes, errors, one log line and a few counts per request
-                ├─ feature_reads ── the request path
+                ├─ feature_reads, predictions ── the request path: entity_requests
                 │    ├─ request_body     bytes of a request -> requested features and entities
                 │    ├─ definition_set   names -> selections; the reader of one set of definitions
                 │    └─ rendered_reply   response -> bytes in the requested format

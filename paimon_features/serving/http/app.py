@@ -88,7 +88,7 @@ class FeatureApp:
         self._admin = AdminPages(self.state, self._all_counts, self._store_log)
         self._models = ModelPages(self.state, self._admin.probe)
         self._routes = {
-            READ_PATH: ("POST", self.reads.read),
+            READ_PATH: ("POST", self.reads.answer),
             **self._models.routes,
             **self._admin.routes,
         }
@@ -200,7 +200,7 @@ class FeatureApp:
         if found is not None:
             return path, *found
         if path.startswith(PREDICT_PREFIX) and "/" not in path[len(PREDICT_PREFIX) :]:
-            return PREDICT_ROUTE, "POST", self.predictions.predict
+            return PREDICT_ROUTE, "POST", self.predictions.answer
         return self._models.route_of(path)
 
     def _finish(self, exchange: Exchange, started_s: float, result: Reply | Exception) -> None:

@@ -10,11 +10,13 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.http_errors import CLOSE, Headers, RequestRejected
 from paimon_features.traces import PartSpan
+
+T = TypeVar("T")
 
 _SANE_ID = re.compile(rb"[A-Za-z0-9._:/+=-]{1,128}")
 _TRACE = re.compile(rb"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}(?:-.*)?")
@@ -180,11 +182,11 @@ Finish = Callable[[Reply | Exception], None]
 """Gets the reply to a request, or why there is none; called once."""
 
 
-async def answer_of(begin: Callable[[Finish], GivesUp]) -> Reply:
-    """Wait for the reply of work that ``begin`` starts, and give it up if the wait is cancelled."""
-    answer: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+async def answer_of(begin: Callable[[Callable[[T | Exception], None]], GivesUp]) -> T:
+    """Wait for the result of work that ``begin`` starts; give it up if the wait is cancelled."""
+    answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 
-    def finish(result: Reply | Exception) -> None:
+    def finish(result: T | Exception) -> None:
         if not answer.done():
             if isinstance(result, Exception):
                 answer.set_exception(result)

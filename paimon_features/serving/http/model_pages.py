@@ -7,7 +7,6 @@ https://mlflow.org/docs/latest/ml/deployment/deploy-model-locally/
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -23,7 +22,14 @@ from paimon_features.models import ModelSignature
 from paimon_features.redaction import redact
 from paimon_features.serving.http.health import StoreProbe
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.messages import Handler, Receive, Reply, Request, read_body
+from paimon_features.serving.http.messages import (
+    Handler,
+    Receive,
+    Reply,
+    Request,
+    answer_of,
+    read_body,
+)
 from paimon_features.serving.http.model_bodies import (
     DATATYPES,
     InferRequest,
@@ -281,25 +287,16 @@ class ModelPages:
 
     async def _predict(self, bound: BoundVersion, arrays: Sequence[Array], rows: int) -> Outputs:
         state = self._state
-        answer: asyncio.Future[Outputs] = asyncio.get_running_loop().create_future()
 
-        def deliver(result: Outputs | Exception) -> None:
-            if answer.done():
-                return
-            if isinstance(result, Exception):
-                answer.set_exception(result)
-            else:
-                answer.set_result(result)
+        def begin(deliver: Callable[[Outputs | Exception], None]) -> Prediction:
+            prediction = Prediction(
+                bound.network, arrays, 0, rows, deliver,
+                until_s=time.monotonic() + state.predict_timeout_s,
+            )  # fmt: skip
+            state.batcher.submit(prediction)
+            return prediction
 
-        prediction = Prediction(
-            bound.network, arrays, 0, rows, deliver,
-            until_s=time.monotonic() + state.predict_timeout_s,
-        )  # fmt: skip
-        state.batcher.submit(prediction)
-        try:
-            return await answer
-        finally:
-            prediction.give_up()
+        return await answer_of(begin)
 
     def _reply(self, bound: BoundVersion, rows: int, document: object) -> Reply:
         self._state.counts.predict(str(bound.manifest), rows)

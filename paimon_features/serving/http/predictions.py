@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -20,6 +20,12 @@ from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.array_types import Array
 from paimon_features.definitions.selection import Codes
 from paimon_features.errors import OverloadedError
+from paimon_features.serving.http.entity_requests import (
+    EntityRequests,
+    EntityWork,
+    Head,
+    IsGone,
+)
 from paimon_features.serving.http.formats import (
     MEDIA_TYPES,
     Format,
@@ -27,30 +33,21 @@ from paimon_features.serving.http.formats import (
     format_of_reply,
 )
 from paimon_features.serving.http.http_errors import Headers, RequestRejected
-from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     ClientGoneError,
     Finish,
-    Receive,
+    GivesUp,
     Reply,
     Request,
-    answer_of,
-    check_body,
-    read_body,
-    take_body,
 )
 from paimon_features.serving.http.model_bodies import PredictRequest, decode_predict
 from paimon_features.serving.http.rendered_reply import freshness_headers, statuses_once
 from paimon_features.serving.http.served_models import BoundVersion
-from paimon_features.serving.http.state import ServerState
-from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.plain_values import plain_column
 from paimon_features.serving.prediction.batcher import Prediction
 from paimon_features.serving.prediction.network import Outputs, null_rows
-from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.statuses import STATUS_NAMES
-from paimon_features.traces import ended_now
 
 PREFIX = "/predict/"
 ROUTE = "/predict/{model}"
@@ -61,62 +58,11 @@ _pack = msgspec.msgpack.Encoder().encode
 _NAMES = np.array(STATUS_NAMES, np.object_)
 
 
-class IsGone(Protocol):
-    """Something that knows whether a client is still there."""
+class Predictions(EntityRequests):
+    """Answers requests for predictions of entities; a sample of the reads is logged."""
 
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client is known to be gone."""
-
-
-class Predictions:
-    """Answers requests for predictions of entities; ``request_log`` gets a sample of the reads."""
-
-    def __init__(
-        self,
-        state: ServerState,
-        store_log: StoreLog,
-        request_log: RequestLog | None = None,
-        *,
-        traced: bool = False,
-    ) -> None:
-        self.request_log = request_log
-        self.state = state
-        self.traced = traced
-        self._store_log = store_log
-
-    async def predict(self, request: Request, receive: Receive) -> Reply:
-        """The reply to a request whose body is yet to be read.
-
-        Raises
-        ------
-        RequestRejected, PaimonFeaturesError
-            For a request that cannot be answered.
-        """
-        state = self.state
-        rights, body_format, reply_format = self._head(request)
-        limits = state.limits
-        body = await read_body(
-            request, receive, limits.max_body_bytes, state.buffers, limits.body_timeout_s
-        )
-        return await answer_of(
-            lambda finish: self._begin(request, body, body_format, reply_format, rights, finish)
-        )
-
-    def start(
-        self, request: Request, body: bytes | bytearray, finish: Finish, client: IsGone
-    ) -> None:
-        """Begin to answer a request with its body; ``finish`` gets the reply, or why there is none.
-
-        Raises as ``predict`` for what is wrong with the request alone; ``finish`` is not called
-        then. A prediction that waits when its ``client`` goes is not made.
-        """
-        rights, body_format, reply_format = self._head(request)
-        check_body(request, self.state.limits.max_body_bytes, self.state.buffers)
-        take_body(body, self.state.limits.max_body_bytes, self.state.buffers)
-        self._begin(request, body, body_format, reply_format, rights, finish, client)
-
-    def _head(self, request: Request) -> tuple[Rights, Format, Format]:
+    def head(self, request: Request) -> Head:
+        """Rights and formats; predictions have no Arrow."""
         rights = self.state.authorize(request)
         body_format = format_of_body(request.content_type)
         if body_format is Format.ARROW:
@@ -132,67 +78,57 @@ class Predictions:
                 "not_acceptable",
                 f"predictions are written as {Format.JSON.value} or {Format.MESSAGE_PACK.value}",
             )
-        return rights, body_format, reply_format
+        return Head(rights, body_format, reply_format)
 
-    def _begin(
+    def submit(
         self,
         request: Request,
         body: bytes | bytearray,
-        body_format: Format,
-        reply_format: Format,
-        rights: Rights,
+        head: Head,
+        admitted: int,
         finish: Finish,
-        client: IsGone | None = None,
+        client: IsGone | None,
     ) -> _Work:
-        """From a body to the coalescer's queue; the body, which is counted, is freed at the end."""
+        """From a body to the coalescer's queue."""
         state = self.state
-        size = len(body)
-        try:
-            admitted = state.admission.enter(size, time.perf_counter())
-            try:
-                if request.query:
-                    raise RequestRejected(
-                        422, "invalid_request", "the fields of a prediction belong in its body"
-                    )
-                asked = decode_predict(body, body_format)
-                # nothing is awaited from here to the coalescer's queue: one set of definitions and
-                # of models
-                definitions = state.definitions
-                model = state.models.of(request.path[len(PREFIX) :], rights, definitions)
-                bound = model.version_for(
-                    definitions,
-                    asked.entities,
-                    version=asked.version or None,
-                    unit=asked.unit or None,
-                )
-                plan = bound.plan
-                assert plan is not None
-                query, rows = definitions.query(asked.parsed(), plan, state.limits)
-                if asked.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
-                    raise RequestRejected(
-                        413,
-                        "too_large",
-                        f"explanations of {rows:,} entities; expected at most "
-                        f"{MAX_EXPLAIN_ROWS // (1 + len(bound.inputs)):,} for this model: each "
-                        "input of an entity is one more row",
-                    )
-                work = _Work(self, request, size, admitted, asked, bound, rows, reply_format)
-                work.finish, work.client = finish, client
-                work.pending = state.coalescer.submit(
-                    query, None, work.take, work.note_store_read if self.traced else None
-                )
-                return work
-            except BaseException:
-                state.admission.leave(admitted, time.perf_counter())
-                raise
-        except BaseException:
-            state.buffers.free(size)
-            raise
+        if request.query:
+            raise RequestRejected(
+                422, "invalid_request", "the fields of a prediction belong in its body"
+            )
+        asked = decode_predict(body, head.body_format)
+        # nothing is awaited from here to the coalescer's queue: one set of definitions and of
+        # models
+        definitions = state.definitions
+        model = state.models.of(request.path[len(PREFIX) :], head.rights, definitions)
+        bound = model.version_for(
+            definitions,
+            asked.entities,
+            version=asked.version or None,
+            unit=asked.unit or None,
+        )
+        plan = bound.plan
+        assert plan is not None
+        query, rows = definitions.query(asked.parsed(), plan, state.limits)
+        if asked.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
+            raise RequestRejected(
+                413,
+                "too_large",
+                f"explanations of {rows:,} entities; expected at most "
+                f"{MAX_EXPLAIN_ROWS // (1 + len(bound.inputs)):,} for this model: each input of an "
+                "entity is one more row",
+            )
+        work = _Work(
+            self, request, len(body), admitted, asked, bound, rows, head.reply_format, finish,
+            client,
+        )  # fmt: skip
+        work.pending = state.coalescer.submit(
+            query, None, work.take, work.note_store_read if self.traced else None
+        )
+        return work
 
     def reply(self, work: _Work, response: OnlineResponse, outputs: Outputs) -> Reply:
         """Count an answered request; its reply."""
-        if self._store_log.is_failing:
-            self._store_log.answered()
+        self.note_answered()
         statuses = statuses_once(response.batch)
         counts = self.state.counts
         features = len(work.bound.inputs)
@@ -231,23 +167,14 @@ class Predictions:
         difference = float(np.abs(outputs[0] - served).max(axis=1).sum())
         self.state.counts.shadow(name, len(served), difference if np.isfinite(difference) else 0.0)
 
-    def leave(self, work: _Work) -> None:
-        """Release what an admitted request holds."""
-        self.state.admission.leave(work.admitted, time.perf_counter())
-        self.state.buffers.free(work.size)
 
-
-class _Work:
+class _Work(EntityWork):
     """A request from its admission to its reply."""
 
-    __slots__ = (
-        "_is_over", "_of", "_request", "admitted", "asked", "bound", "client", "finish", "pending",
-        "reply_format", "rows", "size",
-    )  # fmt: skip
+    __slots__ = ("_client", "_finish", "_of", "asked", "bound", "pending", "reply_format", "rows")
 
-    finish: Finish
-    client: IsGone | None
-    pending: Any
+    pending: GivesUp
+    """The step that is waited for: the read, then the network."""
 
     def __init__(
         self,
@@ -259,21 +186,18 @@ class _Work:
         bound: BoundVersion,
         rows: int,
         reply_format: Format,
+        finish: Finish,
+        client: IsGone | None,
     ) -> None:
-        self._of, self._request = of, request
-        self.size, self.admitted = size, admitted
+        super().__init__(request, size, admitted)
+        self._of = of
         self.asked, self.bound, self.rows = asked, bound, rows
         self.reply_format = reply_format
-        self._is_over = False
+        self._finish, self._client = finish, client
 
     def give_up(self) -> None:
         """Nobody waits for the reply any more."""
         self.pending.give_up()
-
-    def note_store_read(self, took_s: float, keys: int) -> None:
-        """Remember a read of the store for the request's trace."""
-        part = ended_now("MGET", took_s, {"db.system.name": "redis", "paimon_features.keys": keys})
-        self._request.parts = (*self._request.parts, part)
 
     def take(self, response: Any) -> None:
         """The features, or an error: the next step is the network."""
@@ -283,12 +207,12 @@ class _Work:
         try:
             log = self._of.request_log
             if log is not None:
-                log.note(self._request.request_id, "", response)
+                log.note(self.request.request_id, "", response)
             arrays, start, stop = self.bound.inputs_of(response)
             if self.asked.explain is True:
                 arrays = ablated(self.bound, [array[start:stop] for array in arrays])
                 start, stop = 0, len(arrays[0])
-            client = self.client
+            client = self._client
             state = self._of.state
             prediction = Prediction(
                 self.bound.network,
@@ -306,7 +230,7 @@ class _Work:
 
     def _answer(self, response: OnlineResponse, outputs: Outputs | Exception) -> None:
         if isinstance(outputs, Exception):
-            gone = self.client is not None and self.client.is_gone
+            gone = self._client is not None and self._client.is_gone
             self._end(ClientGoneError() if gone else outputs)
             return
         try:
@@ -323,7 +247,7 @@ class _Work:
     def _end(self, result: Reply | BaseException) -> None:
         self._of.leave(self)
         if isinstance(result, Reply | Exception):
-            self.finish(result)
+            self._finish(result)
 
     # -- the reply -------------------------------------------------------------------------
 
