@@ -246,8 +246,9 @@ class ModelPlace:
             write_file(self.folder / digest, data, f"{self}: {digest}")
             return
         key = self._key(digest)
-        self._index.store.delete([key])
-        self._index.store.compare_and_set_many([Write(key, None, data)])
+        before = self._index.store.get_many([key])[0]
+        # a damaged one is replaced in one step: another publisher writes the same content
+        self._index.store.compare_and_set_many([Write(key, before, data)])
 
     def _remove_unused(self, index: PublishedModels, before: bytes | None) -> None:
         used = self._used(index)
