@@ -46,7 +46,7 @@ from paimon_features.typed_json import mapping
 
 SIDE_FOLDER = "_paimon_features"
 PROPERTY_PREFIX = "paimon-features."
-SNAPSHOT_FILE = re.compile(r"snapshot-(\d+)")
+_SNAPSHOT_FILE = re.compile(r"snapshot-(\d+)")
 SCHEMA_FILE = re.compile(r"schema-(\d+)")
 
 _READ_OPTIONS = {
@@ -284,7 +284,7 @@ class Lake:
         """
         folder = f"{self.path(name)}/snapshot"
         entries = self.storage.names(folder)
-        ids = sorted(int(match[1]) for match in map(SNAPSHOT_FILE.fullmatch, entries) if match)
+        ids = sorted(int(match[1]) for match in map(_SNAPSHOT_FILE.fullmatch, entries) if match)
         if self.storage.is_remote:
             following = ids[-1] + 1 if ids else 1
             while self.storage.is_file(f"{folder}/snapshot-{following}"):

@@ -24,7 +24,7 @@ from pathlib import Path
 from paimon_features.errors import TableError
 from paimon_features.job_control.restart import METADATA
 from paimon_features.tables import Lake
-from paimon_features.tables.catalog import SIDE_FOLDER, SNAPSHOT_FILE
+from paimon_features.tables.catalog import SIDE_FOLDER
 
 TIMEOUT_S = 60.0
 """How long a moment without a commit is looked for."""
@@ -86,9 +86,7 @@ def _read(lake: Lake, state_dir: Path) -> Cut:
         for folder in _SMALL:
             files |= _contents(database / table / folder, warehouse)
         files.pop(f"{lake.database}.db/{table}/consumer/consumer-{HOLD}", None)
-        entries = lake.storage.names(f"{lake.path(table)}/snapshot")
-        found = (SNAPSHOT_FILE.fullmatch(entry) for entry in entries)
-        snapshots[table] = tuple(sorted(int(match[1]) for match in found if match))
+        snapshots[table] = lake.snapshot_ids(table)
     return Cut(files, snapshots, dict(_checkpoints(state_dir)))
 
 
