@@ -407,6 +407,7 @@ class EventWriter:
         self.max_skew_ms = max_skew_ms
         self.origin = origin
         self.retraction, self.event_id, self.horizon_ms = retraction, event_id, horizon_ms
+        self._is_first = True
         lake.create(rejected_spec(self.rejected_table))
 
     @classmethod
@@ -473,9 +474,11 @@ class EventWriter:
             bad = self._rejected(raws, verdict, now_ms, f"{commit_user}:{commit_identifier}")
             append_arrow(self.lake, self.rejected_table, bad, **ids)  # type: ignore[arg-type]
         valid = table.filter(pa.array(~verdict.bad))
-        if undecided_partitions(self.lake, self.table) and valid.num_rows:
-            days = event_days(valid, self.event_time)
-            self.lake.set_partition_days(self.table, choose_partition_days(len(days), days))
+        if self._is_first and valid.num_rows:
+            self._is_first = False  # later commits need not ask for the newest snapshot
+            if undecided_partitions(self.lake, self.table):
+                days = event_days(valid, self.event_time)
+                self.lake.set_partition_days(self.table, choose_partition_days(len(days), days))
         partition_days = self.lake.partition_days(self.table)
         good = event_rows(valid, self.event_time, now_ms, partition_days)
         newest = append_arrow(self.lake, self.table, good, **ids)  # type: ignore[arg-type]
