@@ -8,12 +8,8 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 import re
-import warnings
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -29,6 +25,7 @@ from paimon_features.models import (
 )
 from trainer_bridge.models import Network
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder, feeds_of
+from trainer_bridge.training.notes import quiet
 
 OPSET = 18
 _DATA = (".json", "/archive_format", "/archive_version", "/.data/version", "/byteorder",
@@ -73,7 +70,7 @@ def export_program(network: Network, task: str) -> tuple[Any, bytes]:
     examples = network.examples()
     rows = torch.export.Dim("rows", min=1)
     shapes = {name: {0: rows} for name in ("numbers", "codes", "values") if name in examples}
-    with _quiet():
+    with quiet("torch.onnx"):
         program = torch.export.export(predictor, (), examples, dynamic_shapes=shapes)
         # they would be a pickle in the file
         kept, program.example_inputs = program.example_inputs, None  # type: ignore[assignment]
@@ -107,7 +104,7 @@ def load_program(data: bytes) -> Any:
                     raise ModelError(f"the program has weights that are a pickle ({name[:200]!r})")
         if not any(name.endswith("models/model.json") for name in names):
             raise ModelError("the file is no program of torch.export")
-        with _quiet():
+        with quiet("torch.onnx"):
             return torch.export.load(io.BytesIO(data)).module()
     except ModelError:
         raise
@@ -119,7 +116,7 @@ def load_program(data: bytes) -> Any:
 
 def program_to_onnx(program: Any, names: tuple[str, ...]) -> Any:
     """An exported program as ONNX, in one file, whose output is ``probability``."""
-    with _quiet():
+    with quiet("torch.onnx"):
         made = torch.onnx.export(
             program,
             dynamo=True,
@@ -209,17 +206,3 @@ def check_agreement(
 def tensors_of(arrays: Arrays) -> dict[str, torch.Tensor]:
     """Encoded arrays as tensors that share their memory."""
     return {name: torch.from_numpy(array) for name, array in arrays.items()}
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the exporter's notes about packages that are not installed, and its warnings."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logger.setLevel(level)

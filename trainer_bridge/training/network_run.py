@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -40,6 +38,7 @@ from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
 from trainer_bridge.training.labels import LabelCodec, labelled
 from trainer_bridge.training.module import ResumePoint, SampleFeedback, TrainingModule
+from trainer_bridge.training.notes import quiet
 from trainer_bridge.training.training_table import TrainingTable
 
 if TYPE_CHECKING:
@@ -251,15 +250,10 @@ def make_network(config: TrainConfig, shapes: InputShapes, outputs: int) -> Netw
 
 @contextmanager
 def _calm() -> Iterator[None]:
-    """Without Lightning's notes and hints, which are about data sets of other kinds."""
-    logger = logging.getLogger("lightning.pytorch")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    """Without Lightning's notes and hints, and without its choice of algorithms afterwards."""
     deterministic = torch.are_deterministic_algorithms_enabled()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with quiet("lightning.pytorch"):
             yield
     finally:
-        logger.setLevel(level)
         torch.use_deterministic_algorithms(deterministic)

@@ -18,7 +18,7 @@ from paimon_features._version import __version__
 from paimon_features.array_types import Array
 from paimon_features.clock import now_ms
 from paimon_features.errors import shortened
-from paimon_features.models import ModelSignature
+from paimon_features.models import SHARES, ModelSignature
 from paimon_features.redaction import redact
 from paimon_features.serving.http.health import StoreProbe
 from paimon_features.serving.http.http_errors import RequestRejected
@@ -342,7 +342,7 @@ def _described(model: LoadedModel, bound: Mapping[int, BoundVersion]) -> dict[st
         entry: dict[str, Any] = {
             "version": state.version,
             "state": state.state,
-            "share": state.traffic / 10_000,
+            "share": state.traffic / SHARES,
             "ready": own is not None and own.problem is None,
         }
         if own is not None:
