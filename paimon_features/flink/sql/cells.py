@@ -21,6 +21,7 @@ Surrounding blanks are significant only in strings; an empty text is null in all
 
 from __future__ import annotations
 
+from paimon_features.flink.sql.floors import floor_sql
 from paimon_features.ingestion import patterns
 from paimon_features.ingestion.physical import Physical
 from paimon_features.schema import DataType, DecimalType
@@ -87,15 +88,6 @@ def is_not_finite(cell: str, source: Physical, value: str, kind: DataType) -> st
     return None
 
 
-def floor_day(time_ms: str, partition_days: int = 1) -> str:
-    """SQL of the days since 1970, rounded down below zero too, where ``/`` and MOD are not.
-
-    Of a partition of several days it is the first.
-    """
-    days = "" if partition_days == 1 else f" * {partition_days}"
-    return f"CAST({_floor_divide(time_ms, partition_days * DAY_MS)}{days} AS INT)"
-
-
 def now_ms_sql() -> str:
     """SQL of the clock at each row (not one instant for the job), UTC ms."""
     return (
@@ -159,11 +151,10 @@ def _days(date: str) -> str:
 def _timestamp_ms(cell: str, unit: str) -> str:
     if unit == "int96":
         return _time_ms(f"CAST({cell} AS STRING)")
-    return cell if unit == "ms" else _floor_divide(cell, _UNIT_PER_MS[unit])
-
-
-def _floor_divide(number: str, step: int) -> str:
-    return f"(({number}) - MOD(MOD({number}, {step}) + {step}, {step})) / {step}"
+    if unit == "ms":
+        return cell
+    per_ms = _UNIT_PER_MS[unit]
+    return f"{floor_sql(f'({cell})', per_ms)} / {per_ms}"
 
 
 def _whole(cell: str) -> str:

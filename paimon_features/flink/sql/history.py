@@ -34,9 +34,9 @@ import numpy as np
 from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.expressions import DELIMITER
+from paimon_features.flink.sql.floors import first_day_sql
 from paimon_features.flink.sql.tiling import (
     event_sql,
-    first_day_sql,
     hint_sql,
     tile_start_sql,
     verdict_sql,

@@ -20,13 +20,13 @@ from paimon_features.definitions import EventSource
 from paimon_features.definitions.source import ROW_KINDS
 from paimon_features.flink.sql.cells import (
     cell_value,
-    floor_day,
     is_not_finite,
     is_present,
     now_ms_sql,
 )
 from paimon_features.flink.sql.change_log import ChangeLog, change_scan
 from paimon_features.flink.sql.duplicates import duplicate_views
+from paimon_features.flink.sql.floors import first_day_sql
 from paimon_features.flink.sql.kafka import KafkaTopic, kafka_scan
 from paimon_features.flink.sql.scans import (
     InputScan,
@@ -112,7 +112,7 @@ def _statements(
         views.append((_SINGLE, " UNION ALL ".join(parts)))
         views += duplicate_views(source, _SINGLE, ROWS, run.time_ms, _clock(run))
     values = [quote(f"v_{name}") for name in source.schema]
-    day = floor_day(quote(f"v_{source.event_time}"), partition_days)
+    day = first_day_sql(quote(f"v_{source.event_time}"), partition_days)
     commit = {"commit.user-prefix": run.commit_user_prefix}
     # one writer per partition, so that each gets few files
     by_day = {**commit, "partition.sink-strategy": "hash"}

@@ -16,10 +16,11 @@ from paimon_features.aggregates import EVENT_TIME, TILE_END
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.compiled import SkipRule
 from paimon_features.expressions import Expression, to_flink
+from paimon_features.flink.sql.floors import first_day_sql, floor_sql
 from paimon_features.flink.sql.steps import shared_steps
 from paimon_features.tables.ddl import literal, quote
 from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 DISCOVERY_MS = 100
 """Interval at which a stream checks for new snapshots; Flink's default is 10 s. A check costs one
@@ -133,30 +134,9 @@ def tile_statements(
     )
 
 
-def floor_sql(time: str, step_ms: int) -> str:
-    """SQL of ``windows.floor_ms``; MOD truncates towards zero, so it is shifted above zero first.
-
-    >>> floor_sql("t", 300000)
-    '(t - MOD(MOD(t, 300000) + 300000, 300000))'
-    """
-    return f"({time} - MOD(MOD({time}, {step_ms}) + {step_ms}, {step_ms}))"
-
-
 def tile_start_sql(view: CompiledView) -> str:
     """SQL of the first millisecond of the event's tile."""
     return floor_sql(quote(view.source.event_time), view.tile_ms)
-
-
-def first_day_sql(time: str, partition_days: int = 1) -> str:
-    """SQL of the first day of the partition that contains a time.
-
-    For an event it is also its tile's: a tile divides a day.
-
-    >>> first_day_sql("t")
-    'CAST((t - MOD(MOD(t, 86400000) + 86400000, 86400000)) / 86400000 AS INT)'
-    """
-    # the floor is a multiple of the day, so that the truncating division is exact
-    return f"CAST({floor_sql(time, partition_days * DAY_MS)} / {DAY_MS} AS INT)"
 
 
 def partial_sql(view: CompiledView, name: str) -> str:

@@ -18,11 +18,11 @@ from paimon_features.errors import ConfigurationError
 from paimon_features.flink.environment import open_environment
 from paimon_features.flink.sql.cells import (
     cell_value,
-    floor_day,
     is_not_finite,
     is_present,
     now_ms_sql,
 )
+from paimon_features.flink.sql.floors import first_day_sql
 from paimon_features.flink.sql.scans import once
 from paimon_features.ingestion.physical import TEXT, Physical, check_readable
 from paimon_features.schema import (
@@ -282,7 +282,7 @@ def test_days_are_rounded_down_and_the_clock_is_in_milliseconds(
     numbers = (
         f"SELECT `n`, CAST(`c` AS BIGINT) AS `t` FROM {table(env, tmp_path, [*map(str, times)])}"
     )
-    found = rows(env, f"SELECT `n`, {floor_day('`t`')} FROM ({numbers})")
+    found = rows(env, f"SELECT `n`, {first_day_sql('`t`')} FROM ({numbers})")
     assert [day for _, day in found] == [t // DAY_MS for t in times]
     before = time.time_ns() // 1_000_000
     ((clock,),) = rows(env, f"SELECT {now_ms_sql()}")

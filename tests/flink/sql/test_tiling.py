@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from paimon_features.aggregates import Count, Max, Mean, Min, StdDev, Sum
 from paimon_features.definitions import FeatureView
+from paimon_features.flink.sql.floors import floor_sql
 from paimon_features.flink.sql.tiling import (
     UNKNOWN_DAY,
     EventsScan,
     TileStatements,
-    floor_sql,
     partial_sql,
     tile_statements,
     verdict_sql,
