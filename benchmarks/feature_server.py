@@ -322,9 +322,10 @@ def show(
         print(line + (f"  refused: {refused}" if refused else ""), flush=True)
 
 
-def main() -> None:
+def parsed(description: str | None) -> tuple[argparse.Namespace, Size]:
+    """The options of a benchmark beside Feast, and what they say of its size."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        description=description, formatter_class=argparse.RawTextHelpFormatter
     )
     parser.add_argument("--feast", type=Path, metavar="PYTHON", help="a Python that has feast 0.67")
     parser.add_argument("--wrk", type=Path, metavar="PROGRAM", help="the generator wrk")
@@ -334,6 +335,11 @@ def main() -> None:
     size = SMALL if options.small else FULL
     if options.rounds is not None:
         size = replace(size, rounds=options.rounds)
+    return options, size
+
+
+def main() -> None:
+    options, size = parsed(__doc__)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = stack.enter_context(RedisServer())

@@ -15,7 +15,6 @@ beside onnxruntime called by hand on rows that are ready in memory (one thread, 
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -33,9 +32,7 @@ from benchmarks._tabular_network import FEATURES, export
 from benchmarks.feature_server import (
     FEAST_SETUP,
     FEAST_YAML,
-    FULL,
     NAMES,
-    SMALL,
     Server,
     Size,
     _started,
@@ -43,6 +40,7 @@ from benchmarks.feature_server import (
     fill,
     in_turn,
     ours,
+    parsed,
     show,
 )
 from paimon_features.config import read_config
@@ -173,17 +171,7 @@ def _requests(users: int, document: object, token: str = "") -> tuple[list[bytes
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
-    parser.add_argument("--feast", type=Path, metavar="PYTHON", help="a Python that has feast 0.67")
-    parser.add_argument("--wrk", type=Path, metavar="PROGRAM", help="the generator wrk")
-    parser.add_argument("--small", action="store_true", help="a few seconds, to try it")
-    parser.add_argument("--rounds", type=int, help="how often each is measured, by default 5")
-    options = parser.parse_args()
-    size = SMALL if options.small else FULL
-    if options.rounds is not None:
-        size = replace(size, rounds=options.rounds)
+    options, size = parsed(__doc__)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = stack.enter_context(RedisServer())

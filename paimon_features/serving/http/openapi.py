@@ -11,6 +11,7 @@ from paimon_features.serving.http.http_errors import CODES
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.openapi_models import (
     MODEL_SCHEMAS,
+    STATUS_TEXTS,
     closed_paths,
     model_paths,
     predict_request,
@@ -123,16 +124,9 @@ def _explain() -> dict[str, Any]:
 
 def _problem_response(status: str) -> dict[str, Any]:
     texts = {
-        "400": "The body is not what its content type says.",
-        "401": "The token is missing or unknown.",
+        **STATUS_TEXTS,
         "403": "The token does not grant the right to read this.",
         "404": "A view, feature or service that is not defined.",
-        "406": "The server writes none of the accepted formats.",
-        "408": "The body did not arrive in time.",
-        "413": "Over a limit of this server.",
-        "415": "The server does not read this format.",
-        "421": "The Host header has a name that is not one of this server.",
-        "422": "A field is missing, unknown or of a wrong type, or values do not fit.",
         "500": "An internal error of the server.",
         "503": "Overloaded, or the store is unavailable or being built: see Retry-After.",
     }

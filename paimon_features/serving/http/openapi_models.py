@@ -11,17 +11,21 @@ from paimon_features.statuses import STATUS_NAMES
 
 _SCALAR = {"type": ["integer", "number", "string", "boolean", "null"]}
 _NUMBERS = {"anyOf": [{"type": ["number", "null"]}, {"type": "array"}]}
-_TEXTS: Mapping[str, str] = {
+STATUS_TEXTS: Mapping[str, str] = {
     "400": "The body is not what its content type says.",
     "401": "The token is missing or unknown.",
-    "403": "The token does not grant the right to use this model.",
-    "404": "There is no such model or version.",
     "406": "The server writes none of the accepted formats.",
     "408": "The body did not arrive in time.",
     "413": "Over a limit of this server.",
     "415": "The server does not read this format.",
     "421": "The Host header has a name that is not one of this server.",
     "422": "A field is missing, unknown or of a wrong type, or values do not fit.",
+}
+"""What statuses mean at all endpoints."""
+_TEXTS: Mapping[str, str] = {
+    **STATUS_TEXTS,
+    "403": "The token does not grant the right to use this model.",
+    "404": "There is no such model or version.",
     "500": "The network failed, or an internal error of the server.",
     "503": "Overloaded, or the store or the model is not ready: see Retry-After.",
 }
