@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -99,12 +100,12 @@ def test_publishers_that_race_leave_one_complete_bundle(publisher: Path, redis_u
 
     def work(number: int) -> None:
         try:
-            store = open_store(redis_url)
-            place = BundlePlace("shop", "online", lambda: store)
-            definitions = Project.open(publisher).bundle()
-            for _ in range(5):
-                place.publish(definitions)
-            store.close()
+            # who loses too often leaves by an error
+            with closing(open_store(redis_url)) as store:
+                place = BundlePlace("shop", "online", lambda: store)
+                definitions = Project.open(publisher).bundle()
+                for _ in range(5):
+                    place.publish(definitions)
         except Exception as error:
             failed.append(error)
 
