@@ -92,7 +92,12 @@ chaos:
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
 		tests/flink/test_object_store_flink.py tests/tables/test_object_store_faults.py \
-		tests/flink/test_long_run_flink.py \
+		tests/flink/test_long_run_flink.py tests/flink/tiles/test_restart_detached_flink.py \
+		tests/flink/test_cluster_flink.py tests/flink/test_matrix_flink.py \
+		tests/flink/iteration/test_iterations_cluster_flink.py \
+		tests/flink/iteration/test_job_flink.py \
+		tests/trainer_bridge/adapters/test_torch_frameworks.py \
+		tests/trainer_bridge/adapters/test_tensorflow_distributed.py \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py \
 		tests/trainer_bridge/adapters/test_torch_workers.py tests/iteration/test_supersteps.py \

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.waiting import wait_until
+from tests.chaos import part_of_chaos
 from tests.flink.application_cluster import ROOT, WAIT_S, ApplicationCluster
 from tests.flink.feed import Feed
 from tests.flink.iteration.halving_program import PROGRAM
@@ -43,10 +43,7 @@ def test_a_bounded_tile_job_ends_with_its_cluster_and_is_exact(
     feed.assert_exact()
 
 
-@pytest.mark.skipif(
-    "PAIMON_FEATURES_KILLS" not in os.environ,
-    reason="a task manager notices the end of its job manager after a minute: make chaos",
-)
+@part_of_chaos("a task manager notices the end of its job manager after a minute")
 def test_a_tile_job_without_a_client_is_exact_after_its_job_manager_was_killed(
     target: TileTarget, feed: Feed, cluster: ApplicationCluster
 ) -> None:
@@ -87,6 +84,7 @@ def test_a_tile_job_without_a_client_is_exact_after_its_job_manager_was_killed(
     feed.assert_exact()
 
 
+@part_of_chaos("a bounded tile job does")
 def test_an_iteration_runs_inside_the_job_manager(
     project: Project, cluster: ApplicationCluster, tmp_path: Path
 ) -> None:

@@ -32,6 +32,7 @@ from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.testing.matrix import Cell, wrong
 from paimon_features.testing.matrix_paths import MatrixLake
+from tests.chaos import part_of_chaos
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
 
@@ -209,6 +210,7 @@ def test_a_detached_stream_resumes_from_its_savepoint(
     assert sorted(found) == list(range(1_000))
 
 
+@part_of_chaos("other jobs run on the cluster")
 def test_historical_features_run_on_the_cluster_and_ctrl_c_cancels_the_job(
     cluster: LocalCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +268,7 @@ def test_a_size_that_flink_does_not_support_is_rejected() -> None:
         ClusterShape(task_manager_mb=512)
 
 
+@part_of_chaos("20 s")
 def test_processes_of_several_hosts_connect_and_end_on_sigterm(
     tmp_path: Path,
 ) -> None:

@@ -20,13 +20,14 @@ from paimon_features.ports import free_ports
 from paimon_features.project import Project
 from paimon_features.testing.zookeeper import ZooKeeper
 from paimon_features.waiting import wait_until
+from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 from tests.serving.chaos.processes import ROOT, Proxy
 
 pytestmark = [
     pytest.mark.flink,
     pytest.mark.timeout(900),
-    pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="a part of make chaos"),
+    part_of_chaos("clusters with ZooKeeper"),
 ]
 
 WAIT_S = 240.0

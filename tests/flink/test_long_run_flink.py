@@ -25,6 +25,7 @@ from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import latest_snapshot
 from paimon_features.testing.online_servers import send_command
 from paimon_features.waiting import wait_until
+from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 from tests.serving.chaos.processes import Follower, resident_mb
 
@@ -32,7 +33,7 @@ pytestmark = [
     pytest.mark.flink,
     pytest.mark.redis,
     pytest.mark.timeout(0),
-    pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="a part of make chaos"),
+    part_of_chaos("thousands of checkpoints"),
 ]
 
 ROOT = Path(__file__).parents[2]

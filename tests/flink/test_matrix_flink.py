@@ -15,6 +15,7 @@ from paimon_features.testing.matrix import BATCHES, Cell, cells, wrong
 from paimon_features.testing.matrix_paths import events_table, from_tiles
 from paimon_features.testing.tile_jobs import append_events
 from paimon_features.windows import KINDS, Kind
+from tests.chaos import part_of_chaos
 
 pytestmark = pytest.mark.flink
 
@@ -24,10 +25,10 @@ TargetOf = Callable[[str, FeatureView], TileTarget]
 @pytest.mark.parametrize(
     ("mode", "kinds", "tile", "retracted"),
     [
-        ("batch", KINDS, "5min", False),
         ("batch", KINDS, "5min", True),
         ("stream", KINDS, "5min", False),
-        ("stream", ["exact"], "1ms", True),
+        pytest.param("batch", KINDS, "5min", False, marks=part_of_chaos("the others cover it")),
+        pytest.param("stream", ["exact"], "1ms", True, marks=part_of_chaos("the others cover it")),
     ],
 )
 def test_features_from_flink_tiles_equal_the_oracle_in_every_cell(

@@ -33,6 +33,7 @@ from paimon_features.testing.tile_jobs import wrong_tiles
 from paimon_features.testing.zookeeper import ZooKeeper
 from paimon_features.waiting import wait_until
 from tests import s3_servers
+from tests.chaos import part_of_chaos
 from tests.flink.iteration.halving_program import PROGRAM
 from tests.kafka_topics import Topic
 from tests.serving.chaos.processes import Follower, Server
@@ -164,7 +165,7 @@ def test_files_become_lookups_on_s3(shop: Shop, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("_paimon_features"))
 
 
-@pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="a minute: make chaos")
+@part_of_chaos("a minute")
 def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: Shop, tmp_path: Path) -> None:
     first, second = events(0, 400), events(400, 300)
     files = [write(tmp_path / f"{n}.csv", rows) for n, rows in enumerate((first, second))]
@@ -225,7 +226,7 @@ def test_the_loop_is_exact_on_s3_also_after_a_kill(shop: Shop, tmp_path: Path) -
 
 @pytest.mark.kafka
 @pytest.mark.timeout(0)
-@pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="a part of make chaos")
+@part_of_chaos("minutes of kills")
 def test_everything_on_s3_is_exact_while_processes_are_killed(
     shop: Shop, tmp_path: Path, kafka_broker: KafkaServer
 ) -> None:

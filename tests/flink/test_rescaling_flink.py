@@ -33,6 +33,7 @@ from paimon_features.tables import read_arrow
 from paimon_features.testing.matrix import Cell, wrong
 from paimon_features.testing.matrix_paths import MatrixLake
 from paimon_features.waiting import wait_until
+from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 from tests.flink.ingest.click_source import CLICKS, new_lake
 from tests.iteration import loops
@@ -52,7 +53,7 @@ cloudpickle.register_pickle_by_value(sys.modules[__name__])
 pytestmark = [
     pytest.mark.flink,
     pytest.mark.timeout(900),
-    pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="a part of make chaos"),
+    part_of_chaos("many jobs"),
 ]
 
 WAIT_S = 240.0

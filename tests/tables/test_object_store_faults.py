@@ -18,12 +18,13 @@ from paimon_features.tables.snapshots import snapshots
 from paimon_features.tables.specs import TableSpec
 from paimon_features.testing.object_store import Disturbance, object_store
 from tests import s3_servers
+from tests.chaos import part_of_chaos
 
 pytest.importorskip("obstore", reason="pip install 'paimon-features[s3]'")
 
 pytestmark = [
     pytest.mark.timeout(600),
-    pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="a part of make chaos"),
+    part_of_chaos("minutes of faults"),
 ]
 
 SPEC = TableSpec("t", {"day": Int32, "n": Int64}, partition_by=("day",))

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from paimon_features.iteration import IterationStream
+from tests.chaos import CHAOS, part_of_chaos
 from tests.iteration import faults, probes, programs, translation
 from tests.iteration.faults import POINTS, PROGRAMS, FailAtRandom, FailOnce, LoseWire, failing
 from tests.iteration.interpreter import interpret
@@ -38,12 +39,11 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
 ]
 
-CHAOS = "PAIMON_FEATURES_KILLS" in os.environ
 KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "0"))
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
 KILLS_OF_A_RUN = 5
 
-only_chaos = pytest.mark.skipif(not CHAOS, reason="a part of make chaos")
+only_chaos = part_of_chaos("the whole matrix of failures")
 
 # where the job runs there are no tests
 for module in (faults, probes, programs, translation):

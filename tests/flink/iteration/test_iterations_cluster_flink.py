@@ -23,6 +23,7 @@ from paimon_features.iteration.algorithms import KMeans
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
 from paimon_features.tables import Lake, TableSpec, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, acquire, holder_of
+from tests.chaos import part_of_chaos
 from tests.iteration import loops
 from tests.iteration.loops import bounded
 from tests.iteration.superstep_programs import loop
@@ -98,6 +99,7 @@ def growing(job: Any) -> Any:
     return bounded([job.from_collection([0, 100], 2)], body, max_rounds=ROUNDS)
 
 
+@part_of_chaos("detached tile jobs do, too")
 def test_a_detached_job_owns_its_table_until_it_has_ended_by_itself(
     tmp_path: Path, session_cluster: Any
 ) -> None:

@@ -43,6 +43,7 @@ from paimon_features.flink.iteration import (
     running_job,
 )
 from paimon_features.flink.iteration.table_outputs import TableRowConverter
+from tests.chaos import part_of_chaos
 
 pytestmark = pytest.mark.flink
 
@@ -473,6 +474,7 @@ def test_a_detached_job_needs_a_cluster(flink: Any, tmp_path: Path) -> None:
         flink().execute_async(sums(1, 3), {"seen": FileOutput(tmp_path)}, detached=True)
 
 
+@part_of_chaos("10 s of waiting")
 def test_a_stuck_job_fails_with_the_name_of_the_missing_subtask(flink: Any, tmp_path: Path) -> None:
     class Sleepy(IterationListener):
         def flat_map(self, value: int) -> list[int]:

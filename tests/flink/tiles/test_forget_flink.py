@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,6 +20,7 @@ from paimon_features.schema import Int64
 from paimon_features.tables import read_arrow
 from paimon_features.tables.snapshots import snapshot_ids
 from paimon_features.testing.tile_jobs import wrong_tiles
+from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 
 pytestmark = pytest.mark.flink
@@ -32,7 +32,7 @@ def assert_exact(feed: Feed) -> None:
     assert wrong_tiles(target.lake, feed.view, target.tables[0], rows) == []
 
 
-@pytest.mark.skipif("PAIMON_FEATURES_KILLS" not in os.environ, reason="four jobs: make chaos")
+@part_of_chaos("four jobs")
 def test_a_tile_job_resumes_after_a_deletion_without_the_entity(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:

@@ -16,9 +16,13 @@ from paimon_features.job_control.jobs import cancel, job_state, list_jobs
 from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 
-pytestmark = pytest.mark.flink
+pytestmark = [
+    pytest.mark.flink,
+    part_of_chaos("test_cluster_flink resumes a detached job"),
+]
 
 
 @pytest.fixture

@@ -24,6 +24,7 @@ from paimon_features.schema import Float32, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
+from tests.chaos import part_of_chaos
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 pytestmark = pytest.mark.tensorflow
@@ -131,6 +132,7 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
+@part_of_chaos("15 s")
 def test_replicas_get_the_global_batches_of_one_process(samples: Lake) -> None:
     hosts = [f"127.0.0.1:{port}" for port in free_ports(2)]
     running = [start(samples, "CPU:0,/device:CPU:1")]

@@ -13,6 +13,7 @@ import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
+from tests.chaos import CHAOS
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.leaks import kept_each_time, shared_memory
 from trainer_bridge.testing.sample_tables import make_samples
@@ -50,7 +51,7 @@ def values(batches: Any) -> list[list[int]]:
 
 
 WORKERS = [(0, False), (3, False), (1, True), (4, True)]
-if "PAIMON_FEATURES_KILLS" in os.environ:  # a part of make chaos
+if CHAOS:
     WORKERS += [(1, False), (2, True)]
 
 
