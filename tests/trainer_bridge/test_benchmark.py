@@ -82,3 +82,15 @@ def test_caches_of_the_benchmark_give_the_same_batches_within_the_memory_limit(
     options = {"images": 0, "side": 0, "trial_s": 0.0, "part": "caches"}
     module.run(rows=600, block_rows=20, repeats=1, **options)
     assert "disk cache, prefetch" in capsys.readouterr().out
+
+
+@pytest.mark.torch
+def test_the_training_benchmark_runs_without_a_gpu() -> None:
+    module = importlib.import_module("benchmarks.train_gpu")
+    for task in module.SIZES["smoke"]:
+        rows = module.train_rates(task, "cpu", 0.0, compiles=False)
+        assert [row["variant"] for row in rows] == ["fp32", "bf16-mixed"]
+    fed = module.feeding(module.SIZES["smoke"][0], "cpu", rows=320, threads=0)
+    assert [name for name, rate in fed if rate > 0] == [
+        "the loader alone", "step, data on the device", "step, copied synchronously"
+    ]  # fmt: skip

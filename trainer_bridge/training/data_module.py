@@ -114,7 +114,7 @@ class PaimonDataModule(lightning.LightningDataModule):
         """The share of this rank, whose number is known when this is called."""
         reader = self.train_reader()
         if self.schedule is None:
-            return loader(reader, form=self.form)
+            return loader(reader, form=self.form, pin_memory=self._on_gpu)
         rank, world_size = rank_and_world_size()
         return ScheduledBatches(
             reader.with_rank(rank, world_size), self.schedule, self.form, self.seed
@@ -131,7 +131,17 @@ class PaimonDataModule(lightning.LightningDataModule):
             world_size=1,
             threads=self.threads,
         )
-        return loader(reader, form=self.form, restart=True)
+        return loader(reader, form=self.form, pin_memory=self._on_gpu, restart=True)
+
+    def transfer_batch_to_device(
+        self, batch: TensorBatch, device: torch.device, dataloader_idx: int
+    ) -> TensorBatch:
+        """From pinned memory behind the caller's back, while the last step still runs."""
+        return batch.to(device, non_blocking=self._on_gpu)
+
+    @property
+    def _on_gpu(self) -> bool:
+        return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
 
 @dataclass

@@ -57,9 +57,14 @@ class TrainingModule(lightning.LightningModule):
         self.network, self.config, self.steps = network, config, steps
         self._call: Any = torch.compile(network) if config.trainer.compile else network
         self.batches_seen = 0
-        self.history: list[dict[str, float]] = []
+        self._history: list[dict[str, Any]] = []
         self.losses: torch.Tensor | None = None
         """The losses of the samples of the last batch."""
+
+    @property
+    def history(self) -> list[dict[str, float]]:
+        """The losses by batch; reading it waits for the device."""
+        return [{name: float(value) for name, value in row.items()} for row in self._history]
 
     def forward(self, batch: Mapping[str, Any]) -> torch.Tensor:
         """Logits, shape (rows, outputs)."""
@@ -80,7 +85,8 @@ class TrainingModule(lightning.LightningModule):
         self.losses = losses.detach()[:kept]
         loss = (batch[WEIGHT][:kept] * losses[:kept]).mean()
         self.log("train_loss", loss, prog_bar=True)
-        self.history.append({"batch": float(self.batches_seen), "train_loss": float(loss.detach())})
+        # a number of it would wait for the device at each step
+        self._history.append({"batch": self.batches_seen, "train_loss": loss.detach()})
         return loss
 
     def validation_step(self, batch: TensorBatch, batch_idx: int) -> None:
@@ -91,7 +97,7 @@ class TrainingModule(lightning.LightningModule):
     def on_validation_epoch_end(self) -> None:
         loss = self.trainer.callback_metrics.get("val_loss")
         if loss is not None and not self.trainer.sanity_checking:
-            self.history.append({"batch": float(self.batches_seen), "val_loss": float(loss)})
+            self._history = [*self.history, {"batch": self.batches_seen, "val_loss": float(loss)}]
 
     def configure_optimizers(self) -> Any:
         optimiser = self.config.optimiser
@@ -121,11 +127,11 @@ class TrainingModule(lightning.LightningModule):
         return schedule.final + (1 - schedule.final) * (1 + math.cos(math.pi * done)) / 2
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["paimon_features"] = {"seen": self.batches_seen, "history": list(self.history)}
+        checkpoint["paimon_features"] = {"seen": self.batches_seen, "history": self.history}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         own = checkpoint["paimon_features"]
-        self.batches_seen, self.history = own["seen"], list(own["history"])
+        self.batches_seen, self._history = own["seen"], list(own["history"])
 
 
 class ResumePoint(Checkpoint):
