@@ -13,8 +13,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.project import Project
-from paimon_features.setup.jars import need_jars
-from paimon_features.tables.storage.file_path import note_checkpoints
+from paimon_features.tables.storage.file_path import note_stores
 
 if TYPE_CHECKING:
     from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager
@@ -190,8 +189,7 @@ def run_(
     size = {"jobmanager": "job_manager_mb", "taskmanager": "task_manager_mb"}[manager]
     sizes = {} if memory_mb is None else {size: memory_mb}
     config = Project.open(path).config
-    need_jars(config.warehouse)
-    note_checkpoints(config.flink)
+    note_stores(config)
     state_dir = config.state_dir
     shape = ClusterShape(slots=slots, **sizes)
     run_manager(
@@ -253,8 +251,7 @@ def application(
     if job_id is not None and not re.fullmatch("[0-9a-f]{32}", job_id):
         raise click.BadParameter(f"{job_id!r} is not 32 hexadecimal digits", param_hint="--job-id")
     config = Project.open(path).config
-    need_jars(config.warehouse)
-    note_checkpoints(config.flink)
+    note_stores(config)
     sizes = {} if memory_mb is None else {"job_manager_mb": memory_mb}
     run_manager(
         "jobmanager",
@@ -275,8 +272,7 @@ def _local_cluster(path: str) -> LocalCluster:
     from paimon_features.flink.cluster import LocalCluster
 
     config = Project.open(path).config
-    need_jars(config.warehouse)
-    note_checkpoints(config.flink)
+    note_stores(config)
     return LocalCluster(config.state_dir)
 
 

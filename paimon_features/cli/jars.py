@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -11,7 +12,12 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from paimon_features.setup.jars import DEFAULT_GROUPS, fetch_jar_details, locked_jars
+from paimon_features.setup.jars import (
+    CHECKPOINT_GROUP,
+    DEFAULT_GROUPS,
+    fetch_jar_details,
+    locked_jars,
+)
 
 
 @click.command()
@@ -53,6 +59,10 @@ def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) 
         disable=not console.is_terminal,
     ) as bars:
         fetched = fetch_jar_details(groups or DEFAULT_GROUPS, progress=_reporter(bars, console))
+    if CHECKPOINT_GROUP in groups and importlib.util.find_spec("pyflink"):
+        from paimon_features.flink.gateway import plugin_folder
+
+        plugin_folder()  # a container cannot make it: its file system is read-only
     if class_path:
         click.echo(os.pathsep.join(str(item.path) for item in fetched))
     elif as_json:

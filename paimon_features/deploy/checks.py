@@ -56,12 +56,6 @@ def is_remote(config: ProjectConfig) -> bool:
 
 
 def _check_folders(config: ProjectConfig, settings: DeploySettings) -> None:
-    if config.flink.checkpoints is not None:
-        raise ConfigurationError(
-            f"[flink] checkpoints = {config.flink.checkpoints!r}: the clusters of these manifests "
-            "keep checkpoints on the volume of the project's state, their image has no file "
-            "system of Flink for S3. Remove the setting, and pass --state-volume CLAIM"
-        )
     if not is_remote(config) and settings.warehouse_claim is None:
         raise ConfigurationError(
             f"the warehouse {config.warehouse} is a folder of this host, which pods do not see: "
@@ -74,9 +68,8 @@ def _check_folders(config: ProjectConfig, settings: DeploySettings) -> None:
         )
     if is_remote(config) and settings.state_claim is None:
         raise ConfigurationError(
-            f"checkpoints of Flink and the state of the project are in {config.state_dir}, a "
-            "folder of this host: pass --state-volume CLAIM, a PersistentVolumeClaim that all "
-            "pods can mount (ReadWriteMany)"
+            f"the state of the project is in {config.state_dir}, a folder of this host: pass "
+            "--state-volume CLAIM, a PersistentVolumeClaim that all pods can mount (ReadWriteMany)"
         )
 
 

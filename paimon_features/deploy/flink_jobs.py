@@ -14,6 +14,7 @@ from paimon_features.deploy.pods import (
 )
 from paimon_features.deploy.project_files import PROJECT
 from paimon_features.flink_metrics import METRICS_PORT, prometheus_options
+from paimon_features.tables.storage.filesystems import checkpoint_store
 
 PROGRAMS = "/opt/paimon-features/jobs"
 ENTRYPOINT = "/usr/local/bin/flink-entrypoint"
@@ -86,7 +87,11 @@ def _job(
 
 
 def _configuration(deployment: Deployment, slots: int) -> Json:
-    state = str(deployment.state_path)
+    flink = deployment.config.flink
+    state, store_options = f"file://{deployment.state_path}", {}
+    if flink.checkpoints is not None:
+        store = checkpoint_store(flink.checkpoints, flink.checkpoint_options)
+        state, store_options = store.address, dict(store.options)
     return {
         "kubernetes.entry.path": ENTRYPOINT,
         "kubernetes.operator.job.restart.failed": "true",
@@ -99,8 +104,9 @@ def _configuration(deployment: Deployment, slots: int) -> Json:
         "taskmanager.network.sort-shuffle.min-buffers": "64",
         # thread mode loads a native library, once in each process
         "classloader.parent-first-patterns.additional": "pemja",
-        "execution.checkpointing.dir": f"file://{state}/checkpoints",
-        "execution.checkpointing.savepoint-dir": f"file://{state}/savepoints",
+        "execution.checkpointing.dir": f"{state}/checkpoints",
+        "execution.checkpointing.savepoint-dir": f"{state}/savepoints",
+        **store_options,
         "execution.checkpointing.externalized-checkpoint-retention": "RETAIN_ON_CANCELLATION",
         "rest.port": str(REST_PORT),
         "web.submit.enable": "false",

@@ -15,14 +15,11 @@ from pathlib import Path
 from paimon_features.config import find_root, read_config
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.gateway import flink_environment, flink_home
-from paimon_features.setup.jars import need_jars
-from paimon_features.tables.storage.file_path import note_checkpoints
+from paimon_features.tables.storage.file_path import note_stores
 
 if __name__ == "__main__":
     # the jars that warehouse and checkpoints of this folder's project need
     with suppress(ConfigurationError):
-        config = read_config(find_root(Path(".")))
-        need_jars(config.warehouse)
-        note_checkpoints(config.flink)
+        note_stores(read_config(find_root(Path("."))))
     command = ["bash", str(flink_home() / "bin" / "flink"), *sys.argv[1:]]
     os.execvpe("bash", command, flink_environment())

@@ -8,7 +8,8 @@
 Flink's Kubernetes client and the Flink Kubernetes Operator start job and task managers by such
 commands, through the program that ``kubernetes.entry.path`` names. They expect Flink's scripts on
 PATH and its configuration in ``/opt/flink/conf`` (or FLINK_CONF_DIR). Here they find the Flink of
-this installation, with its Java, jars and Python.
+this installation, with its Java, jars and Python, and what the project of the working folder needs
+for its warehouse and checkpoints.
 """
 
 from __future__ import annotations
@@ -16,10 +17,14 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+from paimon_features.config import find_root, read_config
+from paimon_features.errors import ConfigurationError
 from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.workers import write_python
+from paimon_features.tables.storage.file_path import note_stores
 
 CONF_DIR = "/opt/flink/conf"
 """Where Kubernetes mounts Flink's configuration (``kubernetes.flink.conf.dir``)."""
@@ -27,6 +32,8 @@ CONF_DIR = "/opt/flink/conf"
 
 def container_environment() -> dict[str, str]:
     """The environment of Flink's scripts; logs and helper programs are in the temporary folder."""
+    with suppress(ConfigurationError):  # no project here
+        note_stores(read_config(find_root(Path("."))))
     home = flink_home()
     conf = os.environ.get("FLINK_CONF_DIR", CONF_DIR)
     logs = os.environ.get("FLINK_LOG_DIR", str(Path(tempfile.gettempdir()) / "flink-log"))

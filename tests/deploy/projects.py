@@ -58,6 +58,7 @@ hosts = ["features.example.com"]
 
 [flink]
 parallelism = 8
+checkpoints = "s3://lake/jobs"
 """
 
 

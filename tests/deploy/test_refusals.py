@@ -57,7 +57,6 @@ def test_a_remote_warehouse_needs_a_volume_for_the_state_only(tmp_path: Path) ->
         ("lake.options", '"s3.secret-key" = "hunter22"', "[lake.options] s3.secret-key is a"),
         ("lake.options", '"s3.access-key" = "hunter22"', "[lake.options] s3.access-key is a"),
         ("online", 'url = "memory://"', "pods share nothing"),
-        ("flink", 'checkpoints = "s3://bucket/jobs"', "keep checkpoints on the volume"),
         ("serve", 'request_log = "log"', "[serve] request_log is a folder of one host"),
     ],
 )

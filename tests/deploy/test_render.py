@@ -344,6 +344,21 @@ def test_programs_and_entry_point_are_in_the_image(documents: list[Json]) -> Non
     assert programs == {"tiles", "ingest", "iterate"}
 
 
+def test_checkpoints_are_where_the_project_has_them(base_text: str, full_text: str) -> None:
+    def options(text: str) -> list[Json]:
+        found = yaml.safe_load_all(text)
+        return [d["spec"]["flinkConfiguration"] for d in found if d["kind"] == "FlinkDeployment"]
+
+    for each in options(base_text):
+        assert each["execution.checkpointing.dir"].startswith("file:///")
+        assert not any(name.startswith("s3.") for name in each)
+    for each in options(full_text):
+        assert each["execution.checkpointing.dir"] == "s3://lake/jobs/checkpoints"
+        assert each["execution.checkpointing.savepoint-dir"] == "s3://lake/jobs/savepoints"
+        assert each["s3.endpoint"] == "https://s3.example.com"
+        assert "key" not in " ".join(each)
+
+
 def test_an_iteration_has_one_task_manager_whose_memory_carries_its_feedback(
     documents: list[Json],
 ) -> None:

@@ -17,11 +17,11 @@ pytestmark = pytest.mark.flink
 ROOT = Path(__file__).parents[2]
 
 
-def run(command: str, **variables: str) -> str:
-    """Run a command as Kubernetes does; returns its output."""
+def run(command: str, folder: Path = ROOT, **variables: str) -> str:
+    """Run a command as Kubernetes does, in a folder; returns its output."""
     done = subprocess.run(
         [sys.executable, "-m", "paimon_features.flink.entrypoint", "bash", "-c", command],
-        cwd=ROOT,
+        cwd=folder,
         env={**os.environ, **variables},
         capture_output=True,
         text=True,
@@ -55,6 +55,21 @@ def test_java_runs_with_opened_modules_and_finds_the_class_that_runs_python(tmp_
     classes = f"{tmp_path}:$HADOOP_CLASSPATH:{flink_home()}/lib/*"
     command = f'"$JAVA_HOME/bin/java" -cp "{classes}" {tmp_path}/Modules.java'
     assert run(command, TMPDIR=str(tmp_path)) == "true\n"
+
+
+def test_what_a_project_on_s3_needs_is_there(tmp_path: Path) -> None:
+    (tmp_path / "paimon-features.toml").write_text(
+        '[project]\nname = "shop"\n[lake]\nwarehouse = "s3://lake/shop"\n'
+        '[flink]\ncheckpoints = "s3://lake/jobs"\n'
+    )
+    output = run(
+        "echo $HADOOP_CLASSPATH; ls $FLINK_PLUGINS_DIR", tmp_path, TMPDIR=str(tmp_path),
+        PYTHONPATH=str(ROOT),
+    )  # fmt: skip
+    jars, *plugins = output.splitlines()
+    assert "paimon-s3" in jars
+    assert "s3-checkpoints" in plugins
+    assert "paimon-s3" not in run("echo $HADOOP_CLASSPATH", TMPDIR=str(tmp_path))
 
 
 def test_without_a_command_it_explains_itself() -> None:

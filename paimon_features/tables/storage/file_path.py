@@ -10,8 +10,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 
-from paimon_features.config import FlinkConfig
-from paimon_features.setup.jars import need_checkpoint_store
+from paimon_features.config import FlinkConfig, ProjectConfig
+from paimon_features.setup.jars import need_checkpoint_store, need_jars
 from paimon_features.tables.storage.filesystems import checkpoint_store
 from paimon_features.tables.storage.opening import open_remote
 from paimon_features.tables.storage.remote import RemoteStorage
@@ -85,6 +85,13 @@ def note_checkpoints(flink: FlinkConfig) -> None:
     """Note that JVMs that this process starts from now on keep their checkpoints on S3, if so."""
     if flink.checkpoints is not None:
         need_checkpoint_store(checkpoint_store(flink.checkpoints, flink.checkpoint_options))
+
+
+def note_stores(config: ProjectConfig) -> None:
+    """Note what JVMs that this process starts from now on need for a project's warehouse and
+    checkpoints."""
+    need_jars(config.warehouse)
+    note_checkpoints(config.flink)
 
 
 def checkpoint_path(state_dir: Path, flink: FlinkConfig, path: str | Path) -> FilePath:
