@@ -7,7 +7,7 @@ import re
 import sys
 from dataclasses import asdict
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -16,7 +16,7 @@ from paimon_features.project import Project
 from paimon_features.tables.storage.file_path import note_stores
 
 if TYPE_CHECKING:
-    from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager
+    from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager, Scheduler
 
 
 @click.group()
@@ -35,6 +35,12 @@ def cluster() -> None:
     """
 
 
+SCHEDULER = click.option(
+    "--scheduler",
+    type=click.Choice(["default", "adaptive"]),
+    default=None,
+    help="Of streaming jobs: wait for all their slots, or run with those there are (adaptive).",
+)
 HA = click.option(
     "--ha",
     metavar="ADDRESS",
@@ -48,6 +54,7 @@ HA = click.option(
 @click.option(
     "--memory-mb", type=int, default=None, help="Memory per worker in MiB; default: 2048."
 )
+@SCHEDULER
 @HA
 @PROJECT
 @JSON
@@ -55,6 +62,7 @@ def start(
     task_managers: int | None,
     slots: int | None,
     memory_mb: int | None,
+    scheduler: Scheduler | None,
     ha: str | None,
     path: str,
     as_json: bool,
@@ -68,14 +76,18 @@ def start(
 
     A process of the cluster that ends is started again, after 0.5 to 30 s. A lost task manager
     costs a job a restart from its last checkpoint. A lost job manager ends its jobs, which
-    'submit' resumes; with --ha they continue by themselves.
+    'submit' resumes; with --ha they continue by themselves. With '--scheduler adaptive' a
+    streaming job continues with fewer tasks while a task manager is missing.
     """
     from paimon_features.flink.cluster import ClusterShape
 
-    given = {"task_managers": task_managers, "slots": slots, "task_manager_mb": memory_mb}
-    sizes = {name: size for name, size in given.items() if size is not None}
+    given: dict[str, Any] = {
+        "task_managers": task_managers, "slots": slots, "task_manager_mb": memory_mb,
+        "scheduler": scheduler,
+    }  # fmt: skip
+    chosen = {name: value for name, value in given.items() if value is not None}
     local = _local_cluster(path)
-    local.start(ClusterShape(**sizes) if sizes else None, ha)
+    local.start(ClusterShape(**chosen) if chosen else None, ha)
     _show(local.status(), as_json)
 
 
@@ -156,6 +168,7 @@ METRICS = click.option(
 @REST_PORT
 @RPC_PORT
 @METRICS
+@SCHEDULER
 @HA
 @PROJECT
 def run_(
@@ -168,6 +181,7 @@ def run_(
     rest_port: int,
     rpc_port: int,
     metrics_port: int | None,
+    scheduler: Scheduler | None,
     ha: str | None,
     path: str,
 ) -> None:
@@ -187,7 +201,9 @@ def run_(
     from paimon_features.flink.cluster import ClusterShape, run_manager
 
     size = {"jobmanager": "job_manager_mb", "taskmanager": "task_manager_mb"}[manager]
-    sizes = {} if memory_mb is None else {size: memory_mb}
+    sizes: dict[str, Any] = {} if memory_mb is None else {size: memory_mb}
+    if scheduler is not None:
+        sizes["scheduler"] = scheduler
     config = Project.open(path).config
     note_stores(config)
     state_dir = config.state_dir
@@ -252,12 +268,12 @@ def application(
         raise click.BadParameter(f"{job_id!r} is not 32 hexadecimal digits", param_hint="--job-id")
     config = Project.open(path).config
     note_stores(config)
-    sizes = {} if memory_mb is None else {"job_manager_mb": memory_mb}
+    shape = ClusterShape() if memory_mb is None else ClusterShape(job_manager_mb=memory_mb)
     run_manager(
         "jobmanager",
         config.state_dir,
         address,
-        ClusterShape(**sizes),
+        shape,
         host=address,
         listen=listen,
         rest_port=rest_port,

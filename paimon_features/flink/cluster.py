@@ -58,14 +58,30 @@ LOCAL_CLUSTER = "local"
 Manager = Literal["jobmanager", "taskmanager"]
 
 
+Scheduler = Literal["default", "adaptive"]
+ADAPTIVE = {
+    "jobmanager.scheduler": "adaptive",
+    # Flink waits for as long to see whether there are more slots, and rescales no sooner than
+    # that after the last time: by default 10, 60 and 30 s
+    "jobmanager.adaptive-scheduler.submission.resource-stabilization-timeout": "2 s",
+    "jobmanager.adaptive-scheduler.executing.resource-stabilization-timeout": "10 s",
+    "jobmanager.adaptive-scheduler.executing.cooldown-after-rescaling": "10 s",
+}
+
+
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """The size of a cluster. Memory is that of a complete process, in MB."""
+    """The size of a cluster. Memory is that of a complete process, in MB.
+
+    With the ``adaptive`` scheduler, streaming jobs run with the slots that there are, and are
+    rescaled from their last checkpoints when that number changes.
+    """
 
     task_managers: int = 1
     slots: int = 8
     task_manager_mb: int = 2048
     job_manager_mb: int = 1024
+    scheduler: Scheduler = "default"
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -525,6 +541,7 @@ def _options(
     return {
         **({} if store is None else store.options),
         **availability,
+        **(ADAPTIVE if shape.scheduler == "adaptive" else {}),
         "jobmanager.rpc.address": place.job_manager,
         "jobmanager.rpc.port": place.rpc_port,
         "jobmanager.bind-host": place.listen,

@@ -134,6 +134,44 @@ def test_a_tile_job_of_four_tasks_loses_task_managers(
     feed.assert_exact()
 
 
+def test_an_adaptive_scheduler_continues_with_the_slots_that_are_left(
+    target: TileTarget, feed: Feed, tmp_path: Path
+) -> None:
+    local = LocalCluster(tmp_path / "state")
+    shape = replace(SHAPE, slots=2, scheduler="adaptive")
+    address = local.start(shape).address
+    rest = FlinkRest(address)
+    target = at_parallelism(target, 4)
+
+    def caught_up() -> bool:
+        return lag_snapshots(target.lake, target.events, target.consumer) == 0
+
+    def runs_with(tasks: int) -> bool:
+        return rest.state(job_id) == "RUNNING" and running_tasks(rest, job_id) == tasks
+
+    try:
+        feed.commit()
+        job_id = submit(target, cluster=address).job_id or ""
+        assert wait_until(lambda: runs_with(4), WAIT_S)
+        for _ in range(2):
+            feed.commit()
+            # stopped and not killed: its supervisor would start another one within a second
+            pids = [s.pid for s in local.status().processes if s.name != "jobmanager" and s.pid]
+            os.kill(pids[0], signal.SIGSTOP)
+            feed.commit()
+            assert wait_until(lambda: runs_with(2), WAIT_S)
+            feed.commit()
+            assert wait_until(caught_up, WAIT_S)
+            os.kill(pids[0], signal.SIGCONT)
+            assert wait_until(lambda: runs_with(4), WAIT_S)
+            feed.commit()
+            assert wait_until(caught_up, WAIT_S)
+        assert cancel(target) is not None
+    finally:
+        local.stop()
+    feed.assert_exact()
+
+
 @pytest.mark.kafka
 def test_ingestion_of_a_topic_is_rescaled_and_loses_task_managers(
     tmp_path: Path, kafka_broker: KafkaServer, cluster: LocalCluster, address: str
