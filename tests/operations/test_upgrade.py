@@ -8,8 +8,10 @@ online store (key -> value, hexadecimal), and what that release answered.
 
 from __future__ import annotations
 
+import http.client
 import json
 import tarfile
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from paimon_features.cli import cli
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
 from paimon_features.verification.parity import verify
+from paimon_features.waiting import wait_until
+from tests.serving.live import serving
 from trainer_bridge import SnapshotReader
 
 ARCHIVE = Path(__file__).parent / "data" / "project_2026_11_24.tar.xz"
@@ -80,6 +84,45 @@ def test_a_reader_goes_on_in_the_middle_of_its_epoch(shop: Path) -> None:
     )
     reader.load_state_dict(saved["state"])
     assert [batch["user_id"].astype(int).tolist() for batch in reader] == saved["rest"]
+
+
+def test_every_reply_is_right_while_its_project_is_upgraded(shop: Path) -> None:
+    """A server of this release reads records of the earlier one, which are replaced meanwhile."""
+    expected = read_json(shop / "expected-lookup.json")
+    request = {
+        "feature_service": "orders_v1",
+        "entities": {"user_id": [row["user_id"] for row in expected["rows"]]},
+        "as_of": expected["now_ms"],
+    }
+    columns = {name: [row[name] for row in expected["rows"]] for name in expected["rows"][0]}
+    wrong: list[Any] = []
+    count, ended = 0, threading.Event()
+
+    def read_on(connection: http.client.HTTPConnection) -> None:
+        nonlocal count
+        while not ended.is_set():
+            connection.request("POST", "/get-online-features", json.dumps(request))
+            reply = json.loads(connection.getresponse().read())
+            names = reply.get("metadata", {}).get("feature_names")
+            got = names and {
+                name: result["values"] for name, result in zip(names, reply["results"], strict=True)
+            }
+            if got != columns:
+                wrong.append(reply)
+            count += 1
+
+    with serving(shop) as (connection, _):
+        traffic = threading.Thread(target=read_on, args=(connection,))
+        traffic.start()
+        try:
+            for words in (["apply"], ["materialize"], ["materialize", "--rebuild"]):
+                before = count
+                run(shop, *words)
+                assert wait_until(lambda before=before: count > before, 20)
+        finally:
+            ended.set()
+            traffic.join()
+    assert wrong == []
 
 
 @pytest.mark.flink

@@ -1,12 +1,21 @@
-"""The feature server in this process: on a port of its own."""
+"""The feature server in this process, or in processes of its own: on a port of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import json
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from paimon_features.config import ServeConfig
 from paimon_features.serving.http.app import FeatureApp
@@ -56,3 +65,27 @@ class _Counted(FeatureApp):
     def start(self, exchange: Exchange) -> None:
         self._requested.append(exchange.request.path)
         super().start(exchange)
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[http.client.HTTPConnection, list[int]]]:
+    """A server of two workers, a connection to it, and the workers' numbers."""
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "paimon_features", "serve", "--port", "0", "--json",
+             "--workers", "2"],
+            cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )  # fmt: skip
+    assert process.stdout is not None
+    try:
+        line = process.stdout.readline()
+        assert line, (folder / "log").read_text()
+        event = json.loads(line)
+        port = urlsplit(event["url"]).port
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+            yield connection, event["workers"]
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(20)
+        process.stdout.close()

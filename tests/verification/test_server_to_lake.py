@@ -7,13 +7,9 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import pytest
 from click.testing import CliRunner
@@ -21,6 +17,7 @@ from click.testing import CliRunner
 from paimon_features.cli import cli
 from paimon_features.online import open_store
 from paimon_features.testing.clicks import clicks_view, random_clicks
+from tests.serving.live import serving
 from tests.verification.shop import Shop, clock_ms
 
 pytestmark = pytest.mark.redis
@@ -35,30 +32,6 @@ payment = pf.RequestSource("payment", schema={"amount": pf.Float64})
 share = pf.Interaction("share", "ratio(amount, clicks:sum_n_1d, zero=0)", request=payment)
 service = pf.FeatureService("buying_v1", [view, share])
 """
-
-
-@contextmanager
-def serving(folder: Path) -> Iterator[tuple[http.client.HTTPConnection, list[int]]]:
-    """A server of two workers, a connection to it, and the workers' numbers."""
-    with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "paimon_features", "serve", "--port", "0", "--json",
-             "--workers", "2"],
-            cwd=folder, stdout=subprocess.PIPE, stderr=log, text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        )  # fmt: skip
-    assert process.stdout is not None
-    try:
-        line = process.stdout.readline()
-        assert line, (folder / "log").read_text()
-        event = json.loads(line)
-        port = urlsplit(event["url"]).port
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
-            yield connection, event["workers"]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.wait(20)
-        process.stdout.close()
 
 
 def test_what_two_workers_served_is_what_the_lake_says(
