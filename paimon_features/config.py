@@ -53,8 +53,11 @@ class ServeConfig:
     ``log_sample`` is logged; those that did not, always. With ``request_log``, the absolute path
     of a folder, a share of ``request_log_rate`` of the answers is kept there for
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
-    ``request_log_hash`` is false. ``bundle`` is where definitions are read and ``apply`` publishes
-    them: ``online``, the online store, or the absolute path of a file; None: the definitions file.
+    ``request_log_hash`` is false. ``prediction_log`` is such a folder for predictions: those of a
+    share of ``prediction_log_rate`` of the entities, in a share of ``prediction_log_reads`` of the
+    requests with the values that were read. ``bundle`` is where definitions are read and ``apply``
+    publishes them: ``online``, the online store, or the absolute path of a file; None: the
+    definitions file.
     A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
     and waits for more rows for at most ``predict_delay_ms``; a prediction that is not made within
     ``predict_timeout_ms`` is an error.
@@ -86,6 +89,10 @@ class ServeConfig:
     request_log: Path | None = None
     request_log_rate: float = 0.01
     request_log_hash: bool = True
+    prediction_log: Path | None = None
+    prediction_log_rate: float = 1.0
+    prediction_log_reads: float = 1.0
+    prediction_log_hash: bool = True
     bundle: str | None = None
     predict_batch: int = 32
     predict_delay_ms: int = 0
@@ -158,6 +165,9 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "request_log": str,
         "request_log_rate": float,
         "request_log_hash": bool,
+        "prediction_log": str,
+        **dict.fromkeys(("prediction_log_rate", "prediction_log_reads"), float),
+        "prediction_log_hash": bool,
         "bundle": str,
         **dict.fromkeys(("predict_batch", "predict_threads"), int),
         **dict.fromkeys(("predict_delay", "predict_timeout"), str),
@@ -248,7 +258,7 @@ def read_config(root: Path) -> ProjectConfig:
 
 def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     settings = dict(values)
-    for name in ("tokens", "request_log"):
+    for name in ("tokens", "request_log", "prediction_log"):
         if name in settings:
             settings[name] = (path.parent / settings[name]).resolve()
     if settings.get("bundle", "online") != "online":
@@ -285,7 +295,9 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
         raise ConfigurationError(
             f"{path}: [serve] log_level = {serve.log_level!r}; expected {', '.join(LOG_LEVELS)}"
         )
-    for name in ("log_sample", "request_log_rate"):
+    for name in (
+        "log_sample", "request_log_rate", "prediction_log_rate", "prediction_log_reads",
+    ):  # fmt: skip
         share = getattr(serve, name)
         if not 0 <= share <= 1:
             raise ConfigurationError(
