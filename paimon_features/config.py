@@ -105,7 +105,8 @@ class ProjectConfig:
     """Settings of a project; paths are absolute.
 
     ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it;
-    ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads.
+    ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads; ``outcomes``
+    what ``[outcomes.MODEL]`` says, by model, which ``paimon_features.outcomes.rule`` reads.
     ``lake_options`` and ``side_folder`` are about a remote warehouse; ``Lake.open`` takes them.
     """
 
@@ -122,6 +123,7 @@ class ProjectConfig:
     lake_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     side_folder: Path | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
+    outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 _TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
@@ -174,6 +176,14 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
     },
 }
 
+_OUTCOME_KEYS: Mapping[str, type] = {
+    **dict.fromkeys(("source", "rows", "where", "label", "take", "within", "lateness"), str),
+    "otherwise": float,
+    "time": str,
+    "keys": dict,
+}
+"""Of a table [outcomes.MODEL]."""
+
 
 def find_root(path: Path) -> Path:
     """The nearest folder at or above ``path`` that holds ``paimon-features.toml``.
@@ -205,6 +215,8 @@ def read_config(root: Path) -> ProjectConfig:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    outcomes = document.pop("outcomes", {})
+    _check_outcomes(path, outcomes)
     for table, values in document.items():
         _check_table(path, table, values)
 
@@ -253,6 +265,7 @@ def read_config(root: Path) -> ProjectConfig:
         lake_options=lake_options,
         side_folder=None if side is None else (root / side).resolve(),
         kafka=document.get("kafka", {}),
+        outcomes=outcomes,
     )
 
 
@@ -310,8 +323,32 @@ def _check_table(path: Path, table: str, values: object) -> None:
     known = _KNOWN.get(table)
     if known is None or not isinstance(values, dict):
         raise ConfigurationError(
-            f"{path}: unknown entry {table!r}; expected the tables {', '.join(_KNOWN)}"
+            f"{path}: unknown entry {table!r}; expected the tables {', '.join(_KNOWN)}, "
+            "outcomes.MODEL"
         )
+    _check_keys(path, table, values, known)
+
+
+def _check_outcomes(path: Path, tables: object) -> None:
+    for model, values in tables.items() if isinstance(tables, dict) else [("MODEL", None)]:
+        if not isinstance(values, dict):
+            raise ConfigurationError(
+                f"{path}: outcomes.{model} is no table; expected [outcomes.{model}] with: "
+                f"{', '.join(_OUTCOME_KEYS)}"
+            )
+        if type(values.get("otherwise")) is int:
+            values["otherwise"] = float(values["otherwise"])
+        _check_keys(path, f"outcomes.{model}", values, _OUTCOME_KEYS)
+        if not all(isinstance(text, str) for text in values.get("keys", {}).values()):
+            raise ConfigurationError(
+                f"{path}: [outcomes.{model}] keys = {values['keys']!r}; expected the name of a "
+                "column for each key"
+            )
+
+
+def _check_keys(
+    path: Path, table: str, values: Mapping[str, object], known: Mapping[str, type]
+) -> None:
     for key, value in values.items():
         if key not in known:
             hint = "; a password comes from the environment" if key == "password" else ""

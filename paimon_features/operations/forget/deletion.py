@@ -15,7 +15,6 @@ the entity back, so every generation with tiles must have read all events first.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ from paimon_features.operations.forget.request_log import COLUMNS, LoggedEntitie
 from paimon_features.operations.forget.rewriting import TableRows, delete_rows, find_rows
 from paimon_features.project import Project
 from paimon_features.serving.request_log.commit import served_table
-from paimon_features.serving.request_log.log import SALT_VARIABLE, salt_of_environment
+from paimon_features.serving.request_log.log import SALT_VARIABLE, optional_salt
 from paimon_features.tables import Lake, generations, iter_batches, latest_snapshot
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.generations import GenerationRecord
@@ -256,7 +255,7 @@ class Deletion:
     ) -> TableRows:
         newest = latest_snapshot(self.lake, table)
         keys = {n: list(v.compiled.keys) for n, v in self.project.definitions.views.items()}
-        salt = salt_of_environment() if os.environ.get(SALT_VARIABLE) else None
+        salt = optional_salt()
         logged = LoggedEntities(self.entities, keys, composites, salt)
         if newest is not None:
             logged.scan(self.lake, table, newest.ref)

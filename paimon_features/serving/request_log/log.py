@@ -69,6 +69,12 @@ def salt_of_environment() -> bytes:
     return salt.encode()
 
 
+def optional_salt() -> bytes | None:
+    """The secret for hashing entities, None where it is not set; ConfigurationError if it
+    is too short."""
+    return salt_of_environment() if os.environ.get(SALT_VARIABLE) else None
+
+
 class RequestLog(LogThread[SampledReply]):
     """Samples the responses of one worker. ``note`` may be called from several threads.
 
