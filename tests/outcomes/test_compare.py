@@ -30,24 +30,23 @@ from paimon_features.tables import append_arrow
 from paimon_features.tables.specs import OUTCOMES_PREFIX, outcomes_spec, predictions_spec
 from paimon_features.testing.equal_versions import equal_versions
 from paimon_features.windows import DAY_MS, HOUR_MS
-from tests.outcomes.served_shop import COUNT, SUM, ServedShop
-from tests.serving.prediction.networks import linear
+from tests.outcomes.served_shop import ServedShop
 
 NOW = 1_760_000_000_000 // DAY_MS * DAY_MS
 ROWS = 3_000
-CASES = ("better", "equal", "split", "again", "late", "alone")
+CASES = ("better", "equal", "split", "again", "late", "nothing")
+"""Each has a year of its own in the table of outcomes."""
+YEAR_MS = 365 * DAY_MS
 
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> ServedShop:
     """Models of two versions: 1 is in production, 2 a shadow or challenger."""
     shop = ServedShop(tmp_path_factory.mktemp("shop"))
-    for name in CASES:
-        for bias in (0.0, 1.0):
-            made = linear([0.25, -0.5], [SUM, COUNT], bias=bias, name=name)
-            shop.project.models.register(made.manifest, {"network.onnx": made.network})
-        shop.project.models.promote(name, 1, publish=False)
-        shop.project.models.promote(name, 2, "shadow", publish=False)
+    for bias in (0.0, 1.0):
+        shop.register([0.25, -0.5], bias)
+    shop.project.models.promote("churn", 1, publish=False)
+    shop.project.models.promote("churn", 2, "shadow", publish=False)
     return shop
 
 
@@ -74,28 +73,34 @@ def rows_of(
     }
 
 
-def record(shop: ServedShop, model: str, *parts: Mapping[str, Any]) -> None:
-    table = OUTCOMES_PREFIX + model
+def record(shop: ServedShop, *parts: Mapping[str, Any]) -> None:
+    table = OUTCOMES_PREFIX + "churn"
     shop.lake.create(outcomes_spec(table, {"user": Int64}))
     append_arrow(shop.lake, table, pa.concat_tables([pa.table(dict(part)) for part in parts]))
 
 
-def times(rows: int = ROWS, days: int = 3) -> Any:
-    return NOW + np.arange(rows) * (days * DAY_MS // rows)
+def start_of(case: str) -> int:
+    return NOW + CASES.index(case) * YEAR_MS
 
 
-def compared(shop: ServedShop, model: str, **options: Any) -> VersionComparison:
-    return compare_versions(shop.project, model, **options)
+def times(case: str, rows: int = ROWS, days: int = 3) -> Any:
+    return start_of(case) + np.arange(rows) * (days * DAY_MS // rows)
+
+
+def compared(shop: ServedShop, case: str, **options: Any) -> VersionComparison:
+    start = start_of(case)
+    own = {"since_ms": start - YEAR_MS // 2, "until_ms": start + YEAR_MS // 2}
+    return compare_versions(shop.project, "churn", **{**own, **options})
 
 
 def test_a_better_shadow_wins_by_pairs(shop: ServedShop, tmp_path: Path) -> None:
     dice = np.random.default_rng(1)
     chances = dice.beta(1, 4, ROWS)
     labels = (dice.random(ROWS) < chances).astype(float)
-    people, at = np.arange(ROWS), times()
+    people, at = np.arange(ROWS), times("better")
     mean = np.full(ROWS, 0.2)
     record(
-        shop, "better",
+        shop,
         rows_of(1, "production", people, at, mean, labels),
         rows_of(2, "shadow", people, at, chances, labels),
         # of a version that a client named itself
@@ -136,9 +141,9 @@ def test_a_better_shadow_wins_by_pairs(shop: ServedShop, tmp_path: Path) -> None
 
 def test_equal_versions_stay_undecided(shop: ServedShop) -> None:
     labels, first, second = equal_versions(np.random.default_rng(2), ROWS)
-    people, at = np.arange(ROWS), times()
+    people, at = np.arange(ROWS), times("equal")
     record(
-        shop, "equal", rows_of(1, "production", people, at, first, labels),
+        shop, rows_of(1, "production", people, at, first, labels),
         rows_of(2, "shadow", people, at, second, labels),
     )  # fmt: skip
     found = compared(shop, "equal", metric="log_loss")
@@ -155,13 +160,13 @@ def test_split_traffic_is_compared_as_two_streams(shop: ServedShop) -> None:
     dice = np.random.default_rng(3)
     chances = dice.beta(0.5, 1.0, ROWS)
     labels = (dice.random(ROWS) < chances).astype(float)
-    people, at = np.arange(ROWS), times()
+    people, at = np.arange(ROWS), times("split")
     ours = people % 2 == 0
     # before and after the split, version 1 answered alone
     early, late = at[ours] - 10 * DAY_MS, at[ours] + 10 * DAY_MS
     ids = [[f"{name}{n}" for n in range(len(early))] for name in ("early", "late")]
     record(
-        shop, "split",
+        shop,
         rows_of(1, "production", people[ours], at[ours], np.full(ours.sum(), 0.3), labels[ours],
                 ids=[f"a{n}" for n in range(ours.sum())]),
         rows_of(2, "challenger", people[~ours], at[~ours], chances[~ours], labels[~ours]),
@@ -197,10 +202,10 @@ def test_streams_are_unknown_before_both_have_a_row() -> None:
 def test_an_outcome_of_an_entity_counts_once(shop: ServedShop) -> None:
     dice = np.random.default_rng(4)
     people = dice.integers(0, 3, 200)
-    at = NOW + np.sort(dice.integers(0, 10 * HOUR_MS, 200))
+    at = start_of("again") + np.sort(dice.integers(0, 10 * HOUR_MS, 200))
     labels = dice.integers(0, 2, 200).astype(float)
     record(
-        shop, "again", rows_of(1, "production", people, at, np.full(200, 0.5), labels),
+        shop, rows_of(1, "production", people, at, np.full(200, 0.5), labels),
         rows_of(2, "shadow", people, at, np.full(200, 0.4), labels),
     )  # fmt: skip
     found = compared(shop, "again")
@@ -209,6 +214,11 @@ def test_an_outcome_of_an_entity_counts_once(shop: ServedShop) -> None:
     )
     assert found.first_rows == found.second_rows == sum(counts) < 40
     assert found.repeated == 200 - sum(counts)
+
+
+LATE = (
+    "--since", str(start_of("late") - DAY_MS), "--until", str(start_of("late") + 9 * DAY_MS),
+)  # fmt: skip
 
 
 def run(shop: ServedShop, *args: str) -> Result:
@@ -220,17 +230,17 @@ def run(shop: ServedShop, *args: str) -> Result:
 def test_what_is_printed_and_written(shop: ServedShop, tmp_path: Path) -> None:
     dice = np.random.default_rng(5)
     labels = (dice.random(ROWS) < 0.2).astype(float)
-    people, at = np.arange(ROWS), times()
+    people, at = np.arange(ROWS), times("late")
     parts = [
         rows_of(1, "production", people, at, np.full(ROWS, 0.6), labels),
         rows_of(2, "shadow", people, at, np.full(ROWS, 0.2), labels),
     ]
-    record(shop, "late", *parts)
+    record(shop, *parts)
     schema = prediction_schema()
     logged = []
     for part, version in zip(parts, (1, 2), strict=True):
         # on the last day one of the features is another one
-        shift = np.asarray(at) // DAY_MS == (NOW // DAY_MS) + 2
+        shift = np.asarray(at) // DAY_MS == (start_of("late") // DAY_MS) + 2
         reads = [
             json.dumps([{"view": "clicks", "feature_values": json.dumps(
                 {"n": int(n), "m": int(n) % 7, "word": "ab"[int(moved)], "list": [1]})}])
@@ -249,40 +259,40 @@ def test_what_is_printed_and_written(shop: ServedShop, tmp_path: Path) -> None:
                 }
             )
         )
-    shop.lake.create(predictions_spec("predictions_late"))
-    append_arrow(shop.lake, "predictions_late", pa.concat_tables(logged))
+    shop.lake.create(predictions_spec("predictions_churn"))
+    append_arrow(shop.lake, "predictions_churn", pa.concat_tables(logged))
     page = tmp_path / "compare.html"
-    done = run(
-        shop, "models", "compare", "late@1", "late@2", "--since", "1000d", "--out", str(page)
-    )
+    done = run(shop, "models", "compare", "churn@1", "churn@2", *LATE, "--out", str(page))
     assert done.exit_code == 0, done.output
-    assert "late@2 is better by brier at 95 %, whenever you look" in done.output
+    assert "churn@2 is better by brier at 95 %, whenever you look" in done.output
     assert "3,000 pairs of predictions" in done.output
     assert "clicks:n: PSI" in done.output
     assert "clicks:word: PSI" in done.output
     assert "clicks:m: PSI" not in done.output
-    assert "auc            late@2: 0.5000 (95 %: 0.5000 to 0.5000, DeLong) (for one look)" in (
+    assert "auc            churn@2: 0.5000 (95 %: 0.5000 to 0.5000, DeLong) (for one look)" in (
         done.output
     )
     text = page.read_text()
     assert text.count("<svg") == 6
-    assert "late@2 is better" in text
-    document = json.loads(
-        run(shop, "models", "compare", "late", "--since", "1000d", "--json").stdout
-    )
+    assert "churn@2 is better" in text
+    document = json.loads(run(shop, "models", "compare", "churn", *LATE, "--json").stdout)
     assert (document["winner"], document["losses"][0]["metric"]) == (2, "brier")
-    assert {each["day"] for each in document["drift"]} == {"2025-10-10", "2025-10-11"}
+    assert {each["day"] for each in document["drift"]} == {"2029-10-09", "2029-10-10"}
 
 
 def test_a_comparison_without_outcomes_says_what_to_do(shop: ServedShop) -> None:
-    with pytest.raises(RequestError, match="models outcomes alone"):
-        compared(shop, "alone")
     labels = np.zeros(3)
-    record(shop, "alone", rows_of(1, "production", [1, 2, 3], times(3), labels, labels))
+    with pytest.raises(RequestError, match="no outcomes of version 1"):
+        compared(shop, "nothing")
+    record(shop, rows_of(1, "production", [1, 2, 3], times("nothing", 3), labels, labels))
     with pytest.raises(RequestError, match="no outcomes of version 2"):
-        compared(shop, "alone")
+        compared(shop, "nothing")
     with pytest.raises(RequestError, match="expected one of: brier, log_loss"):
-        compared(shop, "alone", metric="auc")
+        compared(shop, "nothing", metric="auc")
     with pytest.raises(RequestError, match="name two versions"):
-        compared(shop, "alone", first=1, second=1)
-    assert run(shop, "models", "compare", "churn").exit_code == 2
+        compared(shop, "nothing", first=1, second=1)
+    later = times("nothing", 2) + 9 * DAY_MS
+    record(shop, rows_of(2, "challenger", [4, 5], later, labels[:2], labels[:2]))
+    with pytest.raises(RequestError, match="no time in common"):
+        compared(shop, "nothing")
+    assert run(shop, "models", "compare", "other").exit_code == 2
