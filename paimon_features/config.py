@@ -91,7 +91,7 @@ class ServeConfig:
     request_log_hash: bool = True
     prediction_log: Path | None = None
     prediction_log_rate: float = 1.0
-    prediction_log_reads: float = 1.0
+    prediction_log_reads: float = 0.1
     prediction_log_hash: bool = True
     bundle: str | None = None
     predict_batch: int = 32

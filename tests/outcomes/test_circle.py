@@ -71,7 +71,7 @@ def test_a_prediction_or_a_feature_that_is_another_one_is_found(shop: ServedShop
     rows = read_arrow(shop.lake, table).slice(3, 2).to_pylist()
     for row in rows:
         row["request_id"] += "-tampered"
-    rows[0]["outputs"] = '{"probability":[0.123]}'
+    rows[0]["prediction"] = 0.123
     reads = json.loads(rows[1]["reads"])
     values = json.loads(reads[0]["feature_values"])
     reads[0]["feature_values"] = json.dumps({**values, "sum_n_1d": 77})

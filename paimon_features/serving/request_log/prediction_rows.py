@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -98,12 +99,14 @@ class PredictionRowBuilder:
             "worker": self._worker,
         }
         rows = [noted.rows[at] for at in wanted]
-        outputs = manifest.signature.outputs
         first = noted.outputs[0]
-        documents = _outputs([each.name for each in outputs], noted.outputs, rows)
-        statuses = self._statuses(noted, rows)
-        reads = self._views(noted, rows) if noted.reads else {}
         is_number = first.shape[1] == 1
+        documents: Sequence[str | None] = [None] * len(rows)
+        if not is_number or len(noted.outputs) > 1:
+            names = [each.name for each in manifest.signature.outputs]
+            documents = _outputs(names, noted.outputs, rows)
+        statuses = self._statuses(noted, rows)
+        reads = self._views(noted, rows) if noted.reads and rows else {}
         return [
             {
                 **common,
@@ -143,15 +146,14 @@ class PredictionRowBuilder:
 
 
 def _number(value: np.float32) -> float | None:
-    return float(value) if np.isfinite(value) else None
+    number = float(value)
+    return number if math.isfinite(number) else None
 
 
 def _outputs(
     names: Sequence[str], arrays: Sequence[npt.NDArray[np.float32]], rows: Sequence[int]
 ) -> list[str]:
     """All outputs of each row by name: lists of numbers, null for those that are not finite."""
-    if not rows:
-        return []
     chosen = [np.asarray(array)[list(rows)] for array in arrays]
     finite = all(np.isfinite(array).all() for array in chosen)
     lists = [array.tolist() for array in chosen]
