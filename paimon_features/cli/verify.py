@@ -245,8 +245,8 @@ def _predictions(
     verdict = f"{count} differ" if count else ("all agree" if report.compared else "none")
     click.echo(
         f"{report.compared:,} predictions of {report.requests:,} requests computed again: "
-        f"{verdict} (largest difference {report.largest:.1e}; {report.from_lake:,} with features from the "
-        "lake)"
+        f"{verdict} (largest difference {report.largest:.1e}; {report.from_lake:,} with features "
+        "from the lake)"
     )
     click.echo(
         f"{features.values:,} feature values compared: {len(features.differences)} differ "

@@ -29,8 +29,9 @@ Role = Literal["production", "challenger", "shadow", "requested"]
 """Why a version has predicted: it was in production, a challenger to which the split assigned the
 entity, a shadow, or named by the client."""
 READ_FIELDS = (
-    "view", "entity", "feature_values", "feature_statuses", "inputs", "applied_snapshot", "record_snapshot",
-    "commit_time_ms", "freshness_ms", "epoch", "generation", "incarnation", "definition",
+    "view", "entity", "feature_values", "feature_statuses", "inputs", "applied_snapshot",
+    "record_snapshot", "commit_time_ms", "freshness_ms", "epoch", "generation", "incarnation",
+    "definition",
 )  # fmt: skip
 """What is logged of each read view: columns of the request log."""
 
