@@ -156,11 +156,13 @@ def todays(python: Path, folder: Path, redis_port: int, size: Size) -> Iterator[
     command = [str(python), "-m", "uvicorn", "application:app", "--port", str(port)]
     command += ["--loop", "uvloop", "--http", "httptools"]
     with _started(command, folder, port, "/health") as (process, ready_s):
-        single, many = _requests(size.users, lambda users: {"user": users})
+        single, many = prediction_requests(size.users, lambda users: {"user": users})
         yield Server("feast", process, port, ready_s, single, many)
 
 
-def _requests(users: int, document: object, token: str = "") -> tuple[list[bytes], list[bytes]]:
+def prediction_requests(
+    users: int, document: object, token: str = ""
+) -> tuple[list[bytes], list[bytes]]:
     rng = np.random.default_rng(1)
 
     def body(count: int) -> bytes:
@@ -181,7 +183,7 @@ def main() -> None:
         view = load_definitions(own / "features.py").view("spend").compiled
         network = publish(own, [feature.name for feature in view.features][:FEATURES])
         server = stack.enter_context(ours(own, size))
-        single, many = _requests(
+        single, many = prediction_requests(
             size.users, lambda users: {"entities": {"user": users}}, server.token
         )
         servers = [replace(server, single=single, many=many)]

@@ -53,8 +53,11 @@ class ServeConfig:
     ``log_sample`` is logged; those that did not, always. With ``request_log``, the absolute path
     of a folder, a share of ``request_log_rate`` of the answers is kept there for
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
-    ``request_log_hash`` is false. ``bundle`` is where definitions are read and ``apply`` publishes
-    them: ``online``, the online store, or the absolute path of a file; None: the definitions file.
+    ``request_log_hash`` is false. ``prediction_log`` is such a folder for predictions: those of a
+    share of ``prediction_log_rate`` of the entities, in a share of ``prediction_log_reads`` of the
+    requests with the values that were read. ``bundle`` is where definitions are read and ``apply``
+    publishes them: ``online``, the online store, or the absolute path of a file; None: the
+    definitions file.
     A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
     and waits for more rows for at most ``predict_delay_ms``; a prediction that is not made within
     ``predict_timeout_ms`` is an error.
@@ -86,6 +89,10 @@ class ServeConfig:
     request_log: Path | None = None
     request_log_rate: float = 0.01
     request_log_hash: bool = True
+    prediction_log: Path | None = None
+    prediction_log_rate: float = 1.0
+    prediction_log_reads: float = 0.1
+    prediction_log_hash: bool = True
     bundle: str | None = None
     predict_batch: int = 32
     predict_delay_ms: int = 0
@@ -98,7 +105,8 @@ class ProjectConfig:
     """Settings of a project; paths are absolute.
 
     ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it;
-    ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads.
+    ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads; ``outcomes``
+    what ``[outcomes.MODEL]`` says, by model, which ``paimon_features.outcomes.rule`` reads.
     ``lake_options`` and ``side_folder`` are about a remote warehouse; ``Lake.open`` takes them.
     """
 
@@ -115,6 +123,7 @@ class ProjectConfig:
     lake_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     side_folder: Path | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
+    outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 _TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
@@ -158,11 +167,22 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "request_log": str,
         "request_log_rate": float,
         "request_log_hash": bool,
+        "prediction_log": str,
+        **dict.fromkeys(("prediction_log_rate", "prediction_log_reads"), float),
+        "prediction_log_hash": bool,
         "bundle": str,
         **dict.fromkeys(("predict_batch", "predict_threads"), int),
         **dict.fromkeys(("predict_delay", "predict_timeout"), str),
     },
 }
+
+_OUTCOME_KEYS: Mapping[str, type] = {
+    **dict.fromkeys(("source", "rows", "where", "label", "take", "within", "lateness"), str),
+    "otherwise": float,
+    "time": str,
+    "keys": dict,
+}
+"""Of a table [outcomes.MODEL]."""
 
 
 def find_root(path: Path) -> Path:
@@ -195,6 +215,8 @@ def read_config(root: Path) -> ProjectConfig:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    outcomes = document.pop("outcomes", {})
+    _check_outcomes(path, outcomes)
     for table, values in document.items():
         _check_table(path, table, values)
 
@@ -243,12 +265,13 @@ def read_config(root: Path) -> ProjectConfig:
         lake_options=lake_options,
         side_folder=None if side is None else (root / side).resolve(),
         kafka=document.get("kafka", {}),
+        outcomes=outcomes,
     )
 
 
 def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     settings = dict(values)
-    for name in ("tokens", "request_log"):
+    for name in ("tokens", "request_log", "prediction_log"):
         if name in settings:
             settings[name] = (path.parent / settings[name]).resolve()
     if settings.get("bundle", "online") != "online":
@@ -285,7 +308,9 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
         raise ConfigurationError(
             f"{path}: [serve] log_level = {serve.log_level!r}; expected {', '.join(LOG_LEVELS)}"
         )
-    for name in ("log_sample", "request_log_rate"):
+    for name in (
+        "log_sample", "request_log_rate", "prediction_log_rate", "prediction_log_reads",
+    ):  # fmt: skip
         share = getattr(serve, name)
         if not 0 <= share <= 1:
             raise ConfigurationError(
@@ -298,8 +323,32 @@ def _check_table(path: Path, table: str, values: object) -> None:
     known = _KNOWN.get(table)
     if known is None or not isinstance(values, dict):
         raise ConfigurationError(
-            f"{path}: unknown entry {table!r}; expected the tables {', '.join(_KNOWN)}"
+            f"{path}: unknown entry {table!r}; expected the tables {', '.join(_KNOWN)}, "
+            "outcomes.MODEL"
         )
+    _check_keys(path, table, values, known)
+
+
+def _check_outcomes(path: Path, tables: object) -> None:
+    for model, values in tables.items() if isinstance(tables, dict) else [("MODEL", None)]:
+        if not isinstance(values, dict):
+            raise ConfigurationError(
+                f"{path}: outcomes.{model} is no table; expected [outcomes.{model}] with: "
+                f"{', '.join(_OUTCOME_KEYS)}"
+            )
+        if type(values.get("otherwise")) is int:
+            values["otherwise"] = float(values["otherwise"])
+        _check_keys(path, f"outcomes.{model}", values, _OUTCOME_KEYS)
+        if not all(isinstance(text, str) for text in values.get("keys", {}).values()):
+            raise ConfigurationError(
+                f"{path}: [outcomes.{model}] keys = {values['keys']!r}; expected the name of a "
+                "column for each key"
+            )
+
+
+def _check_keys(
+    path: Path, table: str, values: Mapping[str, object], known: Mapping[str, type]
+) -> None:
     for key, value in values.items():
         if key not in known:
             hint = "; a password comes from the environment" if key == "password" else ""

@@ -133,6 +133,21 @@ def time_ms(text: str) -> int:
     return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
 
 
+def moment_ms(text: str, clock_ms: int) -> int:
+    """Parse a time, or a duration before ``clock_ms`` such as ``2h``; raises as ``time_ms``.
+
+    >>> moment_ms("1s", 5_000), moment_ms("1323434999000", 0)
+    (4000, 1323434999000)
+    """
+    from paimon_features.errors import DefinitionError
+    from paimon_features.windows import parse_duration
+
+    try:
+        return clock_ms - parse_duration(text)
+    except DefinitionError:
+        return time_ms(text)
+
+
 def time_text(moment_ms: int) -> str:
     """Format a time to the second, with its time zone, clamped to the years 1 to 9999.
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,6 +17,57 @@ from paimon_features.errors import ConfigurationError, OwnershipError
 from paimon_features.project import Project
 from paimon_features.windows import parse_duration
 
+if TYPE_CHECKING:
+    from paimon_features.serving.request_log.commit import (
+        CommitStats,
+        SpoolCommitter,
+        SpooledLog,
+    )
+
+
+class _Committers:
+    """The committers of a project's logs: of requests where ``served``, and of each model."""
+
+    def __init__(
+        self, project: Project, folders: Sequence[Path], *, served: bool, keep_s: float
+    ) -> None:
+        self._project, self._folders = project, folders
+        self._served, self._keep_s = served, keep_s
+        self._of: dict[str, SpoolCommitter] = {}
+
+    def run_once(self) -> CommitStats:
+        """Commit everything that is complete; raises as ``SpoolCommitter.run_once``."""
+        from paimon_features.serving.request_log.commit import (
+            CommitStats,
+            prediction_folders,
+            prediction_log_of,
+            request_log_of,
+        )
+
+        total = CommitStats()
+        project = self._project.name
+        if self._served:
+            total.add(self._committer(request_log_of(project), self._folders).run_once())
+        for model, own in prediction_folders(self._folders).items():
+            # servers create the folders of their models while this follows
+            total.add(self._committer(prediction_log_of(project, model), own).run_once())
+        return total
+
+    def _committer(self, log: SpooledLog, folders: Sequence[Path]) -> SpoolCommitter:
+        from paimon_features.serving.request_log.commit import SpoolCommitter
+
+        found = self._of.get(log.table.name)
+        if found is None:
+            found = self._of[log.table.name] = SpoolCommitter(
+                self._project.lake,
+                self._project.name,
+                folders,
+                log=log,
+                keep_s=self._keep_s,
+                on_message=lambda line: click.echo(line, err=True),
+            )
+        return found
+
 
 @click.command("request-log")
 @click.option(
@@ -22,7 +75,7 @@ from paimon_features.windows import parse_duration
     "folders",
     multiple=True,
     type=click.Path(file_okay=False, path_type=Path),
-    help="Folder with spool files; repeatable; default: [serve] request_log.",
+    help="Folder with spool files; repeatable; default: [serve] request_log, prediction_log.",
 )
 @click.option("--follow/--once", default=False, help="Keep running; default: once.")
 @click.option("--poll", default="1min", show_default=True, help="With --follow: the poll interval.")
@@ -37,13 +90,14 @@ from paimon_features.windows import parse_duration
 def request_log(
     folders: tuple[Path, ...], follow: bool, poll: str, keep: str, path: str, as_json: bool
 ) -> None:
-    """Load the request logs of feature servers into the table served_PROJECT, each row once.
+    """Load the logs of feature servers into the lake, each row once.
 
     A server with [serve] request_log = "FOLDER" samples its responses and writes them to spool
-    files there. This command commits complete files to the lake, where 'verify --from-log'
-    checks them. Run it where both folder and lake are accessible, such as next to the
-    materializer; .arrow files of another host can be copied to a local folder and passed with
-    --folder.
+    files there; with [serve] prediction_log = "FOLDER" it writes its predictions. This command
+    commits complete files to the tables served_PROJECT and predictions_MODEL, where 'verify
+    --from-log', 'verify --predictions' and 'models outcomes' read them. Run it where both folder
+    and lake are accessible, such as next to the materializer; .arrow files of another host can be
+    copied to a local folder and passed with --folder.
 
     \b
     paimon-features request-log                     # all complete files
@@ -53,16 +107,22 @@ def request_log(
     Unreadable files are moved to rejected/, and truncated files are reported. With --json one
     line per pass. Exit code 1 when a file was rejected, or another process commits to the table.
     """
-    from paimon_features.serving.request_log.commit import CommitStats, SpoolCommitter, waiting
+    from paimon_features.serving.request_log.commit import (
+        CommitStats,
+        prediction_folders,
+        waiting,
+    )
 
     project = Project.open(path)
+    serve = project.config.serve
     chosen = list(folders)
     if not chosen:
-        if project.config.serve.request_log is None:
+        chosen = list(dict.fromkeys(filter(None, (serve.request_log, serve.prediction_log))))
+        if not chosen:
             raise ConfigurationError(
-                "there is no request log: set [serve] request_log to a folder, or pass --folder"
+                "there is no request log: set [serve] request_log or prediction_log to a folder, "
+                "or pass --folder"
             )
-        chosen = [project.config.serve.request_log]
     missing = [str(folder) for folder in chosen if folders and not folder.is_dir()]
     if missing:
         raise ConfigurationError(f"--folder {missing[0]}: folder not found")
@@ -71,7 +131,8 @@ def request_log(
 
     def show(done: CommitStats) -> None:
         if as_json:
-            click.echo(json.dumps({**asdict(done), "waiting": waiting(chosen)}))
+            below = [path for own in prediction_folders(chosen).values() for path in own]
+            click.echo(json.dumps({**asdict(done), "waiting": waiting([*chosen, *below])}))
             return
         click.echo(
             f"{done.rows:,} rows of {done.files:,} files committed"
@@ -82,19 +143,18 @@ def request_log(
             + (f", {done.removed} old ones removed" if done.removed else "")
         )
 
-    committer = SpoolCommitter(
-        project.lake,
-        project.name,
+    committers = _Committers(
+        project,
         chosen,
+        served=bool(folders) or serve.request_log is not None,
         keep_s=parse_duration(keep) / 1_000,
-        on_message=lambda line: click.echo(line, err=True),
     )
     if follow:
         names = ", ".join(map(str, chosen))
-        click.echo(f"following {names} into {committer.table}; Ctrl-C ends it", err=True)
+        click.echo(f"following {names}; Ctrl-C ends it", err=True)
     while True:
         try:
-            done = committer.run_once()
+            done = committers.run_once()
         except OwnershipError as error:  # the table is being maintained, say
             if not follow:
                 raise

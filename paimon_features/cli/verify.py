@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, time_ms
+from paimon_features.cli._options import JSON, PROJECT, moment_ms
 from paimon_features.clock import now_ms
-from paimon_features.errors import DefinitionError
 from paimon_features.project import Project
 from paimon_features.verification.parity import verify as run_verify
-from paimon_features.windows import parse_duration
 
 SHOWN = 20
 
@@ -33,12 +30,14 @@ SHOWN = 20
     help="Seconds to wait for a difference to disappear while events stream in.",
 )  # fmt: skip
 @click.option("--from-log", is_flag=True, help="Compare served values from the request log.")
+@click.option("--predictions", is_flag=True, help="Compute logged predictions again from the lake.")
+@click.option("--model", "models", multiple=True, help="With --predictions: only this model.")
 @click.option(
     "--since",
-    help="With --from-log: only values served since a time, or within a duration such as 2h. "
-    "Default: 1d.",
+    help="With --from-log and --predictions: only what was served since a time, or within a "
+    "duration such as 2h. Default: 1d.",
 )
-@click.option("--until", help="With --from-log: only values served before this time.")
+@click.option("--until", help="With these: only what was served before this time.")
 @click.option("--service", help="With --from-log: only requests for this service.")
 @PROJECT
 @JSON
@@ -51,6 +50,8 @@ def verify(
     seed: int,
     wait_s: float,
     from_log: bool,
+    predictions: bool,
+    models: tuple[str, ...],
     since: str | None,
     until: str | None,
     service: str | None,
@@ -67,16 +68,30 @@ def verify(
     be compared, for example because a snapshot has expired, are counted with the reason.
     Hashed entities need the servers' PAIMON_FEATURES_REQUEST_LOG_SALT.
 
+    With --predictions it samples logged predictions (see 'request-log'), of shadow versions, too:
+    their features are read again as of that time, and go through the ONNX network of the version
+    in the registry, transformers included. The result has to be what was served, to 1e-6 and a
+    relative 1e-5. This needs onnxruntime (extra 'predict').
+
     \b
     paimon-features verify will_buy_v1
     paimon-features verify customer_spend --sample 500 --seed 7
     paimon-features verify --from-log --since 2h --service will_buy_v1
+    paimon-features verify --predictions --model churn --since 2h
     """
 
     def show(line: str) -> None:
         if not as_json:
             click.echo(line, err=True)
 
+    if predictions:
+        if features is not None or from_log or service:
+            raise click.UsageError(
+                "--predictions takes --model; no FEATURES, --from-log, --service"
+            )
+        ctx.exit(_predictions(path, models, since, until, sample, seed, as_json, show))
+    if models:
+        raise click.UsageError("--model requires --predictions")
     if from_log:
         if features is not None:
             raise click.UsageError("--from-log takes --service, not FEATURES")
@@ -131,19 +146,19 @@ def _from_log(
     show: Callable[[str], None],
 ) -> int:
     """Compare the request log, print what was found; the exit code."""
-    from paimon_features.serving.request_log.log import SALT_VARIABLE, salt_of_environment
+    from paimon_features.serving.request_log.log import optional_salt
     from paimon_features.verification.request_log.check import check_log
 
     project = Project.open(path)
     clock_ms = now_ms()
     report = check_log(
         project,
-        since_ms=_moment(since or "1d", clock_ms),
-        until_ms=clock_ms + 1 if until is None else _moment(until, clock_ms),
+        since_ms=moment_ms(since or "1d", clock_ms),
+        until_ms=clock_ms + 1 if until is None else moment_ms(until, clock_ms),
         service=service,
         sample=sample,
         seed=seed,
-        salt=salt_of_environment() if os.environ.get(SALT_VARIABLE) else None,
+        salt=optional_salt(),
         on_message=show,
     )
     if as_json:
@@ -176,9 +191,69 @@ def _from_log(
     return 0 if report.ok else 1
 
 
-def _moment(text: str, clock_ms: int) -> int:
-    """UTC ms of a time, or of a duration ago."""
-    try:
-        return clock_ms - parse_duration(text)
-    except DefinitionError:
-        return time_ms(text)
+def _predictions(
+    path: str,
+    models: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    sample: int,
+    seed: int,
+    as_json: bool,
+    show: Callable[[str], None],
+) -> int:
+    """Compute logged predictions again, print what was found; the exit code."""
+    from paimon_features.serving.request_log.log import optional_salt
+    from paimon_features.verification.predictions import check_predictions
+
+    clock_ms = now_ms()
+    report = check_predictions(
+        Project.open(path),
+        models,
+        since_ms=moment_ms(since or "1d", clock_ms),
+        until_ms=clock_ms + 1 if until is None else moment_ms(until, clock_ms),
+        sample=sample,
+        seed=seed,
+        salt=optional_salt(),
+        on_message=show,
+    )
+    features = report.features
+    if as_json:
+        summary = {
+            "ok": report.ok,
+            "requests": report.requests,
+            "compared": report.compared,
+            "from_lake": report.from_lake,
+            "largest_difference": report.largest,
+            "unchecked": dict(report.unchecked),
+            "differences": [asdict(difference) for difference in report.differences],
+            "features": {
+                "values": features.values,
+                "rows": features.rows,
+                "by_events": features.by_events,
+                "unchecked": dict(features.unchecked),
+                "differences": [asdict(difference) for difference in features.differences],
+            },
+        }
+        click.echo(json.dumps(summary, indent=2))
+        return 0 if report.ok else 1
+    lines = [*map(str, report.differences), *map(str, features.differences)]
+    for line in lines[:SHOWN]:
+        click.echo(line)
+    if len(lines) > SHOWN:
+        click.echo(f"... and {len(lines) - SHOWN} more")
+    count = len(report.differences)
+    verdict = f"{count} differ" if count else ("all agree" if report.compared else "none")
+    click.echo(
+        f"{report.compared:,} predictions of {report.requests:,} requests computed again: "
+        f"{verdict} (largest difference {report.largest:.1e}; {report.from_lake:,} with features "
+        "from the lake)"
+    )
+    click.echo(
+        f"{features.values:,} feature values compared: {len(features.differences)} differ "
+        f"({features.by_events:,} of {features.rows:,} rows with raw events, too)"
+    )
+    for reason, rows in report.unchecked.most_common():
+        click.echo(f"  {rows:,} predictions cannot be checked: {reason}")
+    for reason, rows in features.unchecked.most_common():
+        click.echo(f"  {rows:,} reads cannot be repeated: {reason}")
+    return 0 if report.ok else 1

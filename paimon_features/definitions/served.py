@@ -15,7 +15,7 @@ from paimon_features.definitions.compiled import CompiledFeature, CompiledView
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import UnknownNameError
-from paimon_features.schema import DataType, Int32, Int64, String
+from paimon_features.schema import DataType, Float64, Int32, Int64, String
 
 SERVED_COLUMNS: Mapping[str, DataType] = {
     "request_id": String,
@@ -41,6 +41,45 @@ SERVED_COLUMNS: Mapping[str, DataType] = {
     "worker": String,
 }
 """In the order of the table; docs/how-to/serving/request-log.md describes each of them."""
+
+PREDICTION_COLUMNS: Mapping[str, DataType] = {
+    "request_id": String,
+    "number": Int64,
+    "row": Int32,
+    "served_at_ms": Int64,
+    "as_of_ms": Int64,
+    "project": String,
+    "model": String,
+    "version": Int32,
+    "manifest": String,
+    "role": String,
+    "entity": String,
+    "prediction": Float64,
+    "outputs": String,
+    "status": String,
+    "reads": String,
+    "worker": String,
+}
+"""Of a log of predictions; docs/how-to/serving/predictions.md describes each of them."""
+
+OUTCOME_COLUMNS: Mapping[str, DataType] = {
+    "event_time_ms": Int64,
+    "label": Float64,
+    "outcome_time_ms": Int64,
+    "matured_at_ms": Int64,
+    "version": Int32,
+    "role": String,
+    "prediction": Float64,
+    "entity": String,
+    "request_id": String,
+    "worker": String,
+    "number": Int64,
+    "row": Int32,
+    "served_at_ms": Int64,
+    "status": String,
+}
+"""Of a prediction with its outcome, after the entity's keys; ``event_time_ms`` is the time as of
+which it was made, under the name that training sets have it."""
 
 _OF_THE_VIEW = ("windows", "name")
 

@@ -40,11 +40,12 @@ def check_project(
             "feature: set [serve] tokens (its file comes from a Secret), or pass --open where the "
             "NetworkPolicy is enough"
         )
-    if config.serve.request_log is not None:
-        raise ConfigurationError(
-            "[serve] request_log is a folder of one host, and pods have none that lasts: remove "
-            "it for this deployment"
-        )
+    for name in ("request_log", "prediction_log"):
+        if getattr(config.serve, name) is not None:
+            raise ConfigurationError(
+                f"[serve] {name} is a folder of one host, and pods have none that lasts: remove "
+                "it for this deployment"
+            )
     for topic in settings.topics:
         if topic.source not in definitions.sources:
             raise UnknownNameError.of("source", topic.source, definitions.sources)

@@ -47,6 +47,7 @@ from paimon_features.serving.http.messages import Request as Head
 from paimon_features.serving.http.model_reload import ModelReloader
 from paimon_features.serving.http.reload import Reloader
 from paimon_features.serving.request_log.log import open_request_log
+from paimon_features.serving.request_log.prediction_log import open_prediction_log
 from paimon_features.traces import open_tracer
 
 __all__ = ["feature_router", "model_router"]
@@ -127,6 +128,7 @@ class _Embedded:
             serve,
             tokens=tokens,
             request_log=open_request_log(config.name, serve),
+            prediction_log=open_prediction_log(config.name, serve),
             # which names an application has is its own business
             hosts=Hosts(None),
             tracer=open_tracer("paimon-features-serve"),

@@ -15,7 +15,11 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from paimon_features.definitions.derived import START_DAY
-from paimon_features.definitions.served import SERVED_COLUMNS
+from paimon_features.definitions.served import (
+    OUTCOME_COLUMNS,
+    PREDICTION_COLUMNS,
+    SERVED_COLUMNS,
+)
 from paimon_features.definitions.source import FEEDBACK_COLUMNS
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import DELIMITER
@@ -60,6 +64,12 @@ FITTED_PREFIX = "fitted_"
 
 MODELS_PREFIX = "models_"
 """The name prefix of tables of model versions."""
+
+PREDICTIONS_PREFIX = "predictions_"
+"""The name prefix of tables of logged predictions."""
+
+OUTCOMES_PREFIX = "outcomes_"
+"""The name prefix of tables of predictions with their outcomes."""
 
 FILES_OF = "files_of"
 """The version whose files are in a row of a table of models, INT: the partition column. Zero for
@@ -314,6 +324,30 @@ def served_spec(table: str) -> TableSpec:
     return TableSpec(
         table,
         {SERVED_DAY: Int32, **SERVED_COLUMNS, SPOOL_FILE: String},
+        partition_by=(SERVED_DAY,),
+        options=TABLE_OPTIONS,
+    )
+
+
+def predictions_spec(table: str) -> TableSpec:
+    """An append table of logged predictions, one partition per day of the reply (UTC)."""
+    return TableSpec(
+        table,
+        {SERVED_DAY: Int32, **PREDICTION_COLUMNS, SPOOL_FILE: String},
+        partition_by=(SERVED_DAY,),
+        options=TABLE_OPTIONS,
+    )
+
+
+def outcomes_spec(table: str, keys: Mapping[str, DataType]) -> TableSpec:
+    """An append table of predictions with their outcomes, one partition per day of the reply.
+
+    ``keys`` are the entity keys of the model; rows can be labelled examples of a training set.
+    """
+    _free(table, keys, (SERVED_DAY, *OUTCOME_COLUMNS))
+    return TableSpec(
+        table,
+        {SERVED_DAY: Int32, **keys, **OUTCOME_COLUMNS},
         partition_by=(SERVED_DAY,),
         options=TABLE_OPTIONS,
     )

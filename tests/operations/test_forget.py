@@ -22,7 +22,12 @@ from paimon_features.schema import Date, Int64, String
 from paimon_features.serving.request_log.log_rows import EntityText
 from paimon_features.tables import append_arrow, latest_snapshot, overwrite, read_arrow
 from paimon_features.tables.lease import ProcessHolder, acquire
-from paimon_features.tables.specs import feedback_spec, served_spec
+from paimon_features.tables.specs import (
+    feedback_spec,
+    outcomes_spec,
+    predictions_spec,
+    served_spec,
+)
 from paimon_features.tables.tags import create_tag
 from paimon_features.verification.parity import verify
 from tests.operations.conftest import SALES, Shop
@@ -53,7 +58,8 @@ def theirs(row: dict[str, Any], customer: int = 1) -> bool:
         pairs = ["FR", "DE"]
         own = {f"[{customer}]", hashed([customer]), *(f'["{c}",{customer}]' for c in pairs)}
         own |= {hashed([c, customer]) for c in pairs}
-        return row["entity"] in own or (row["view"] == "" and row["request_id"] == f"r{customer}")
+        computed = row.get("view") == "" and row["request_id"] == f"r{customer}"
+        return row["entity"] in own or computed
     return row.get("customer_id") == customer
 
 
@@ -105,6 +111,25 @@ def add_copies(shop: Shop) -> None:
         }
     )
     append_arrow(project.lake, "served_shop", table)
+    pytest.importorskip("onnx", reason="networks for tests")
+    from tests.serving.prediction.networks import linear, number
+
+    model = linear([1.0], [number("spend:count_7d")], key=("customer_id", "int64"))
+    project.models.register(model.manifest, {"network.onnx": model.network})
+    texts = [f"[{c}]" for c in (1, 2)] + [hashed([c]) for c in (1, 3)]
+    own = {
+        "served_day": pa.array([0] * 4, pa.int32()),
+        "entity": texts,
+        "request_id": ["r"] * 4,
+        "number": list(range(4)),
+    }
+    for spec, more in (
+        (predictions_spec("predictions_churn"), {}),
+        # the entity of a hashed row may be unknown
+        (outcomes_spec("outcomes_churn", {"customer_id": Int64}), {"customer_id": [1, 2, None, 3]}),
+    ):
+        project.lake.create(spec)
+        append_arrow(project.lake, spec.name, pa.table({**own, **more}))
 
 
 @pytest.fixture
@@ -153,7 +178,7 @@ def test_an_entity_is_gone_everywhere_and_all_others_are_as_before(full: Shop) -
 
 TOUCHED = (
     "events_sales", "rejected_sales", "tiles_spend_g1", "tiles_pairs_g1", "training_churn",
-    "feedback_loop", "served_shop", "skipped_spend_g1",
+    "feedback_loop", "served_shop", "predictions_churn", "outcomes_churn", "skipped_spend_g1",
 )  # fmt: skip
 
 
@@ -318,7 +343,8 @@ def test_a_log_hashed_with_another_salt_is_reported(
 ) -> None:
     monkeypatch.setenv("PAIMON_FEATURES_REQUEST_LOG_SALT", "another salt of some length")
     report = deletion(full).carry_out()
-    assert any("served_shop: 4 rows" in note and "salt" in note for note in report.notes)
+    for rows in ("served_shop: 4 rows", "predictions_churn: 2 rows", "outcomes_churn: 2 rows"):
+        assert any(rows in note and "salt" in note for note in report.notes)
 
 
 def test_an_unreachable_store_stops_it_before_anything_is_deleted(shop: Shop) -> None:

@@ -33,6 +33,7 @@ from paimon_features.online import MemoryStore
 from paimon_features.schema import Date, Decimal, Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.serving.request_log import log as module
+from paimon_features.serving.request_log import spool_folder
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
 from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
@@ -272,7 +273,7 @@ def _costs_samples_only(folder: Path, fetcher: FeatureFetcher) -> None:
 def test_on_a_full_disk_rows_are_dropped_and_files_stay_readable(
     tmp_path: Path, fetcher: FeatureFetcher, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_RETRY_S", 0.0)
+    monkeypatch.setattr(spool_folder, "_RETRY_S", 0.0)
     disk = _SmallDisk(30_000)
     monkeypatch.setattr("paimon_features.serving.request_log.spool.os", disk)
     log = opened(tmp_path)
@@ -388,14 +389,14 @@ def test_a_new_worker_recovers_the_files_of_dead_ones(
     dead.note("r1", "", read(fetcher, [1]))
     while not dead.stats.written:
         time.sleep(0.01)
-    assert dead._file is not None
-    dead._file.abandon()  # as the operating system does when a process is killed
+    assert dead._spool._file is not None
+    dead._spool._file.abandon()  # as the operating system does when a process is killed
     alive = opened(tmp_path, worker="w1")
     alive.note("r2", "", read(fetcher, [1]))
     alive.close()
     assert alive.stats.recovered == 1
     assert sorted(row["request_id"] for row in rows_of(tmp_path)) == ["r1", "r2"]
-    dead._file = None
+    dead._spool._file = None
     dead.close()
 
 

@@ -1,23 +1,30 @@
-"""Metrics with 95 % confidence intervals.
+"""The metrics of a task with 95 % confidence intervals.
 
-The area under the ROC curve has that of DeLong et al. (1988), in the O(n log n) form of Sun and Xu
-(2014). Means over rows, such as the log loss, have the normal interval of a mean; the calibration
-error and the coefficient of determination that of 200 bootstrap samples.
+Those of ``paimon_features.models.metrics``; the calibration error and the coefficient of
+determination have the interval of 200 bootstrap samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Floats
 from paimon_features.models import Metric
+from paimon_features.models.metrics import CalibrationBin, auc, calibration_curve, mean_metric
 
-_Z = 1.959963984540054
-"""The 97.5 % point of the normal distribution."""
+__all__ = [
+    "CalibrationBin",
+    "auc",
+    "brier",
+    "calibration_curve",
+    "calibration_error",
+    "evaluate",
+    "log_loss",
+]
+
 _BOOTSTRAPS = 200
 _BINS = 10
 _LEAST = 1e-15
@@ -39,10 +46,13 @@ def evaluate(task: str, labels: Floats, predictions: Floats, seed: int = 0) -> d
         rows = np.arange(len(labels))
         chosen = np.clip(predictions[rows, labels.astype(np.int64)], _LEAST, 1.0)
         right = predictions.argmax(axis=1) == labels
-        return {"log_loss": _mean(-np.log(chosen)), "accuracy": _mean(right.astype(np.float64))}
+        return {
+            "log_loss": mean_metric(-np.log(chosen)),
+            "accuracy": mean_metric(right.astype(np.float64)),
+        }
     errors = (predictions - labels) ** 2
-    mean = _mean(errors)
-    found = {"mse": mean, "mae": _mean(np.abs(predictions - labels))}
+    mean = mean_metric(errors)
+    found = {"mse": mean, "mae": mean_metric(np.abs(predictions - labels))}
     if labels.std() > 0:
         found["r2"] = _bootstrapped(
             lambda rows: 1 - float(errors[rows].mean() / max(labels[rows].var(), _LEAST)),
@@ -51,35 +61,15 @@ def evaluate(task: str, labels: Floats, predictions: Floats, seed: int = 0) -> d
     return found
 
 
-def auc(labels: Floats, scores: Floats) -> Metric:
-    """The area under the ROC curve: the share of (positive, negative) pairs in the right order.
-
-    A pair of equal scores counts half. Both classes must occur.
-
-    >>> auc(np.array([0.0, 1.0, 1.0, 0.0]), np.array([0.1, 0.9, 0.4, 0.4])).value
-    0.875
-    """
-    positive = labels > 0.5
-    own, others = scores[positive], scores[~positive]
-    # mid-ranks among all, and among the own class
-    among_all = _mid_ranks(np.concatenate([own, others]))
-    count, other_count = len(own), len(others)
-    value = (among_all[:count].sum() - count * (count + 1) / 2) / (count * other_count)
-    of_positives = (among_all[:count] - _mid_ranks(own)) / other_count
-    of_negatives = 1 - (among_all[count:] - _mid_ranks(others)) / count
-    variance = _variance(of_positives) / count + _variance(of_negatives) / other_count
-    return _interval(float(value), float(np.sqrt(variance)), len(labels), "DeLong", 0.0, 1.0)
-
-
 def log_loss(labels: Floats, probabilities: Floats) -> Metric:
     """The mean of ``-log`` of the probability of what happened."""
     chosen = np.where(labels > 0.5, probabilities, 1 - probabilities)
-    return _mean(-np.log(np.clip(chosen, _LEAST, 1.0)))
+    return mean_metric(-np.log(np.clip(chosen, _LEAST, 1.0)))
 
 
 def brier(labels: Floats, probabilities: Floats) -> Metric:
     """The mean squared difference of probability and label."""
-    return _mean((probabilities - labels) ** 2)
+    return mean_metric((probabilities - labels) ** 2)
 
 
 def calibration_error(labels: Floats, probabilities: Floats, seed: int = 0) -> Metric:
@@ -95,49 +85,6 @@ def calibration_error(labels: Floats, probabilities: Floats, seed: int = 0) -> M
         return float(np.abs(difference).sum() / counts.sum())
 
     return _bootstrapped(error, len(labels), seed)
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrationBin:
-    """Rows of similar predictions: the mean of these, the share of positives, how many rows."""
-
-    predicted: float
-    observed: float
-    rows: int
-
-
-def calibration_curve(labels: Floats, probabilities: Floats) -> list[CalibrationBin]:
-    """Predicted and observed shares in ten bins of equally many rows."""
-    order = np.argsort(probabilities, kind="stable")
-    parts = [part for part in np.array_split(order, _BINS) if len(part)]
-    return [
-        CalibrationBin(float(probabilities[p].mean()), float(labels[p].mean()), len(p))
-        for p in parts
-    ]
-
-
-def _mid_ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: Floats = (last - (counts - 1) / 2)[inverse]
-    return ranks
-
-
-def _variance(values: Floats) -> float:
-    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
-
-
-def _mean(values: Floats) -> Metric:
-    deviation = float(np.sqrt(_variance(values) / max(len(values), 1)))
-    return _interval(float(values.mean()), deviation, len(values), "normal")
-
-
-def _interval(
-    value: float, deviation: float, rows: int, method: str,
-    low: float = -np.inf, high: float = np.inf,
-) -> Metric:  # fmt: skip
-    half = _Z * deviation
-    return Metric(value, max(value - half, low), min(value + half, high), rows, method)
 
 
 def _bootstrapped(metric: Callable[[npt.NDArray[np.int64]], float], rows: int, seed: int) -> Metric:

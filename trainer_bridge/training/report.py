@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +11,11 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.models import Metric, ModelManifest
+from paimon_features.monitoring.line_chart import line_chart
 from trainer_bridge.training.config import TrainConfig
 from trainer_bridge.training.evaluation import calibration_curve
 from trainer_bridge.training.training_table import TimeSplit
 
-_WIDTH, _HEIGHT, _MARGIN = 520, 260, 40
 _SHOWN = 20
 
 
@@ -91,7 +91,7 @@ def report_page(
     if train:
         parts += [
             "<h2>Learning curve</h2>",
-            _chart(
+            line_chart(
                 [("training (mean of 1/50 of the batches)", _means(train)),
                  ("validation", validation)],
                 "batch", "loss",
@@ -102,7 +102,7 @@ def report_page(
         points = [(each.predicted, each.observed) for each in curve]
         parts += [
             "<h2>Calibration on the test rows</h2>",
-            _chart(
+            line_chart(
                 [("observed", points), ("ideal", [(0.0, 0.0), (1.0, 1.0)])], "predicted", "observed"
             ),
         ]
@@ -138,45 +138,3 @@ def _metrics_table(manifest: ModelManifest) -> str:
 def _means(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     parts = np.array_split(np.array(points), min(50, len(points)))
     return [(float(part[:, 0].mean()), float(part[:, 1].mean())) for part in parts]
-
-
-def _chart(
-    series: Iterable[tuple[str, Sequence[tuple[float, float]]]], x_name: str, y_name: str
-) -> str:
-    """Lines in one picture, with a legend."""
-    drawn = [(name, [p for p in points if np.isfinite(p).all()]) for name, points in series]
-    drawn = [(name, points) for name, points in drawn if points]
-    if not drawn:
-        return ""
-    every = np.array([point for _, points in drawn for point in points])
-    low, high = every.min(axis=0), every.max(axis=0)
-    span = np.where(high > low, high - low, 1.0)
-    lines = []
-    for index, (name, points) in enumerate(drawn):
-        colour = ("#1565c0", "#ef6c00", "#2e7d32")[index % 3]
-        places = [
-            (
-                _MARGIN + (x - low[0]) / span[0] * (_WIDTH - 2 * _MARGIN),
-                _HEIGHT - _MARGIN - (y - low[1]) / span[1] * (_HEIGHT - 2 * _MARGIN),
-            )
-            for x, y in points
-        ]
-        path = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        lines.append(f'<polyline points="{path}" fill="none" stroke="{colour}"/>')
-        lines += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{colour}"/>' for x, y in places]
-        lines.append(
-            f'<text x="{_MARGIN}" y="{14 + 14 * index}" fill="{colour}">{html.escape(name)}</text>'
-        )
-    ends = [
-        (_MARGIN, _HEIGHT - 22, f"{low[0]:.4g}", "start"),
-        (_WIDTH - _MARGIN, _HEIGHT - 22, f"{high[0]:.4g}", "end"),
-        (_WIDTH / 2, _HEIGHT - 6, x_name, "middle"),
-        (_MARGIN - 4, _HEIGHT - _MARGIN, f"{low[1]:.4g}", "end"),
-        (_MARGIN - 4, _MARGIN, f"{high[1]:.4g}", "end"),
-        (_MARGIN - 4, _HEIGHT / 2, y_name, "end"),
-    ]
-    lines += [
-        f'<text x="{x}" y="{y}" text-anchor="{anchor}" font-size="11">{html.escape(text)}</text>'
-        for x, y, text, anchor in ends
-    ]
-    return f'<svg viewBox="-30 0 {_WIDTH + 30} {_HEIGHT}" width="{_WIDTH}">{"".join(lines)}</svg>'

@@ -15,7 +15,6 @@ the entity back, so every generation with tiles must have read all events first.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -26,22 +25,29 @@ import pyarrow as pa
 
 from paimon_features.array_types import Bools
 from paimon_features.callbacks import OnMessage, ignore_message
-from paimon_features.errors import GenerationError, OwnershipError
+from paimon_features.errors import GenerationError, OwnershipError, UnknownNameError
 from paimon_features.job_control.jobs import NOT_RUNNING, job_state
 from paimon_features.operations.forget.entities import EntitySet
 from paimon_features.operations.forget.online import delete_records
+from paimon_features.operations.forget.predictions import COLUMNS as PREDICTED_COLUMNS
+from paimon_features.operations.forget.predictions import PredictedEntities
 from paimon_features.operations.forget.remains import Remaining, remaining
 from paimon_features.operations.forget.request_log import COLUMNS, LoggedEntities
 from paimon_features.operations.forget.rewriting import TableRows, delete_rows, find_rows
 from paimon_features.project import Project
 from paimon_features.serving.request_log.commit import served_table
-from paimon_features.serving.request_log.log import SALT_VARIABLE, salt_of_environment
+from paimon_features.serving.request_log.log import SALT_VARIABLE, optional_salt
 from paimon_features.tables import Lake, generations, iter_batches, latest_snapshot
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.snapshots import Snapshot, snapshot_ids, snapshots
-from paimon_features.tables.specs import TILE_DAY, TILE_START
+from paimon_features.tables.specs import (
+    OUTCOMES_PREFIX,
+    PREDICTIONS_PREFIX,
+    TILE_DAY,
+    TILE_START,
+)
 
 REJECTED_PREFIX = "rejected_"
 
@@ -139,6 +145,7 @@ class Deletion:
             name
             for name in self.lake.list()
             if name == log
+            or self._predicted_keys(name)
             or (name.startswith(REJECTED_PREFIX) and self._may_reject(name))
             or name in self._skipped()
             or self.entities.are_keys_of(self.lake.schema(name).names)
@@ -150,6 +157,19 @@ class Deletion:
             return (name in tiles) + 2 * (name in events or name.startswith("events_")), name
 
         return sorted(found, key=rank)
+
+    def _predicted_keys(self, table: str) -> list[str]:
+        """The entity keys of the model of a table of predictions or outcomes, if it can contain
+        these entities; none for other tables."""
+        for prefix in (PREDICTIONS_PREFIX, OUTCOMES_PREFIX):
+            if table.startswith(prefix):
+                try:
+                    manifest = self.project.models.manifest(table.removeprefix(prefix))
+                except UnknownNameError:  # another table, of this name by chance
+                    return []
+                keys = [key.name for key in manifest.signature.entities]
+                return keys if self.entities.are_keys_of(keys) else []
+        return []
 
     def _may_reject(self, table: str) -> bool:
         """Whether the events of a rejected table have the keys; also where that is unknown."""
@@ -237,6 +257,8 @@ class Deletion:
         for table in self._tables():
             if table == served_table(self.project.name):
                 yield self._find_logged(table, composites, report)
+            elif keys := self._predicted_keys(table):
+                yield self._find_predicted(table, keys, composites, report)
             elif table.startswith(REJECTED_PREFIX):
                 unreadable = _Counter()
                 found = find_rows(self.lake, table, ("raw",), self._rejected(unreadable))
@@ -256,16 +278,37 @@ class Deletion:
     ) -> TableRows:
         newest = latest_snapshot(self.lake, table)
         keys = {n: list(v.compiled.keys) for n, v in self.project.definitions.views.items()}
-        salt = salt_of_environment() if os.environ.get(SALT_VARIABLE) else None
+        salt = optional_salt()
         logged = LoggedEntities(self.entities, keys, composites, salt)
         if newest is not None:
             logged.scan(self.lake, table, newest.ref)
-        if logged.hidden:
-            report.notes.append(
-                f"{table}: {logged.hidden:,} rows have entities hashed with another salt and were "
-                f"not compared; set {SALT_VARIABLE} to the servers' salt and repeat this"
-            )
+        self._note_hidden(table, logged.hidden, report)
         return find_rows(self.lake, table, COLUMNS, logged.mask)
+
+    def _find_predicted(
+        self,
+        table: str,
+        keys: list[str],
+        composites: dict[str, list[tuple[Any, ...]]],
+        report: ForgetReport,
+    ) -> TableRows:
+        known: set[tuple[Any, ...]] = set()
+        for name, found in composites.items():
+            own = list(self._views[name].keys)
+            if set(own) == set(keys):
+                places = [own.index(key) for key in keys]
+                known.update(tuple(key[place] for place in places) for key in found)
+        predicted = PredictedEntities(self.entities, keys, known, optional_salt())
+        rows = find_rows(self.lake, table, PREDICTED_COLUMNS, predicted.mask)
+        self._note_hidden(table, predicted.hidden, report)
+        return rows
+
+    def _note_hidden(self, table: str, rows: int, report: ForgetReport) -> None:
+        if rows:
+            report.notes.append(
+                f"{table}: {rows:,} rows have entities hashed with another salt and were not "
+                f"compared; set {SALT_VARIABLE} to the servers' salt and repeat this"
+            )
 
     def _rejected(self, unreadable: _Counter) -> Callable[[pa.Table], Bools]:
         def mask(rows: pa.Table) -> Bools:
@@ -287,12 +330,13 @@ class Deletion:
                 f"tiles of {', '.join(sorted(others))} have other entities: they keep what these "
                 "events added to them, until 'paimon-features backfill VIEW --rebuild'"
             )
-        spool = self.project.config.serve.request_log
-        if spool is not None and spool.is_dir() and any(spool.rglob("*.*")):
-            report.notes.append(
-                f"files of the request log in {spool} were not searched; 'paimon-features "
-                "request-log' ingests them, then repeat this"
-            )
+        serve = self.project.config.serve
+        for spool in dict.fromkeys(filter(None, (serve.request_log, serve.prediction_log))):
+            if spool.is_dir() and any(spool.rglob("*.*")):
+                report.notes.append(
+                    f"files of the request log in {spool} were not searched; 'paimon-features "
+                    "request-log' ingests them, then repeat this"
+                )
         report.notes.append(
             "not searched: files outside the warehouse (inputs, exports, caches of trainers, "
             "models, backups), fitted transformers, monitoring reports, states of iterations"

@@ -16,7 +16,7 @@ from paimon_features.serving.request_log.log_rows import COMPUTED, EntityText
 from paimon_features.tables import Lake, iter_batches
 
 COLUMNS = ("request_id", "worker", "number", "row", "view", "entity")
-_HASH = "blake2:"
+HASH = "blake2:"
 
 
 class LoggedEntities:
@@ -38,9 +38,9 @@ class LoggedEntities:
         hashed = EntityText(salt)
         self._prefix = hashed.prefix or None
         self._texts = {
-            view: {hashed([*map(_logged, key)]) for key in of} for view, of in known.items()
+            view: {hashed([*map(as_logged, key)]) for key in of} for view, of in known.items()
         }
-        self._wanted = {tuple(map(_logged, key)) for key in entities.keys}
+        self._wanted = {tuple(map(as_logged, key)) for key in entities.keys}
         self._requests: set[tuple[Any, ...]] = set()
         self.hidden = 0
 
@@ -50,7 +50,7 @@ class LoggedEntities:
             for *request, view, entity in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                 if view == COMPUTED or view not in self._keys:
                     continue
-                if entity.startswith(_HASH) and not (
+                if entity.startswith(HASH) and not (
                     self._prefix and entity.startswith(self._prefix)
                 ):
                     self.hidden += self._entities.are_keys_of(self._keys[view])
@@ -70,7 +70,7 @@ class LoggedEntities:
         )
 
     def _is_theirs(self, view: str, entity: str) -> bool:
-        if entity.startswith(_HASH):
+        if entity.startswith(HASH):
             return entity in self._texts.get(view, ())
         names = self._keys.get(view, ())
         if not self._entities.are_keys_of(names):
@@ -83,6 +83,6 @@ class LoggedEntities:
         return tuple(key.get(column) for column in self._entities.columns) in self._wanted
 
 
-def _logged(value: Any) -> Any:
+def as_logged(value: Any) -> Any:
     """A key as the log has it: dates as days since 1970."""
     return (value - dt.date(1970, 1, 1)).days if isinstance(value, dt.date) else value

@@ -47,6 +47,7 @@ from paimon_features.serving.http.state import ServerState
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.serving.prediction.batcher import Batcher
 from paimon_features.serving.request_log.log import RequestLog
+from paimon_features.serving.request_log.prediction_log import PredictionLog
 from paimon_features.traces import Tracer, ended_now
 
 
@@ -62,6 +63,7 @@ class FeatureApp:
         log: logs.AccessLog | None = None,
         counts_file: CountsFile | None = None,
         request_log: RequestLog | None = None,
+        prediction_log: PredictionLog | None = None,
         hosts: Hosts | None = None,
         tracer: Tracer | None = None,
     ) -> None:
@@ -82,7 +84,7 @@ class FeatureApp:
         self._hosts = hosts or Hosts(config.hosts)
         self.reads = FeatureReads(self.state, self._store_log, request_log, traced=bool(tracer))
         self.predictions = Predictions(
-            self.state, self._store_log, request_log, traced=bool(tracer)
+            self.state, self._store_log, request_log, prediction_log, traced=bool(tracer)
         )
         self._tracer = tracer
         self._admin = AdminPages(self.state, self._all_counts, self._store_log)
@@ -97,6 +99,7 @@ class FeatureApp:
         self._batches = GrowingTotals(self.counts.reads)
         self._records = GrowingTotals(self.counts.reads)
         self._logged = GrowingTotals(self.counts.logged)
+        self._logged_predictions = GrowingTotals(self.counts.logged_predictions)
         self._networks = GrowingTotals(self.counts.network)
 
     def replace_definitions(self, definitions: DefinitionSet) -> None:
@@ -125,6 +128,8 @@ class FeatureApp:
         self._admin.close()
         if self.reads.request_log is not None:
             self.reads.request_log.close()
+        if self.predictions.prediction_log is not None:
+            self.predictions.prediction_log.close()
         if self._tracer is not None:
             self._tracer.close()
         self.tick()
@@ -307,3 +312,5 @@ class FeatureApp:
             )
         if self.reads.request_log is not None:
             self._logged.add(self.reads.request_log.counts())
+        if self.predictions.prediction_log is not None:
+            self._logged_predictions.add(self.predictions.prediction_log.counts())

@@ -86,6 +86,7 @@ class Counts(msgspec.Struct):
     reads: dict[str, int] = msgspec.field(default_factory=dict)
     reloads: dict[str, int] = msgspec.field(default_factory=dict)
     logged: dict[str, int] = msgspec.field(default_factory=dict)
+    logged_predictions: dict[str, int] = msgspec.field(default_factory=dict)
     closed: dict[str, int] = msgspec.field(default_factory=dict)
     predictions: dict[str, int] = msgspec.field(default_factory=dict)
     network: dict[str, int] = msgspec.field(default_factory=dict)
@@ -281,6 +282,10 @@ class _Collector:
         if any(c.logged for c in self._counts):
             yield self._summed("request_log_rows", "Rows of the request log: written, dropped.",
                                "result", [c.logged for c in self._counts])  # fmt: skip
+        if any(c.logged_predictions for c in self._counts):
+            yield self._summed("prediction_log_rows",
+                               "Rows of the prediction log: written, dropped.",
+                               "result", [c.logged_predictions for c in self._counts])  # fmt: skip
 
     def _of_reads(self) -> Iterator[Metric]:
         entities = HistogramCounts.over(ENTITIES)

@@ -33,6 +33,7 @@ from paimon_features.serving.http.formats import (
     format_of_reply,
 )
 from paimon_features.serving.http.http_errors import Headers, RequestRejected
+from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     ClientGoneError,
     Finish,
@@ -43,9 +44,13 @@ from paimon_features.serving.http.messages import (
 from paimon_features.serving.http.model_bodies import PredictRequest, decode_predict
 from paimon_features.serving.http.rendered_reply import freshness_headers, statuses_once
 from paimon_features.serving.http.served_models import BoundVersion
+from paimon_features.serving.http.state import ServerState
 from paimon_features.serving.plain_values import plain_column
 from paimon_features.serving.prediction.batcher import Prediction
 from paimon_features.serving.prediction.network import Outputs, null_rows
+from paimon_features.serving.request_log.log import RequestLog
+from paimon_features.serving.request_log.prediction_log import PredictionId, PredictionLog
+from paimon_features.serving.request_log.prediction_rows import Role
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.statuses import STATUS_NAMES
 
@@ -59,7 +64,22 @@ _NAMES = np.array(STATUS_NAMES, np.object_)
 
 
 class Predictions(EntityRequests):
-    """Answers requests for predictions of entities; a sample of the reads is logged."""
+    """Answers requests for predictions of entities.
+
+    A sample of the reads is logged, and ``prediction_log`` gets the predictions.
+    """
+
+    def __init__(
+        self,
+        state: ServerState,
+        store_log: StoreLog,
+        request_log: RequestLog | None = None,
+        prediction_log: PredictionLog | None = None,
+        *,
+        traced: bool = False,
+    ) -> None:
+        super().__init__(state, store_log, request_log, traced=traced)
+        self.prediction_log = prediction_log
 
     def head(self, request: Request) -> Head:
         """Rights and formats; predictions have no Arrow."""
@@ -145,19 +165,47 @@ class Predictions(EntityRequests):
             features,
         )
 
-    def run_shadows(self, work: _Work, response: OnlineResponse, outputs: Outputs) -> None:
+    def log(
+        self,
+        work: _Work,
+        bound: BoundVersion,
+        role: Role,
+        response: OnlineResponse,
+        outputs: Outputs,
+        of: PredictionId | None = None,
+    ) -> PredictionId | None:
+        """Log the predictions of a version for a request, if there is a log."""
+        if self.prediction_log is None:
+            return None
+        return self.prediction_log.note(
+            work.request.request_id, response, bound.manifest, bound.version.state.manifest, role,
+            bound.features, outputs, of,
+        )  # fmt: skip
+
+    def run_shadows(
+        self, work: _Work, response: OnlineResponse, outputs: Outputs, logged: PredictionId | None
+    ) -> None:
         """Let shadow versions predict the same, for comparison; they answer nobody."""
         for shadow in work.bound.shadows:
             arrays, start, stop = shadow.inputs_of(response)
-            name = str(shadow.manifest)
+            deliver = partial(self._take_shadow, work, shadow, response, outputs[0], logged)
             self.state.batcher.submit_shadow(
-                Prediction(
-                    shadow.network, arrays, start, stop, partial(self._compare, name, outputs[0])
-                )
+                Prediction(shadow.network, arrays, start, stop, deliver)
             )
 
-    def _compare(self, name: str, served: Array, outputs: Outputs | Exception) -> None:
-        """Count how far a shadow version is from the one that answered."""
+    def _take_shadow(
+        self,
+        work: _Work,
+        shadow: BoundVersion,
+        response: OnlineResponse,
+        served: Array,
+        logged: PredictionId | None,
+        outputs: Outputs | Exception,
+    ) -> None:
+        """Count how far a shadow version is from the one that answered, and log it."""
+        name = str(shadow.manifest)
+        if not isinstance(outputs, Exception) and logged is not None:
+            self.log(work, shadow, "shadow", response, outputs, logged)
         if isinstance(outputs, Exception):
             self.state.counts.shadow(name, 0, 0.0, failed=len(served))
             return
@@ -238,11 +286,22 @@ class _Work(EntityWork):
         except Exception as error:
             reply = error
         self._end(reply)
-        if self.bound.shadows and not isinstance(reply, Exception):
+        if isinstance(reply, Exception):
+            return
+        own = [array[: self.rows] for array in outputs]
+        logged = self._of.log(self, self.bound, self._role(), response, own)
+        if self.bound.shadows:
             try:
-                self._of.run_shadows(self, response, [array[: self.rows] for array in outputs])
+                self._of.run_shadows(self, response, own, logged)
             except OverloadedError:
                 return  # the server ends
+
+    def _role(self) -> Role:
+        """Why the version answers."""
+        if self.asked.version:
+            return "requested"
+        state = self.bound.version.state.state
+        return "challenger" if state == "challenger" else "production"
 
     def _end(self, result: Reply | BaseException) -> None:
         self._of.leave(self)

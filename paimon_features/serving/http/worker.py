@@ -36,6 +36,7 @@ from paimon_features.serving.http.reload import Reloader
 from paimon_features.serving.http.server import HttpServer
 from paimon_features.serving.http.supervisor import is_loopback
 from paimon_features.serving.request_log.log import open_request_log
+from paimon_features.serving.request_log.prediction_log import open_prediction_log
 from paimon_features.traces import open_tracer
 
 TICK_S = 0.5
@@ -82,6 +83,7 @@ def main() -> None:
         reloader = Reloader(config, serve, store)
         definitions, tokens = reloader.first()
         request_log = open_request_log(config.name, serve)
+        prediction_log = open_prediction_log(config.name, serve)
         models = ModelReloader(
             model_place_of(replace(config, serve=serve), lambda: store),
             threads=serve.predict_threads,
@@ -103,6 +105,7 @@ def main() -> None:
         log=log,
         counts_file=counts_file,
         request_log=request_log,
+        prediction_log=prediction_log,
         hosts=Hosts(names),
         tracer=open_tracer("paimon-features-serve"),
     )

@@ -1,4 +1,4 @@
-"""Spool files of request logs into the table ``served_<project>``, each of them once.
+"""Spool files into tables, each of them once: request logs and logs of predictions.
 
 Before a commit, a ledger next to the table names its files and the commit's identifier; the table
 itself shows whether the commit exists. So after any failure the next pass knows what to do::
@@ -18,7 +18,7 @@ instance from a server's host that was copied twice.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,11 +30,20 @@ from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.errors import TableError
 from paimon_features.serving.request_log.log_rows import log_schema
+from paimon_features.serving.request_log.prediction_log import PREDICTIONS
+from paimon_features.serving.request_log.prediction_rows import prediction_schema
 from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.side_files import read_json, write_json
-from paimon_features.tables.specs import SERVED_DAY, SPOOL_FILE, served_spec
+from paimon_features.tables.specs import (
+    PREDICTIONS_PREFIX,
+    SERVED_DAY,
+    SPOOL_FILE,
+    TableSpec,
+    predictions_spec,
+    served_spec,
+)
 from paimon_features.tables.writer import committed_identifiers
 from paimon_features.windows import DAY_MS
 
@@ -42,6 +51,44 @@ USER = "request-log"
 COMMITTED, REJECTED = "committed", "rejected"
 COMMIT_BYTES = 64 << 20
 """Files of about this many bytes are committed together."""
+
+
+@dataclass(frozen=True)
+class SpooledLog:
+    """A kind of spool files, and the table that they are committed to.
+
+    ``expected`` are columns that have this value in each row: of another project, or another
+    model, a file is rejected.
+    """
+
+    table: TableSpec
+    schema: pa.Schema
+    expected: Mapping[str, str]
+
+
+def request_log_of(project: str) -> SpooledLog:
+    """The request log of a project, in the table ``served_<project>``."""
+    return SpooledLog(served_spec(served_table(project)), log_schema(), {"project": project})
+
+
+def prediction_log_of(project: str, model: str) -> SpooledLog:
+    """The predictions of a model, in the table ``predictions_<model>``."""
+    return SpooledLog(
+        predictions_spec(PREDICTIONS_PREFIX + model),
+        prediction_schema(),
+        {"project": project, "model": model},
+    )
+
+
+def prediction_folders(folders: Sequence[Path]) -> dict[str, list[Path]]:
+    """The folders with spool files of predictions below some folders, by model."""
+    found: dict[str, list[Path]] = {}
+    for folder in folders:
+        below = folder / PREDICTIONS
+        for path in sorted(below.iterdir()) if below.is_dir() else ():
+            if path.is_dir():
+                found.setdefault(path.name, []).append(path)
+    return found
 
 
 @dataclass
@@ -74,8 +121,8 @@ class CommitStats:
 class SpoolCommitter:
     """Commits the files waiting in some folders; owns the table during each pass, not in between.
 
-    ``keep_s`` is how long a committed file stays. ``on_message`` receives a line for everything
-    that an operator has to know.
+    They are those of the request log by default, or of ``log``. ``keep_s`` is how long a committed
+    file stays. ``on_message`` receives a line for everything that an operator has to know.
 
     Raises
     ------
@@ -89,17 +136,18 @@ class SpoolCommitter:
         project: str,
         folders: Sequence[Path],
         *,
+        log: SpooledLog | None = None,
         keep_s: float = 86_400.0,
         on_message: OnMessage = ignore_message,
     ) -> None:
-        self.lake, self.project = lake, project
+        self.lake, self.log = lake, log or request_log_of(project)
         # the ledger has to mean the same files wherever the next pass is started
         self.folders = [folder.resolve() for folder in folders]
-        self.table = served_table(project)
+        self.table = self.log.table.name
         self.keep_s = keep_s
         self._tell = on_message
         self._ledger = lake.side_folder / "served" / f"{lake.database}.{self.table}.json"
-        lake.create(served_spec(self.table))
+        lake.create(self.log.table)
 
     def run_once(self) -> CommitStats:
         """Commit everything that is complete.
@@ -193,11 +241,12 @@ class SpoolCommitter:
         done.add(own)
 
     def _read(self, path: Path, own: CommitStats) -> pa.Table:
-        spooled = read_spool(path, log_schema())
+        spooled = read_spool(path, self.log.schema)
         rows = spooled.rows
-        others = pc.unique(rows.column("project")).to_pylist()
-        if any(other != self.project for other in others):
-            raise TableError(f"{path} is of the project {', '.join(others)}, not {self.project}")
+        for column, expected in self.log.expected.items():
+            others = pc.unique(rows.column(column)).to_pylist()
+            if any(other != expected for other in others):
+                raise TableError(f"{path} is of the {column} {', '.join(others)}, not {expected}")
         if spooled.torn_bytes:
             self._tell(
                 f"{path}: the last {spooled.torn_bytes} bytes are torn, its worker died while "

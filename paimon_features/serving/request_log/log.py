@@ -9,13 +9,8 @@ the disk, are dropped and counted.
 from __future__ import annotations
 
 import os
-import socket
-import threading
-import time
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,14 +24,9 @@ from paimon_features.serving.request_log.log_rows import (
     SampledReply,
     log_schema,
 )
-from paimon_features.serving.request_log.spool import (
-    SpoolFile,
-    described_schema,
-    new_token,
-    recover,
-    spool_bytes,
-    stem_of,
-)
+from paimon_features.serving.request_log.log_thread import LogThread
+from paimon_features.serving.request_log.spool import described_schema
+from paimon_features.serving.request_log.spool_folder import SpoolFolder, SpoolLimits
 from paimon_features.serving.response import OnlineResponse
 
 SALT_VARIABLE = "PAIMON_FEATURES_REQUEST_LOG_SALT"
@@ -45,30 +35,19 @@ _SALT_CHARACTERS = 16
 MAX_ENTITIES = 100
 """Of a request for more entities, this many are logged, evenly spread."""
 _SPREAD = 2_654_435_761
-_RETRY_S = 5.0
 
 
-@dataclass
-class RequestLogStats:
-    """Counts since the start.
+def share_of(text: str) -> int:
+    """A number below 2**32 that spreads texts evenly: a text is in a sample where it is below the
+    sample's share of 2**32."""
+    return zlib.crc32(text.encode("utf-8", "replace")) * _SPREAD & 0xFFFFFFFF
 
-    ``noted`` requests were sampled; of ``rows`` rows ``written`` are in files. Dropped rows:
-    ``dropped_overload`` for lack of room in memory, ``dropped_disk`` on the disk (none left, no
-    permission, or the spool folder over its limit), ``dropped_defect`` because of a bug.
-    ``left_out`` entities were not logged: of large requests, or answered from a cache.
-    ``files`` were completed, and ``recovered`` are files of dead workers found at the start.
-    """
 
-    noted: int = 0
-    rows: int = 0
-    written: int = 0
-    dropped_overload: int = 0
-    dropped_disk: int = 0
-    dropped_defect: int = 0
-    left_out: int = 0
-    files: int = 0
-    recovered: int = 0
-    last_error: str = ""
+def threshold_of(name: str, rate: float) -> int:
+    """The bound for ``share_of`` of a rate; ConfigurationError if it is not in 0.0 to 1.0."""
+    if not 0 <= rate <= 1:
+        raise ConfigurationError(f"request log: {name}={rate}; expected a share from 0.0 to 1.0")
+    return round(rate * 2**32)
 
 
 def salt_of_environment() -> bytes:
@@ -90,7 +69,13 @@ def salt_of_environment() -> bytes:
     return salt.encode()
 
 
-class RequestLog:
+def optional_salt() -> bytes | None:
+    """The secret for hashing entities, None where it is not set; ConfigurationError if it
+    is too short."""
+    return salt_of_environment() if os.environ.get(SALT_VARIABLE) else None
+
+
+class RequestLog(LogThread[SampledReply]):
     """Samples the responses of one worker. ``note`` may be called from several threads.
 
     Parameters
@@ -108,11 +93,8 @@ class RequestLog:
         The worker's name; by default host and process id.
     max_pending
         Most rows that wait in memory.
-    max_file_bytes, max_age_s
-        A file is completed at this size or age.
-    max_spool_bytes
-        Most bytes of all files in the folder, so that the disk does not fill up if the files are
-        not committed.
+    max_file_bytes, max_age_s, max_spool_bytes
+        See ``SpoolLimits``.
     flush_interval_s
         About how long rows wait until they are written.
 
@@ -137,33 +119,18 @@ class RequestLog:
         flush_interval_s: float = 0.5,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
-        if not 0 <= rate <= 1:
-            raise ConfigurationError(f"request log: rate={rate}; expected a share from 0.0 to 1.0")
-        for name, bound in (
-            ("max_pending", max_pending), ("max_file_bytes", max_file_bytes),
-            ("max_spool_bytes", max_spool_bytes),
-        ):  # fmt: skip
-            if bound < 1:
-                raise ConfigurationError(f"request log: {name}={bound}; expected 1 or more")
-        self.folder = Path(folder)
-        self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
-        self.stats = RequestLogStats()
-        self._threshold = round(rate * 2**32)
-        self._max_pending, self._max_file_bytes = max_pending, max_file_bytes
-        self._max_age_s, self._max_spool_bytes = max_age_s, max_spool_bytes
+        self._threshold = threshold_of("rate", rate)
+        super().__init__("request-log", worker, max_pending, flush_interval_s)
         self._clock_ms = clock_ms
         self._maker = LogRowBuilder(project, self.worker, EntityText(salt))
-        self._schema = described_schema(log_schema(), project, self.worker)
-        self._lock = threading.Lock()
-        self._waiting: list[SampledReply] = []
-        self._waiting_rows = 0
-        self._file: SpoolFile | None = None
-        self._number = 0
-        self._begun = (clock_ms(), new_token())
-        self._retry_at_s = 0.0
-        self._closing = threading.Event()
-        self._interval_s = flush_interval_s
-        self._thread = threading.Thread(target=self._run, name="request-log", daemon=True)
+        self._spool = SpoolFolder(
+            Path(folder),
+            described_schema(log_schema(), project, self.worker),
+            self.worker,
+            clock_ms(),
+            SpoolLimits(max_file_bytes, max_age_s, max_spool_bytes),
+            self.stats,
+        )
         self._thread.start()
 
     def note(self, request_id: str, service: str, response: OnlineResponse) -> bool:
@@ -171,35 +138,15 @@ class RequestLog:
 
         ``service`` is "" where features were listed.
         """
-        number = zlib.crc32(request_id.encode("utf-8", "replace")) * _SPREAD & 0xFFFFFFFF
-        if number >= self._threshold:
+        if share_of(request_id) >= self._threshold:
             return False
         return self._note(request_id, service, response)
-
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Write waiting rows, complete the file and end the thread. A repeat is harmless."""
-        self._closing.set()
-        self._thread.join(timeout_s)
-
-    def counts(self) -> dict[str, int]:
-        """Rows by outcome, for the metrics."""
-        stats = self.stats
-        return {
-            "written": stats.written,
-            "dropped_overload": stats.dropped_overload,
-            "dropped_disk": stats.dropped_disk,
-            "dropped_defect": stats.dropped_defect,
-        }
 
     # -- in the server's threads ---------------------------------------------------------------
 
     def _note(self, request_id: str, service: str, response: OnlineResponse) -> bool:
         count = len(response)
-        chosen: range | list[int] = range(count)
-        if not response.batch.reads:  # from a cache, which knows no snapshots
-            chosen = []
-        elif count > MAX_ENTITIES:
-            chosen = [i * count // MAX_ENTITIES for i in range(MAX_ENTITIES)]
+        chosen = chosen_rows(response)
         selection = response.selection
         rows = len(chosen) * (len(response.batch.reads) + bool(selection.interactions))
         stats, at_ms = self.stats, self._clock_ms()
@@ -207,100 +154,40 @@ class RequestLog:
             stats.noted += 1
             stats.rows += rows
             stats.left_out += count - len(chosen)
-            if not chosen:
-                return True
-            if self._waiting_rows + rows > self._max_pending or self._closing.is_set():
-                stats.dropped_overload += rows
-            else:
-                self._waiting.append(
-                    SampledReply(request_id, stats.noted, service, at_ms, response, chosen, rows)
-                )
-                self._waiting_rows += rows
+            if chosen:
+                number = stats.noted
+                reply = SampledReply(request_id, number, service, at_ms, response, chosen, rows)
+                self._add(reply, rows)
         return True
 
     # -- in the writing thread -----------------------------------------------------------------
 
-    def _run(self) -> None:
-        self._recover()
-        while True:
-            closing = self._closing.wait(self._interval_s)
-            self._flush()
-            if closing:
-                self._complete()
-                return
+    def _begin(self) -> None:
+        self._spool.recover()
 
-    def _recover(self) -> None:
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self.stats.recovered = len(recover(self.folder))
-        except OSError as error:
-            self.stats.last_error = str(error)
-
-    def _flush(self) -> None:
-        with self._lock:
-            noted, self._waiting = self._waiting, []
-            self._waiting_rows = 0
+    def _write(self, noted: Sequence[tuple[SampledReply, int]]) -> None:
         rows: list[dict[str, Any]] = []
-        for one in noted:
+        for one, count in noted:
             try:
                 rows += self._maker.rows(one)
-            except Exception as error:  # a defect must not end the thread; it is counted
-                self.stats.dropped_defect += one.count
-                self.stats.last_error = f"{type(error).__name__}: {error}"
+            except Exception as error:
+                self._dropped(count, error)
         if rows:
-            self._append(pa.RecordBatch.from_pylist(rows, log_schema()))
-        file = self._file
-        if file is not None and (
-            file.size >= self._max_file_bytes or time.monotonic() - file.opened_s >= self._max_age_s
-        ):
-            self._complete()
-
-    def _append(self, batch: pa.RecordBatch) -> None:
-        try:
-            self._open_file().append(batch)
-        except OSError as error:
-            self.stats.dropped_disk += batch.num_rows
-            self._failed(error)
-        else:
-            self.stats.written += batch.num_rows
-
-    def _open_file(self) -> SpoolFile:
-        if self._file is None:
-            if time.monotonic() < self._retry_at_s:
-                raise OSError(self.stats.last_error)
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            waiting = spool_bytes(self.folder)
-            if waiting >= self._max_spool_bytes:
-                raise OSError(
-                    f"{waiting} bytes wait in {self.folder}, at most {self._max_spool_bytes} may; "
-                    "is 'paimon-features request-log --follow' running?"
-                )
-            self._number += 1
-            stem = stem_of(self.worker, self._number, *self._begun)
-            self._file = SpoolFile(self.folder, stem, self._schema)
-        return self._file
+            self._spool.append(pa.RecordBatch.from_pylist(rows, log_schema()))
+        self._spool.complete_old()
 
     def _complete(self) -> None:
-        file, self._file = self._file, None
-        if file is None:
-            return
-        try:
-            file.complete()
-        except OSError as error:  # the written part stays, under its open name
-            self._failed(error)
-        else:
-            self.stats.files += 1
+        self._spool.complete()
 
-    def _failed(self, error: OSError) -> None:
-        if time.monotonic() >= self._retry_at_s:
-            self._retry_at_s = time.monotonic() + _RETRY_S
-        self.stats.last_error = str(error)
-        file, self._file = self._file, None
-        if file is not None:
-            # a full disk: the written part is valid, and committing it frees space
-            with suppress(OSError):
-                file.complete()
-                self.stats.files += 1
+
+def chosen_rows(response: OnlineResponse) -> Sequence[int]:
+    """The rows of a response that are logged: none from a cache, which knows no snapshots."""
+    count = len(response)
+    if not response.batch.reads:
+        return []
+    if count > MAX_ENTITIES:
+        return [i * count // MAX_ENTITIES for i in range(MAX_ENTITIES)]
+    return range(count)
 
 
 def open_request_log(project: str, config: ServeConfig) -> RequestLog | None:

@@ -136,7 +136,9 @@ class LogRowBuilder:
         view, names = read.view, tuple(read.values)
         types = {f.name: f.type for f in view.features}
         values = [_chosen(types[name], read.values[name], chosen) for name in names]
-        codes = [_names_of(read.codes[name], chosen) for name in names]
+        # the features of a view share arrays of codes
+        shared = {id(of): _names_of(of, chosen) for of in read.codes.values()}
+        codes = [shared[id(read.codes[name])] for name in names]
         definition = self._definition(view, names)
         out = []
         for i, at in enumerate(chosen):
@@ -241,6 +243,9 @@ def loads(kind: DataType, value: Any) -> Any:
 
 
 def _chosen(kind: DataType, column: Column, rows: Sequence[int]) -> list[Any]:
+    first, count = rows[0], len(rows)
+    if rows[-1] - first == count - 1:  # ascending: all rows of most responses; no copy
+        return plain(kind, column.part(slice(first, first + count)).to_pylist(kind))
     return plain(kind, column.take(np.array(rows, np.int64)).to_pylist(kind))
 
 

@@ -83,6 +83,19 @@ def check_log(
         except (ValueError, TypeError) as error:
             report.unchecked[f"not readable: {error}"] += 1
     report.requests = len({row.request for row in rows})
+    check_rows(project, rows, report, salt=salt, on_message=on_message)
+    return report
+
+
+def check_rows(
+    project: Project,
+    rows: Sequence[LoggedRow],
+    report: LogReport,
+    *,
+    salt: bytes | None,
+    on_message: OnMessage = ignore_message,
+) -> None:
+    """Compare logged rows with the lake; all results go to the report."""
     by_view: dict[str, list[LoggedRow]] = {}
     for row in rows:
         by_view.setdefault(row.view, []).append(row)
@@ -94,7 +107,6 @@ def check_log(
         check_computed(project, computed, rows, report)
         count = len(report.differences)
         on_message(f"computed features: {len(computed):,} rows, {count} differences so far")
-    return report
 
 
 class _LoggedViewCheck:
@@ -253,6 +265,7 @@ class _LoggedViewCheck:
             values, truth = tiles.answer(entity, names, row.as_of_ms)
         self.report.rows += 1
         self.report.values += len(names)
+        self.report.truths[row.request, row.row, row.view] = values
         found: dict[str, LogDifference] = {}
         only_rounded = set()
         for name in names:

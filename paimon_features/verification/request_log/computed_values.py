@@ -62,9 +62,12 @@ def check_computed(
             continue
         report.rows += 1
         report.values += len(names)
+        truths: dict[str, Any] = {}
+        report.truths[row.request, row.row, row.view] = truths
         for each in compiled:
             got = loads(each.type, row.values[each.name])
             wanted, overflown = _value(each, known)
+            truths[each.name] = wanted
             status = max((codes[str(ref)] for ref in each.refs), default=Status.PRESENT)
             if overflown:
                 status = Status.ILL_CONDITIONED

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from paimon_features.verification.request_log.sampled_rows import LoggedRow
+from paimon_features.verification.request_log.sampled_rows import LoggedRow, RequestKey
+
+ReadKey = tuple[RequestKey, int, str]
+"""A request, the position of an entity in it, and a view; "" for computed features."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,8 @@ class LogReport:
     tiles_only: Counter[str] = field(default_factory=Counter)
     unchecked: Counter[str] = field(default_factory=Counter)
     differences: list[LogDifference] = field(default_factory=list)
+    truths: dict[ReadKey, Mapping[str, Any]] = field(default_factory=dict)
+    """The values that should have been served, by what was read."""
 
     @property
     def ok(self) -> bool:

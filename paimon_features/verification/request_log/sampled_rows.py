@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,8 @@ from paimon_features.windows import DAY_MS
 RequestKey = tuple[str, str, int, int]
 """Id, worker, time and number of a request: clients may reuse an id, and a restarted worker
 reuses its name and numbers."""
+LogPart = tuple[int, int, Mapping[str, Any] | None]
+"""Rows served from a time (inclusive) to another (exclusive), with these values in columns."""
 _KEY = ("request_id", "worker", "served_at_ms", "number")
 
 
@@ -108,11 +110,31 @@ def sampled_rows(
             f"there is no table {table!r}: set [serve] request_log, and run "
             "'paimon-features request-log --follow' where the spool files are"
         )
-    within = (since_ms, until_ms, service)
+    within = (since_ms, until_ms, None if service is None else {"service": service})
+    known = sampled_requests(lake, table, within, sample, seed)
+    if not known:
+        query = "" if service is None else f" of service {service!r}"
+        raise VerificationError(
+            f"the request log {table!r} has no request{query} from {since_ms} to {until_ms} ms; "
+            "is it committed ('paimon-features request-log'), and is the rate high enough?"
+        )
+    return rows_of_requests(lake, table, list(SERVED_COLUMNS), within, known)
+
+
+def sampled_requests(
+    lake: Lake, table: str, within: LogPart, sample: int, seed: int, *, having: str | None = None
+) -> set[str]:
+    """Texts that identify ``sample`` requests of a log, of those ``having`` a column.
+
+    Chosen by their keys and ``seed``; memory is needed for the sample only.
+    """
     # the greatest negative numbers are the least numbers: a heap keeps them within its bound
     kept: list[tuple[int, str]] = []
     known: set[str] = set()
-    for batch in _batches(lake, table, list(_KEY), *within):
+    columns = [*_KEY, *([] if having is None else [having])]
+    for batch in _batches(lake, table, columns, within):
+        if having is not None:
+            batch = batch.filter(pc.is_valid(batch.column(having)))
         for name in pc.unique(_names(batch)).to_pylist():
             if name in known:
                 continue
@@ -124,29 +146,31 @@ def sampled_rows(
             else:
                 continue
             known.add(name)
-    if not kept:
-        query = "" if service is None else f" of service {service!r}"
-        raise VerificationError(
-            f"the request log {table!r} has no request{query} from {since_ms} to {until_ms} ms; "
-            "is it committed ('paimon-features request-log'), and is the rate high enough?"
-        )
+    return known
+
+
+def rows_of_requests(
+    lake: Lake, table: str, columns: list[str], within: LogPart, known: Collection[str]
+) -> list[dict[str, Any]]:
+    """All rows of requests that ``sampled_requests`` has chosen."""
     wanted = pa.array(sorted(known), pa.string())
     rows: list[dict[str, Any]] = []
-    for batch in _batches(lake, table, list(SERVED_COLUMNS), *within):
+    for batch in _batches(lake, table, columns, within):
         rows += batch.filter(pc.is_in(_names(batch), wanted)).to_pylist()
     return rows
 
 
 def _batches(
-    lake: Lake, table: str, columns: list[str], since_ms: int, until_ms: int, service: str | None
+    lake: Lake, table: str, columns: list[str], within: LogPart
 ) -> Iterator[pa.RecordBatch]:
+    since_ms, until_ms, where = within
     days = {SERVED_DAY: (since_ms // DAY_MS, (until_ms - 1) // DAY_MS + 1)}
-    read = list(dict.fromkeys([*columns, "served_at_ms", "service"]))
+    read = list(dict.fromkeys([*columns, "served_at_ms", *(where or ())]))
     for batch in iter_batches(lake, table, read, partitions=days):
         at = batch.column("served_at_ms")
         mask = pc.and_(pc.greater_equal(at, since_ms), pc.less(at, until_ms))
-        if service is not None:
-            mask = pc.and_(mask, pc.equal(batch.column("service"), service))
+        for name, value in (where or {}).items():
+            mask = pc.and_(mask, pc.equal(batch.column(name), value))
         yield batch.filter(mask)
 
 

@@ -1,0 +1,382 @@
+"""Two versions of a model compared by the outcomes of their predictions.
+
+A *shadow* predicts for the same requests as the version that answers: losses are compared in pairs,
+row by row. Where traffic is *split*, each entity has one version: the mean losses of two streams
+are compared. Either way the interval is a confidence sequence (see ``sequences``), so the
+comparison may be repeated at any time, and ended as soon as it has decided.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.array_types import Bools, Floats, Ints
+from paimon_features.errors import RequestError
+from paimon_features.models import Metric
+from paimon_features.models.metrics import CalibrationBin, auc, calibration_curve
+from paimon_features.outcomes.join import counted_once
+from paimon_features.outcomes.losses import Loss, losses_of
+from paimon_features.outcomes.sequences import ConfidenceSequence
+from paimon_features.project import Project
+from paimon_features.tables import read_arrow
+from paimon_features.tables.specs import OUTCOMES_PREFIX, SERVED_DAY
+from paimon_features.windows import DAY_MS
+
+ALPHA = 0.05
+Design = Literal["pairs", "split"]
+_COLUMNS = (
+    "version", "role", "prediction", "label", "entity", "event_time_ms", "matured_at_ms",
+    "request_id", "worker", "served_at_ms", "number", "row",
+)  # fmt: skip
+_REQUEST = ("request_id", "worker", "served_at_ms", "number", "row")
+_ANSWERS = ("production", "challenger")
+_POINTS = 200
+"""Points of a path that a report has."""
+
+
+@dataclass(frozen=True)
+class LossComparison:
+    """A loss of two versions.
+
+    ``difference`` is that of the first less that of the second, estimated; positive: the second
+    is better. It is in [``low``, ``high``] with the confidence of the comparison, at all times at
+    once. ``lift`` is the difference over the first one's loss. ``decided_after`` is after how
+    many rows the interval excluded zero first, None if it never did; ``path`` has (rows, low,
+    high) at some of them.
+    """
+
+    metric: str
+    first: float
+    second: float
+    difference: float
+    low: float | None
+    high: float | None
+    lift: float | None
+    method: str
+    decided_after: int | None
+    path: tuple[tuple[int, float, float], ...]
+
+
+@dataclass(frozen=True)
+class DayOfVersion:
+    """The mature predictions of a version on a day (UTC): their mean, and that of the labels."""
+
+    day: str
+    version: int
+    rows: int
+    predicted: float
+    observed: float
+
+
+@dataclass(frozen=True)
+class VersionComparison:
+    """What is known of two versions.
+
+    ``winner`` is the version with the smaller loss, by the first of ``losses``; None: undecided.
+    Of the mature predictions, ``first_rows`` and ``second_rows`` are compared; ``repeated`` ones
+    of an entity whose window overlaps that of an earlier one do not count, since an outcome must
+    not count twice. ``unpaired`` ones have no counterpart; of two streams, ``outside`` are from
+    before or after the time in which both versions answered, or were a shadow's. ``auc`` is by
+    version, with an interval for one look.
+    """
+
+    model: str
+    first: int
+    second: int
+    design: Design
+    alpha: float
+    winner: int | None
+    first_rows: int
+    second_rows: int
+    repeated: int
+    unpaired: int
+    outside: int
+    since_ms: int
+    until_ms: int
+    losses: tuple[LossComparison, ...]
+    auc: dict[int, Metric]
+    calibration: dict[int, tuple[CalibrationBin, ...]]
+    days: tuple[DayOfVersion, ...]
+
+    def to_document(self) -> dict[str, Any]:
+        """Return the comparison in JSON values."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Mature predictions of a version, in the order of their time."""
+
+    entities: Ints
+    times: Ints
+    requests: Ints
+    predictions: Floats
+    labels: Floats
+    answers: Bools
+
+    def __len__(self) -> int:
+        return len(self.times)
+
+    def take(self, chosen: Ints | Bools) -> _Rows:
+        return _Rows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
+
+
+def compare_versions(
+    project: Project,
+    model: str,
+    first: int | None = None,
+    second: int | None = None,
+    *,
+    metric: str | None = None,
+    alpha: float = ALPHA,
+    since_ms: int = 0,
+    until_ms: int = 2**62,
+) -> VersionComparison:
+    """Compare two versions by the table ``outcomes_<model>``.
+
+    By default the version in production and the newest challenger, or else shadow. Predictions
+    count that were served from ``since_ms`` to ``until_ms`` (exclusive).
+
+    Raises
+    ------
+    RequestError
+        If there are no such versions, or no outcomes of one of them.
+    UnknownNameError
+        If there is no such model or version.
+    """
+    if not 0 < alpha < 1:
+        raise RequestError(f"alpha {alpha}; expected a probability between 0 and 1, such as 0.05")
+    numbers = _versions(project, model, first, second)
+    task = project.models.manifest(model, numbers[0]).signature.task
+    losses = losses_of(task, metric)
+    table = outcomes_table(project, model)
+    rows, horizon_ms = _rows(project, table, numbers, since_ms, until_ms)
+    for number, own in zip(numbers, rows, strict=True):
+        if not len(own):
+            raise RequestError(
+                f"table {table!r} has no outcomes of version {number} in this time; 'models "
+                f"outcomes {model}' records those of mature predictions"
+            )
+    if task == "binary" and any(((r.labels < 0) | (r.labels > 1)).any() for r in rows):
+        raise RequestError(
+            f"table {table!r} has labels beyond 0 and 1, and model {model!r} predicts "
+            "probabilities: record outcomes with such a label, for instance 'amount > 0'"
+        )
+    days = tuple(
+        day for number, own in zip(numbers, rows, strict=True) for day in _by_day(number, own)
+    )
+    chosen = _Chosen.of(rows, horizon_ms)
+    found = tuple(_compared(loss, chosen, alpha) for loss in losses)
+    deciding, winner = found[0], None
+    if deciding.low is not None and deciding.low > 0:
+        winner = numbers[1]
+    elif deciding.high is not None and deciding.high < 0:
+        winner = numbers[0]
+    scores: dict[int, Metric] = {}
+    curves: dict[int, tuple[CalibrationBin, ...]] = {}
+    for number, own in zip(numbers, (chosen.first, chosen.second), strict=True):
+        if task != "binary":
+            continue
+        curves[number] = tuple(calibration_curve(own.labels, own.predictions))
+        if 0 < (own.labels > 0.5).sum() < len(own):
+            scores[number] = auc(own.labels, own.predictions)
+    times = np.concatenate([chosen.first.times, chosen.second.times])
+    return VersionComparison(
+        model, *numbers, chosen.design, alpha, winner, len(chosen.first), len(chosen.second),
+        chosen.repeated, chosen.unpaired, chosen.outside, int(times.min()), int(times.max()), found,
+        scores, curves, days,
+    )  # fmt: skip
+
+
+def outcomes_table(project: Project, model: str) -> str:
+    """The table of a model's outcomes; RequestError if there is none yet."""
+    table = OUTCOMES_PREFIX + model
+    if not project.lake.exists(table):
+        raise RequestError(
+            f"no outcomes of model {model!r} were recorded yet; 'paimon-features models outcomes "
+            f"{model}' does that"
+        )
+    return table
+
+
+def _versions(
+    project: Project, model: str, first: int | None, second: int | None
+) -> tuple[int, int]:
+    states = project.models.states(model)
+    for number in (first, second):
+        if number is not None:
+            states.of(number)
+    if first is None:
+        first = None if states.production is None else states.production.version
+    if second is None:
+        others = [
+            each.version
+            for state in ("challenger", "shadow")
+            for each in reversed(states.versions)
+            if each.state == state and each.version != first
+        ]
+        second = others[0] if others else None
+    if first is None or second is None or first == second:
+        known = ", ".join(f"{each.version} ({each.state})" for each in states.versions)
+        raise RequestError(
+            f"model {model!r}: name two versions to compare; without, it is production with a "
+            f"challenger or shadow. There are: {known}"
+        )
+    return first, second
+
+
+def _rows(
+    project: Project, table: str, numbers: Sequence[int], since_ms: int, until_ms: int
+) -> tuple[list[_Rows], int]:
+    """The rows of each version, and the longest time that an outcome may take."""
+    days = {SERVED_DAY: (since_ms // DAY_MS, min(until_ms // DAY_MS + 1, 2**31 - 1))}
+    rows = read_arrow(project.lake, table, list(_COLUMNS), partitions=days)
+    served, version = rows.column("served_at_ms"), rows.column("version")
+    mask = pc.and_(pc.greater_equal(served, since_ms), pc.less(served, until_ms))
+    mask = pc.and_(mask, pc.is_in(version, pa.array(numbers, pa.int32())))
+    # which entities a client asks a version for by its number is no random choice
+    mask = pc.and_(mask, pc.not_equal(rows.column("role"), "requested"))
+    rows = rows.filter(mask)
+    rows = rows.sort_by([(name, "ascending") for name in ("event_time_ms", *_REQUEST)])
+    request = pc.binary_join_element_wise(
+        *(rows.column(name).cast(pa.string()) for name in _REQUEST), " "
+    )
+    every = _Rows(
+        _codes(rows.column("entity")),
+        rows.column("event_time_ms").to_numpy(),
+        _codes(request),
+        rows.column("prediction").to_numpy(),
+        rows.column("label").to_numpy(),
+        pc.is_in(rows.column("role"), pa.array(_ANSWERS)).to_numpy(),
+    )
+    waits = pc.max(pc.subtract(rows.column("matured_at_ms"), rows.column("event_time_ms"))).as_py()
+    versions = rows.column("version").to_numpy()
+    return [every.take(versions == number) for number in numbers], waits or 0
+
+
+def _codes(column: pa.ChunkedArray) -> Ints:
+    if not len(column):
+        return np.zeros(0, np.int64)
+    codes: Ints = column.combine_chunks().dictionary_encode().indices.to_numpy().astype(np.int64)
+    return codes
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """The rows that are compared: pairs row by row, or two streams."""
+
+    design: Design
+    first: _Rows
+    second: _Rows
+    repeated: int
+    unpaired: int
+    outside: int
+
+    @classmethod
+    def of(cls, rows: Sequence[_Rows], horizon_ms: int) -> _Chosen:
+        first, second = rows
+        _, at, there = np.intersect1d(first.requests, second.requests, return_indices=True)
+        answers = [own.take(own.answers) for own in rows]
+        # a version that was a shadow first and then a challenger has both
+        if len(at) and len(at) >= min(map(len, answers)):
+            order = np.argsort(at)  # rows are in the order of time
+            pairs = first.take(at[order]), second.take(there[order])
+            counts = counted_once(pairs[0].entities, pairs[0].times, horizon_ms)
+            return cls(
+                "pairs",
+                pairs[0].take(counts),
+                pairs[1].take(counts),
+                int((~counts).sum()),
+                len(first) + len(second) - 2 * len(at),
+                0,
+            )
+        begin = max((int(own.times[0]) for own in answers if len(own)), default=0)
+        end = min((int(own.times[-1]) for own in answers if len(own)), default=0)
+        streams, repeated = [], 0
+        for own in answers:
+            own = own.take((own.times >= begin) & (own.times <= end))
+            counts = counted_once(own.entities, own.times, horizon_ms)
+            repeated += int((~counts).sum())
+            streams.append(own.take(counts))
+        if not all(map(len, streams)):
+            raise RequestError(
+                "the two versions have no time in common in which both predicted for the same "
+                "requests (a shadow) or both answered (a split); there is nothing to compare"
+            )
+        outside = len(first) + len(second) - repeated - sum(map(len, streams))
+        return cls("split", streams[0], streams[1], repeated, 0, outside)
+
+
+def _compared(loss: Loss, chosen: _Chosen, alpha: float) -> LossComparison:
+    first = loss.of(chosen.first.labels, chosen.first.predictions)
+    second = loss.of(chosen.second.labels, chosen.second.predictions)
+    if chosen.design == "pairs":
+        sequence = loss.mean_difference(first - second, alpha)
+    else:
+        sequence = difference_of_streams(
+            loss.mean(first, alpha / 2), loss.mean(second, alpha / 2),
+            chosen.first.times, chosen.second.times,
+        )  # fmt: skip
+    difference = float(first.mean() - second.mean())
+    low, high = float(sequence.low[-1]), float(sequence.high[-1])
+    base = float(first.mean())
+    shown = np.unique(np.linspace(0, len(sequence) - 1, _POINTS).astype(np.int64))
+    return LossComparison(
+        loss.name,
+        base,
+        float(second.mean()),
+        difference,
+        low if np.isfinite(low) else None,
+        high if np.isfinite(high) else None,
+        difference / base if base else None,
+        loss.method,
+        sequence.first_without(0.0),
+        tuple(
+            (int(at) + 1, float(sequence.low[at]), float(sequence.high[at]))
+            for at in shown
+            if np.isfinite(sequence.low[at]) and np.isfinite(sequence.high[at])
+        ),
+    )
+
+
+def difference_of_streams(
+    first: ConfidenceSequence, second: ConfidenceSequence, times: Ints, other_times: Ints
+) -> ConfidenceSequence:
+    """The sequence for the difference of two means, after each row of both in the order of time.
+
+    Each is wrong at some time with at most half of the probability, so both hold at any pair of
+    times with the whole. Before a stream has a row, its mean is unknown.
+    """
+    is_second = np.concatenate(
+        [np.zeros(len(times), np.bool_), np.ones(len(other_times), np.bool_)]
+    )
+    order = np.argsort(np.concatenate([times, other_times]), kind="stable")
+    seen = np.cumsum(is_second[order])
+    own = np.arange(1, len(order) + 1) - seen
+    low, high = (
+        np.concatenate([[end], of]) for end, of in ((-np.inf, first.low), (np.inf, first.high))
+    )
+    other_low, other_high = (
+        np.concatenate([[end], of]) for end, of in ((-np.inf, second.low), (np.inf, second.high))
+    )
+    return ConfidenceSequence(low[own] - other_high[seen], high[own] - other_low[seen])
+
+
+def _by_day(number: int, rows: _Rows) -> list[DayOfVersion]:
+    days = rows.times // DAY_MS
+    out = []
+    for day in np.unique(days).tolist():
+        own = rows.take(days == day)
+        out.append(
+            DayOfVersion(
+                str(np.datetime64(day, "D")), number, len(own), float(own.predictions.mean()),
+                float(own.labels.mean()),
+            )
+        )  # fmt: skip
+    return out

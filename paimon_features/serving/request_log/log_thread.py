@@ -1,0 +1,84 @@
+"""A log that a thread writes: bounded memory, and nothing that a request waits for."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Generic, TypeVar
+
+from paimon_features.errors import ConfigurationError
+from paimon_features.serving.request_log.spool_folder import RequestLogStats
+
+Noted = TypeVar("Noted")
+
+
+class LogThread(ABC, Generic[Noted]):
+    """Passes what servers note to a thread, at most ``max_pending`` rows at once.
+
+    Raises
+    ------
+    ConfigurationError
+        For an invalid bound.
+    """
+
+    def __init__(self, name: str, worker: str | None, max_pending: int, interval_s: float) -> None:
+        if max_pending < 1:
+            raise ConfigurationError(f"request log: max_pending={max_pending}; expected 1 or more")
+        self.worker = worker or f"{socket.gethostname()}-{os.getpid()}"
+        self.stats = RequestLogStats()
+        self._max_pending = max_pending
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[Noted, int]] = []
+        self._waiting_rows = 0
+        self._closing = threading.Event()
+        self._interval_s = interval_s
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Write waiting rows, complete the files and end the thread. A repeat is harmless."""
+        self._closing.set()
+        self._thread.join(timeout_s)
+
+    def counts(self) -> dict[str, int]:
+        """Rows by result, for the metrics."""
+        return self.stats.by_result()
+
+    def _add(self, noted: Noted, rows: int) -> None:
+        """Let something of so many rows wait, or drop it; the caller has the lock."""
+        if self._waiting_rows + rows > self._max_pending or self._closing.is_set():
+            self.stats.dropped_overload += rows
+        else:
+            self._waiting.append((noted, rows))
+            self._waiting_rows += rows
+
+    def _dropped(self, rows: int, error: Exception) -> None:
+        """A defect must not end the thread; it is counted."""
+        self.stats.dropped_defect += rows
+        self.stats.last_error = f"{type(error).__name__}: {error}"
+
+    def _run(self) -> None:
+        self._begin()
+        while True:
+            closing = self._closing.wait(self._interval_s)
+            with self._lock:
+                noted, self._waiting = self._waiting, []
+                self._waiting_rows = 0
+            self._write(noted)
+            if closing:
+                self._complete()
+                return
+
+    @abstractmethod
+    def _begin(self) -> None:
+        """What the thread does first."""
+
+    @abstractmethod
+    def _write(self, noted: Sequence[tuple[Noted, int]]) -> None:
+        """Write what was noted, with its number of rows; called often, also for nothing."""
+
+    @abstractmethod
+    def _complete(self) -> None:
+        """Complete all files."""
