@@ -113,10 +113,15 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     project = Project.open(path)
     manifest = project.models.manifest(name, version)
     state = project.models.states(name).of(manifest.version)
+    notes = [each for each in project.models.notes(name) if each.version == manifest.version]
     if as_json:
-        click.echo(json.dumps({**asdict(manifest), "state": asdict(state)}, indent=2))
+        document = {**asdict(manifest), "state": asdict(state), "notes": list(map(asdict, notes))}
+        click.echo(json.dumps(document, indent=2))
         return
     click.echo("\n".join(_details(manifest, f"{state.state}, {_percent(state.traffic)} traffic")))
+    for note in notes:
+        action = note.action.replace("_", " ")
+        click.echo(f"\n{time_text(note.at_ms)}  {action}: {note.text}")
 
 
 @models.command(cls=_OfVersions)

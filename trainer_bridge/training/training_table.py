@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -156,8 +156,7 @@ class TrainingTable:
                 f"data.time: {data.time!r} is {times.type} with {times.null_count} nulls; "
                 "expected UTC milliseconds without nulls"
             )
-        pins = [Pin.from_document(each) for each in
-                json.loads(properties.get("training-set.sources", "[]"))]  # fmt: skip
+        sources, generations = built_from(lake, table)
         outputs = project.refs(data.service)
         return cls(
             lake,
@@ -167,8 +166,8 @@ class TrainingTable:
             features,
             _keys(project, outputs),
             split_by_time(np.asarray(times), data),
-            {pin.table: str(pin.ref) for pin in pins},
-            _generations(pins),
+            sources,
+            generations,
             {
                 str(each.fitted): each.fitted.digest
                 for each in outputs
@@ -187,6 +186,15 @@ class TrainingTable:
             output="arrow",
             **options,
         )
+
+    def labelled(self, condition: str) -> str:
+        """The condition, for rows that have a label."""
+        return f"({condition}) AND {self.label} IS NOT NULL"
+
+    def part(self, name: Literal["train", "test"], columns: Sequence[str]) -> pa.Table:
+        """The labelled rows that are trained on, or those of the report."""
+        condition = self.split.train if name == "train" else self.split.test
+        return self.rows(self.labelled(condition), columns)
 
     def rows(self, where: str, columns: Sequence[str]) -> pa.Table:
         """All rows of one part, in the order of the table."""
@@ -297,10 +305,13 @@ def _keys(project: Project, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:
     return tuple(ModelKey(name, kind) for name, kind in keys.items())
 
 
-def _generations(pins: Sequence[Pin]) -> dict[str, int]:
+def built_from(lake: Lake, table: str) -> tuple[dict[str, str], dict[str, int]]:
+    """The snapshots that a training set was built from, by table, and the generations, by view."""
+    documents = json.loads(lake.properties(table).get("training-set.sources", "[]"))
+    pins = [Pin.from_document(each) for each in documents]
     found = {}
     for pin in pins:
         view, _, number = pin.table.removeprefix("tiles_").rpartition("_g")
         if pin.table.startswith("tiles_") and number.isdecimal():
             found[view] = int(number)
-    return found
+    return {pin.table: str(pin.ref) for pin in pins}, found
