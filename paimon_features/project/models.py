@@ -21,6 +21,7 @@ from paimon_features.online.models import (
 
 if TYPE_CHECKING:
     from paimon_features.project.context import ProjectContext
+    from paimon_features.transformers import FittedVersion
 
 
 class ProjectModels:
@@ -77,6 +78,38 @@ class ProjectModels:
         from paimon_features.tables.models import register_version
 
         return register_version(self._project.lake, manifest, files, now_ms())
+
+    def register_fitted(
+        self,
+        name: str,
+        fitted: FittedVersion,
+        service: str,
+        *,
+        transformer: FittedVersion | None = None,
+        card: str = "",
+    ) -> ModelManifest:
+        """Save a fitted model of the iteration runtime as the next version of a model.
+
+        Its features are the outputs of ``service``, in their order, numbers all of them; a fitted
+        ``transformer`` takes these, and gives what the model was fitted on. Both become one ONNX
+        graph, which serves as any other version does. Logistic regression predicts the probability
+        of 1, k-means the closest centroid, as the class of the probability 1, a linear regression
+        a value. The pins are those of the fitted version: the table and snapshot that it was saved
+        with.
+
+        Raises
+        ------
+        TransformError
+            For another model, or another number of features.
+        ConfigurationError
+            For a feature that is no number.
+        UnknownNameError
+            If there is no such service.
+        """
+        from paimon_features.project.fitted_models import fitted_manifest
+
+        manifest, files = fitted_manifest(self._project, name, fitted, service, transformer, card)
+        return self.register(manifest, files)
 
     def promote(
         self,

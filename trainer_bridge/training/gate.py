@@ -58,7 +58,7 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class GateVerdict:
     """What a gate found; it is passed if there is no ``reason`` against it.
 
     ``segments`` are those with enough rows, as column=value.
@@ -122,7 +122,7 @@ def judge(
     confidence: float,
     tolerance: float,
     segment_rows: int,
-) -> Verdict:
+) -> GateVerdict:
     """Decide whether a candidate may replace another version, by their losses on the same rows.
 
     It may if its loss is lower with the confidence, and in no segment higher by more than the share
@@ -147,7 +147,7 @@ def judge(
                     f"in the segment {name} its loss is higher by more than {tolerance:.3%}: "
                     f"{found[name]}"
                 )
-    return Verdict(overall, found, tuple(reasons))
+    return GateVerdict(overall, found, tuple(reasons))
 
 
 def out_of_range(

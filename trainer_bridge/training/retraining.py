@@ -51,7 +51,7 @@ from trainer_bridge.training.config import GradientBoosting, RoundConfig, TrainC
 from trainer_bridge.training.labels import LabelCodec
 from trainer_bridge.training.rounds import (
     RoundTable,
-    RowSource,
+    TrainingRows,
     encoder_of,
     parent_of,
     round_config,
@@ -183,7 +183,7 @@ class Retrainer:
         found = latest_snapshot(self.project.lake, current.table)
         assert found is not None, "its snapshot is pinned"
         began = time.monotonic()
-        decision = self._unfinished(states, current)
+        decision = self._unfinished(states)
         if decision is None:
             decision = self._watch(states, current, found.id)
         if decision is None:
@@ -192,7 +192,10 @@ class Retrainer:
                 self._handled = found.id, states.serial
                 return None
             decision = self._round(current, bounds)
-        self._handled = (found.id, states.serial) if decision.action == "failed" else None
+        if decision is None or decision.action == "failed":
+            self._handled = found.id, states.serial
+            return decision
+        self._handled = None
         return replace(decision, seconds=time.monotonic() - began)
 
     # -- production ----------------------------------------------------------------------------
@@ -225,7 +228,7 @@ class Retrainer:
 
     # -- decisions -----------------------------------------------------------------------------
 
-    def _unfinished(self, states: ModelStates, current: _Production) -> RetrainDecision | None:
+    def _unfinished(self, states: ModelStates) -> RetrainDecision | None:
         """Decide about a version that was registered by a process that was killed then."""
         newest = states.versions[-1]
         if newest.state != "candidate":
@@ -402,15 +405,23 @@ class Retrainer:
             found = pins.snapshot
         return found
 
-    def _round(self, current: _Production, bounds: RoundConfig) -> RetrainDecision:
+    def _round(self, current: _Production, bounds: RoundConfig) -> RetrainDecision | None:
         config = round_config(current.config, bounds)
         table = RoundTable.open_round(self.project, config)
+        folder = self.folder / run.identity_of(config, table)
+        if not table.new or not table.held_out.num_rows:
+            self._forget_round(folder)
+            self.on_message(
+                f"{current.manifest}: {table.new:,} new rows to train on, and "
+                f"{table.held_out.num_rows:,} to hold out; waiting for more (data.gap="
+                f"{config.data.gap!r}, retrain.holdout={config.retrain.holdout:g})"
+            )
+            return None
         how = "fitted again" if table.weights is None else "continued"
         self.on_message(
-            f"{current.manifest} is {how} with {table.train_rows.num_rows - table.replayed:,} new "
+            f"{current.manifest} is {how} with {table.new:,} new "
             f"and {table.replayed:,} older rows; {table.held_out.num_rows:,} are held out"
         )
-        folder = self.folder / run.identity_of(config, table)
         try:
             trained = run.run(
                 self.project, config, table, folder,
@@ -434,7 +445,7 @@ class Retrainer:
         )
         manifest = replace(
             trained.manifest,
-            metrics={**trained.manifest.metrics, "gate_difference": metric},
+            metrics={**trained.manifest.metrics, run.GATE: metric},
             card=trained.manifest.card + _card(current, table, verdict),
         )
         registered = self.project.models.register(manifest, files)
@@ -447,7 +458,7 @@ class Retrainer:
 
     def _judge(
         self, current: _Production, config: TrainConfig, table: RoundTable, trained: run.Trained
-    ) -> gate.Verdict:
+    ) -> gate.GateVerdict:
         signature, task = trained.manifest.signature, current.manifest.signature.task
         network = trained.files["network.onnx"]
         rows = table.held_out
@@ -495,7 +506,7 @@ class _Production:
     project: Project
     manifest: ModelManifest
     config: TrainConfig
-    source: RowSource
+    source: TrainingRows
     labels: LabelCodec
 
     @classmethod
@@ -508,7 +519,7 @@ class _Production:
         assert pins is not None, "encoder_of has checked it"
         config = _with_settings(run.config_of(project, manifest), settings)
         keys = [key.name for key in manifest.signature.entities]
-        source = RowSource.of(project.lake, pins.table, config, encoder, labels, keys)
+        source = TrainingRows.of(project.lake, pins.table, config, encoder, labels, keys)
         pinned(project.lake, pins.table, pins.snapshot)  # SnapshotExpiredError
         return cls(project, manifest, config, source, labels)
 
@@ -567,7 +578,7 @@ def _entities(rows: pa.Table, manifest: ModelManifest) -> Ints:
     return codes
 
 
-def _card(current: _Production, table: RoundTable, verdict: gate.Verdict) -> str:
+def _card(current: _Production, table: RoundTable, verdict: gate.GateVerdict) -> str:
     trees = isinstance(current.config.model, GradientBoosting)
     lines = [
         "",
@@ -575,7 +586,7 @@ def _card(current: _Production, table: RoundTable, verdict: gate.Verdict) -> str
         "",
         ("Trees cannot be continued: they were fitted again on" if trees else
          "Trained from its weights on")
-        + f" {table.train_rows.num_rows - table.replayed:,} new rows and {table.replayed:,} older "
+        + f" {table.new:,} new rows and {table.replayed:,} older "
         f"ones. Held out: the {table.held_out.num_rows:,} newest rows, from "
         f"{table.split.test_from_ms} on (`{table.split.column}`, UTC ms).",
         "",

@@ -27,6 +27,7 @@ from paimon_features.models import ModelManifest
 from paimon_features.suggestions import did_you_mean
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.snapshots import pinned, snapshot, snapshots, split_ref
+from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader
 from trainer_bridge.training.config import (
@@ -60,9 +61,14 @@ class RoundTable(TrainingTable):
     replayed: int
     """How many of the training rows the parent has seen before."""
 
+    @property
+    def new(self) -> int:
+        """How many of the training rows it has not seen."""
+        return int(self.train_rows.num_rows) - self.replayed
+
     @classmethod
     def open_round(cls, project: Project, config: TrainConfig) -> Self:
-        """Read the rows of a round.
+        """Read the rows of a round; there may be none to train on, or none that are held out.
 
         Raises
         ------
@@ -80,7 +86,7 @@ class RoundTable(TrainingTable):
         lake, table = project.lake, pins.table
         keys = [key.name for key in parent.signature.entities]
         trees = isinstance(config.model, GradientBoosting)
-        rows = RowSource.of(lake, table, config, encoder, labels, keys)
+        rows = TrainingRows.of(lake, table, config, encoder, labels, keys)
         dice = np.random.default_rng([config.seed, split_ref(bounds.until)[0]])
         before, until = bounds.seen_until_ms, bounds.train_until_ms
         committed = rows.committed(bounds.since, bounds.until, 2 * retrain.max_rows)
@@ -97,12 +103,6 @@ class RoundTable(TrainingTable):
         if bounds.judged != bounds.since:
             judged = rows.committed(bounds.judged, bounds.until)
         held_out = rows.between(judged, bounds.test_from_ms, None)
-        for what, found in (("new rows to train on", count), ("held-out rows", held_out.num_rows)):
-            if not found:
-                raise ConfigurationError(
-                    f"a round of {config.name!r} on {table} has no {what}: lower retrain.holdout "
-                    "or data.gap, or wait for more rows"
-                )
         sources, generations = built_from(lake, table)
         return cls(
             lake=lake,
@@ -131,7 +131,7 @@ class RoundTable(TrainingTable):
 
 
 @dataclass(frozen=True)
-class RowSource:
+class TrainingRows:
     """Labelled rows of a training set by commit and time, with some columns.
 
     A row whose label is null, or a class that the model does not know, is left out.
@@ -210,7 +210,7 @@ class RowSource:
             output="arrow",
             threads=0,
         ) as reader:
-            parts += [batch.arrow.cast(schema) for batch in reader]
+            parts += [_rows(batch, schema) for batch in reader]
         return self._labelled(pa.concat_tables(parts))
 
     def between(self, rows: pa.Table, start_ms: int | None, end_ms: int | None) -> pa.Table:
@@ -245,7 +245,7 @@ class RowSource:
                 return self._schema().empty_table()
             chosen = reader.with_sampler(_Chosen(numbers, reader.num_rows))
             with chosen:
-                return pa.concat_tables([batch.arrow.cast(self._schema()) for batch in chosen])
+                return pa.concat_tables([_rows(batch, self._schema()) for batch in chosen])
 
     def _schema(self) -> pa.Schema:
         schema = self.lake.schema(self.table)
@@ -290,6 +290,11 @@ class _Chosen:
 
     def identity(self) -> dict[str, Any]:
         return {"rows": len(self.numbers)}
+
+
+def _rows(batch: Batch, schema: pa.Schema) -> pa.Table:
+    assert batch.arrow is not None, "the reader has output='arrow'"
+    return batch.arrow.cast(schema)
 
 
 def parent_of(project: Project, name: str) -> ModelManifest:

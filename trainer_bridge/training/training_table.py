@@ -11,14 +11,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.definitions import CompiledView
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.selection import Output
-from paimon_features.definitions.served import definition_of, definition_of_computed
 from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.models import ModelKey
 from paimon_features.offline.reading.pinning import Pin
+from paimon_features.project.model_inputs import digest_of, keys_of, type_of
 from paimon_features.schema import DataType, ListType
 from paimon_features.suggestions import did_you_mean
 from paimon_features.tables.catalog import Lake
@@ -164,7 +163,7 @@ class TrainingTable:
             snapshot.ref,
             label,
             features,
-            _keys(project, outputs),
+            keys_of(project, outputs),
             split_by_time(np.asarray(times), data),
             sources,
             generations,
@@ -226,12 +225,12 @@ def _features(
         )
     found = []
     for name, output in chosen.items():
-        kind = _type(project, output)
+        kind = type_of(project, output)
         form, width = _form(name, kind, _items(project, output))
         if form.endswith("list") and not width:
             width = _longest(lake, table, snapshot, columns[name])
         found.append(
-            InputFeature(name, columns[name], kind.text, form, width, _definition(project, output))
+            InputFeature(name, columns[name], kind.text, form, width, digest_of(project, output))
         )
     return tuple(found)
 
@@ -255,14 +254,6 @@ def _form(name: str, kind: DataType, items: int) -> tuple[FeatureKind, int]:
     )
 
 
-def _type(project: Project, output: Output) -> DataType:
-    if not isinstance(output, FeatureRef):
-        return output.type
-    feature = project.any_view(output.view).feature(output.feature)
-    assert feature is not None, output
-    return feature.type
-
-
 def _items(project: Project, output: Output) -> int:
     """How many items a last-N list has; 0 where that is not declared."""
     if not isinstance(output, FeatureRef):
@@ -282,27 +273,6 @@ def _column(lake: Lake, table: str, snapshot: str, column: str) -> Any:
 def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
     lists = _column(lake, table, snapshot, column).to_pylist()
     return max((len(each) for each in lists if each is not None), default=1) or 1
-
-
-def _definition(project: Project, output: Output) -> str:
-    if not isinstance(output, FeatureRef):
-        return definition_of_computed([output])
-    view = project.any_view(output.view)
-    return definition_of(view, [output.feature]) if isinstance(view, CompiledView) else ""
-
-
-def _keys(project: Project, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:
-    refs = [
-        ref
-        for output in outputs
-        for ref in ([output] if isinstance(output, FeatureRef) else output.refs)
-    ]
-    keys = {
-        name: kind.text
-        for view in dict.fromkeys(ref.view for ref in refs)
-        for name, kind in project.any_view(view).keys.items()
-    }
-    return tuple(ModelKey(name, kind) for name, kind in keys.items())
 
 
 def built_from(lake: Lake, table: str) -> tuple[dict[str, str], dict[str, int]]:
