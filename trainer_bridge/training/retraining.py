@@ -14,8 +14,10 @@ import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -133,6 +135,8 @@ def retrain(
             progress=progress, patient=follow,
         )  # fmt: skip
         done = 0
+        if follow:
+            retrainer.prepare()
         while not stop.is_set():
             decision = retrainer.step()
             if decision is not None:
@@ -169,6 +173,16 @@ class Retrainer:
         self._handled: tuple[int, int] | None = None
         """The snapshot of the training set, and the change of the states, that nothing follows
         from."""
+
+    def prepare(self) -> None:
+        """Import what a round needs before there are rows for one: it takes longer than a round."""
+        current = self._production(self.project.models.states(self.name))
+        modules = ["onnxruntime"]
+        if not isinstance(current.config.model, GradientBoosting):
+            modules += ["trainer_bridge.training.network_run", "onnxscript", "torch.onnx.ops"]
+        for module in modules:
+            with suppress(ImportError):  # the round says which extra is missing
+                import_module(module)
 
     def step(self) -> RetrainDecision | None:
         """Make the next decision; None while nothing is to be decided."""
