@@ -11,7 +11,8 @@
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
 #                 of iterations and a hundred random failures in them, random views through real jobs,
 #                 lost processes of clusters, faults around the feature server, the whole retail log,
-#                 every cell of the matrix of windows, the loop on S3, application mode (two hours; with
+#                 every cell of the matrix of windows, the loop on S3, application mode, train and
+#                 retrain killed (two hours; with
 #                 Go, which installs them, also against the S3 servers gofakes3 and versitygw);
 #                 ARGS="-k random_faults": these alone
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
@@ -101,6 +102,7 @@ chaos:
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_queue.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py \
 		tests/trainer_bridge/adapters/test_torch_workers.py tests/iteration/test_supersteps.py \
+		tests/trainer_bridge/training/test_killed.py tests/tables/test_models.py \
 		--timeout=0 -rP $(ARGS)
 
 fuzz:

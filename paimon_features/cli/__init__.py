@@ -87,6 +87,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "fit": "Fit a transformer on a view, once or continuously.",
         "fitted": "Show and export fitted transformers.",
         "train": "Train a model and register it.",
+        "retrain": "Continue a model with new training rows.",
         "reproduce": "Run a version's training again and compare.",
         "models": "Show model versions; promote, roll back, export.",
         "monitor": "Profile columns and features; report drift.",
@@ -105,7 +106,7 @@ that ``--help`` imports no engine.
 
 WITH_FRAMES = (
     "cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "reproduce",
-    "submit", "train",
+    "retrain", "submit", "train",
 )  # fmt: skip
 """Commands that run programs of a user, or libraries that import pandas anyway."""
 

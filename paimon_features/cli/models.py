@@ -16,7 +16,7 @@ from paimon_features.cli._options import JSON, PROJECT, moment_ms, time_ms, time
 from paimon_features.cli._signals import stop_event
 from paimon_features.cli._tables import text_table
 from paimon_features.clock import now_ms
-from paimon_features.errors import OwnershipError
+from paimon_features.errors import ConfigurationError, OwnershipError
 from paimon_features.models import (
     SHARES,
     STATES,
@@ -31,6 +31,7 @@ from paimon_features.windows import parse_duration
 
 if TYPE_CHECKING:
     from paimon_features.outcomes.record import OutcomeStats
+    from paimon_features.transformers import FittedVersion
 
 NAME = click.argument("name")
 VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
@@ -122,10 +123,15 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     project = Project.open(path)
     manifest = project.models.manifest(name, version)
     state = project.models.states(name).of(manifest.version)
+    notes = [each for each in project.models.notes(name) if each.version == manifest.version]
     if as_json:
-        click.echo(json.dumps({**asdict(manifest), "state": asdict(state)}, indent=2))
+        document = {**asdict(manifest), "state": asdict(state), "notes": list(map(asdict, notes))}
+        click.echo(json.dumps(document, indent=2))
         return
     click.echo("\n".join(_details(manifest, f"{state.state}, {_percent(state.traffic)} traffic")))
+    for note in notes:
+        action = note.action.replace("_", " ")
+        click.echo(f"\n{time_text(note.at_ms)}  {action}: {note.text}")
 
 
 @models.command(cls=_OfVersions)
@@ -161,6 +167,64 @@ def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
                 click.echo(line)
             continue
         click.echo(f"{key}: {_shown(old)} -> {_shown(new)}")
+
+
+@models.command()
+@NAME
+@click.option(
+    "--fitted",
+    required=True,
+    metavar="NAME[@VERSION]",
+    help="The fitted model ('fitted list' shows them); default: its newest version.",
+)
+@click.option("--service", required=True, help="The feature service: its outputs are the inputs.")
+@click.option(
+    "--transformer",
+    metavar="NAME[@VERSION]",
+    help="A fitted transformer of the service's outputs, before the model: scaling, imputation.",
+)
+@click.option("--card", default="", help="A description, in Markdown.")
+@PROJECT
+@JSON
+def register(
+    name: str,
+    fitted: str,
+    service: str,
+    transformer: str | None,
+    card: str,
+    path: str,
+    as_json: bool,
+) -> None:
+    """Register a fitted model of the iteration runtime as the next version of NAME.
+
+    Logistic and linear regression and k-means, also the online ones, become one ONNX network
+    from raw features, a candidate as any other version. An equal one is not registered twice.
+
+    \b
+    paimon-features models register churn --fitted churn_online --service churn_v1
+    paimon-features models register churn --fitted churn_online@7 --service churn_v1 \\
+        --transformer churn_scaled
+    """
+    project = Project.open(path)
+    made = project.models.register_fitted(
+        name,
+        _fitted_version(project, fitted),
+        service,
+        transformer=None if transformer is None else _fitted_version(project, transformer),
+        card=card,
+    )
+    if as_json:
+        click.echo(json.dumps(asdict(made)))
+        return
+    click.echo(f"{made}: registered")
+    click.echo(f"serve it:    paimon-features models promote {made.name} {made.version}")
+
+
+def _fitted_version(project: Project, text: str) -> FittedVersion:
+    name, at, version = text.partition("@")
+    if at and not version.isdecimal():
+        raise ConfigurationError(f"{text[:80]!r}: expected NAME@VERSION, such as churn_online@3")
+    return project.fitted.load(name, int(version) if at else None)
 
 
 @models.command(cls=_OfVersions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import click
 
@@ -31,6 +32,11 @@ from paimon_features.project import Project
 @click.option("--label", help="The label column of the rows.")
 @AS_OF
 @click.option("--replace", is_flag=True, help="Replace a different training set of this name.")
+@click.option(
+    "--append",
+    is_flag=True,
+    help="Append the rows to this training set, which has the same features; for 'retrain'.",
+)
 @ENGINE
 @CLUSTER
 @MEMORY
@@ -44,6 +50,7 @@ def training_set(
     label: str | None,
     as_of: tuple[str, ...],
     replace: bool,
+    append: bool,
     engine: EngineName,
     cluster: str | None,
     memory_mb: float | None,
@@ -59,26 +66,31 @@ def training_set(
     \b
     paimon-features training-set churn --service will_buy_v1 --rows rows.parquet --label will_buy
     paimon-features training-set churn --service will_buy_v1 --rows rows --engine flink
+    paimon-features training-set churn --service will_buy_v1 --rows new.parquet --append
     """
     check_engine(engine, cluster)
+    if append and (replace or label is not None):
+        raise click.UsageError("--append keeps the label, and replaces nothing")
     project = Project.open(path)
     with steps("rows", quiet=as_json) as progress:
-        built = project.build_training_set(
-            name,
-            service,
-            rows,
-            label=label,
-            as_of=pins(as_of),
-            replace=replace,
-            progress=progress,
-            memory_mb=memory_mb,
-            spill_folder=spill_folder,
-            engine=EngineOptions(engine, cluster, message_printer(as_json)),
-        )
+        options: dict[str, Any] = {
+            "as_of": pins(as_of),
+            "progress": progress,
+            "memory_mb": memory_mb,
+            "spill_folder": spill_folder,
+            "engine": EngineOptions(engine, cluster, message_printer(as_json)),
+        }
+        if append:
+            built = project.append_training_rows(name, service, rows, **options)
+        else:
+            built = project.build_training_set(
+                name, service, rows, label=label, replace=replace, **options
+            )
     if as_json:
         click.echo(json.dumps(built.to_document(), indent=2))
         return
-    click.echo(f"{built.table}: {built.rows:,} rows, {len(built.features)} features")
+    what = "rows appended" if append else "rows"
+    click.echo(f"{built.table}: {built.rows:,} {what}, {len(built.features)} features")
     if built.rows_without_features:
         click.echo(
             f"  {built.rows_without_features:,} rows have no feature value: a null key, or an "

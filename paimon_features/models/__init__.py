@@ -18,6 +18,7 @@ from paimon_features.models.manifest import (
     sha256_of,
 )
 from paimon_features.models.network_checks import MAX_NETWORK_BYTES, check_network
+from paimon_features.models.notes import VersionNote
 from paimon_features.models.states import SHARES, STATES, ModelState, ModelStates, VersionState
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "ModelState",
     "ModelStates",
     "TrainingPins",
+    "VersionNote",
     "VersionState",
     "check_network",
     "sha256_of",

@@ -35,7 +35,7 @@ from paimon_features.schema import (
     Timestamp,
     check_name,
 )
-from paimon_features.tables import Lake, append_stream, latest_snapshot
+from paimon_features.tables import Lake, append_stream, latest_snapshot, snapshots
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import TRAINING_PREFIX, training_spec
@@ -51,7 +51,7 @@ WRITTEN_ROWS = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """A written training set: the table, its only snapshot, and what was read for it.
+    """A written training set: the table, its snapshot, and what was read for it.
 
     ``rows_without_features`` counts the rows of which no feature has a value: a null key, an
     entity that was not known (or had expired) at that time, or nothing but empty windows.
@@ -138,6 +138,94 @@ def build_training_set(
                     known = _write(lake, target, result, properties)
             empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
         return TrainingSet(target, known, entity_rows.count, empty, features, label, pinned.pins)
+
+
+def append_training_rows(
+    store: OfflineStore,
+    name: str,
+    refs: Sequence[Output],
+    rows: Any,
+    *,
+    as_of: AsOf = None,
+    progress: OnProgress | None = None,
+    memory_mb: float | None = None,
+    spill_folder: str | None = None,
+    engine: OfflineEngine | None = None,
+) -> TrainingSet:
+    """Append more ``rows`` with their historical features to a training set, in one commit.
+
+    ``refs`` are those that it was built with. The rows have its columns; missing ones are null. The
+    same rows are appended once, whatever was appended since. The commit has the snapshots that were
+    read as its property ``training-set.sources``; earlier snapshots of the table stay as they are.
+
+    Returns the appended rows as a training set: their snapshot and number.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such training set.
+    TableError
+        If it was not built with these features, as they are defined now.
+    OwnershipError, RequestError, GenerationError, SnapshotExpiredError
+        As ``build_training_set``.
+    """
+    lake, target = store.lake, TRAINING_PREFIX + name
+    pins_of(lake, name)  # UnknownNameError
+    pinned = store.pin(refs, as_of=as_of, repeatable=True)
+    source = row_source(rows, lake)
+    there = lake.properties(target)
+    _check_appended(lake, target, pinned, source.schema.names)
+    label, features = there.get("training-set.label"), tuple(pinned.columns.values())
+    limits: dict[str, Any] = {"memory_mb": memory_mb, "spill_folder": spill_folder}
+    with pinned.check_rows(source, hashed=True, **limits) as entity_rows:
+        if not entity_rows.count:
+            raise RequestError("got no entity rows to append")
+        user = f"training-rows-{entity_rows.digest}"
+        with acquire(lake, target, purpose="append to a training set"):
+            known = next(
+                (each for each in snapshots(lake, target) if each.commit_user == user), None
+            )
+            if known is not None:
+                return TrainingSet(
+                    target, known.id, entity_rows.count, 0, features, label, pinned.pins
+                )
+            without = 0
+
+            def counted(result: FeatureResult) -> Iterator[pa.Table]:
+                nonlocal without
+                for table in in_pieces(result.schema, result.tables(), WRITTEN_ROWS):
+                    without += _rows_without(table.select(features))
+                    yield table
+
+            read = json.dumps([pin.to_document() for pin in pinned.pins], separators=(",", ":"))
+            with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
+                snapshot_id = append_stream(
+                    lake, target, counted(result), commit_user=user,
+                    properties={"training-set.sources": read},
+                )  # fmt: skip
+        return TrainingSet(
+            target, snapshot_id, entity_rows.count, without, features, label, pinned.pins
+        )
+
+
+def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequence[str]) -> None:
+    there = lake.properties(target)
+    built = json.loads(there.get("training-set.features", "{}"))
+    now = {str(ref): column for ref, column in pinned.columns.items()}
+    same = there.get("training-set.definitions") == _digest(pinned.definitions())
+    if built != now or not same or not _is_complete(lake, target):
+        other = sorted(built.keys() ^ now.keys())
+        what = f"other features: {', '.join(other)}" if other else "features defined otherwise"
+        raise TableError(
+            f"{target} was built with {what}; rows are appended with the same ones: name the same "
+            "service, or build it again: replace=True, on the command line --replace"
+        )
+    unknown = [column for column in columns if column not in lake.schema(target).names]
+    if unknown:
+        raise RequestError(
+            f"{target} has no column {unknown[0]!r} of the rows; it has: "
+            f"{', '.join(lake.schema(target).names)}"
+        )
 
 
 def pins_of(lake: Lake, name: str) -> tuple[Pin, ...]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError, RequestError
-from paimon_features.models import ModelManifest, ModelState, ModelStates
+from paimon_features.models import ModelManifest, ModelState, ModelStates, VersionNote
 from paimon_features.online.models import (
     AGAIN,
     PUBLISHED,
@@ -21,6 +21,7 @@ from paimon_features.online.models import (
 
 if TYPE_CHECKING:
     from paimon_features.project.context import ProjectContext
+    from paimon_features.transformers import FittedVersion
 
 
 class ProjectModels:
@@ -78,6 +79,38 @@ class ProjectModels:
 
         return register_version(self._project.lake, manifest, files, now_ms())
 
+    def register_fitted(
+        self,
+        name: str,
+        fitted: FittedVersion,
+        service: str,
+        *,
+        transformer: FittedVersion | None = None,
+        card: str = "",
+    ) -> ModelManifest:
+        """Save a fitted model of the iteration runtime as the next version of a model.
+
+        Its features are the outputs of ``service``, in their order, numbers all of them; a fitted
+        ``transformer`` takes these, and gives what the model was fitted on. Both become one ONNX
+        graph, which serves as any other version does. Logistic regression predicts the probability
+        of 1, k-means the closest centroid, as the class of the probability 1, a linear regression
+        a value. The pins are those of the fitted version: the table and snapshot that it was saved
+        with.
+
+        Raises
+        ------
+        TransformError
+            For another model, or another number of features.
+        ConfigurationError
+            For a feature that is no number.
+        UnknownNameError
+            If there is no such service.
+        """
+        from paimon_features.project.fitted_models import fitted_manifest
+
+        manifest, files = fitted_manifest(self._project, name, fitted, service, transformer, card)
+        return self.register(manifest, files)
+
     def promote(
         self,
         name: str,
@@ -87,11 +120,12 @@ class ProjectModels:
         traffic: int = 0,
         expected_serial: int | None = None,
         publish: bool = True,
+        note: VersionNote | None = None,
     ) -> ModelStates:
         """Give a version another state in one commit, and publish it; see ``ModelStates.changed``.
 
         ``traffic`` are the slots of a challenger, of 10,000. With ``expected_serial``, nothing is
-        changed unless the states have that serial.
+        changed unless the states have that serial. ``note`` is part of the commit.
 
         Raises
         ------
@@ -109,15 +143,37 @@ class ProjectModels:
             moment,
             expected_serial,
             publish,
+            note,
         )
 
     def rollback(
-        self, name: str, *, expected_serial: int | None = None, publish: bool = True
+        self,
+        name: str,
+        *,
+        expected_serial: int | None = None,
+        publish: bool = True,
+        note: VersionNote | None = None,
     ) -> ModelStates:
         """Put the version back into production that was there before; see ``promote``."""
         moment = now_ms()
         change = partial(ModelStates.rolled_back, now_ms=moment)
-        return self._changed(name, change, moment, expected_serial, publish)
+        return self._changed(name, change, moment, expected_serial, publish, note)
+
+    def notes(self, name: str) -> list[VersionNote]:
+        """The notes about all versions, the newest last; UnknownNameError for an unknown model."""
+        from paimon_features.tables.models import notes_of
+
+        return notes_of(self._project.lake, name)
+
+    def add_note(self, name: str, note: VersionNote) -> None:
+        """Write a note about a version, in one commit; UnknownNameError for an unknown model."""
+        from paimon_features.tables.models import change_states
+
+        def unchanged(states: ModelStates) -> ModelStates:
+            states.of(note.version)  # UnknownNameError
+            return states
+
+        change_states(self._project.lake, name, unchanged, now_ms=note.at_ms, note=note)
 
     def publish(self) -> PublishedModels:
         """Publish the versions in production, challengers and shadows for serving hosts.
@@ -179,12 +235,14 @@ class ProjectModels:
         moment: int,
         expected_serial: int | None,
         publish: bool,
+        note: VersionNote | None,
     ) -> ModelStates:
         from paimon_features.tables.models import change_states
 
         after = change_states(
-            self._project.lake, name, change, now_ms=moment, expected_serial=expected_serial
-        )
+            self._project.lake, name, change, now_ms=moment, expected_serial=expected_serial,
+            note=note,
+        )  # fmt: skip
         if publish:
             try:
                 self.publish()

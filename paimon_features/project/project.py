@@ -233,6 +233,33 @@ class Project(ProjectContext):
             engine=self._engine(engine),
         )
 
+    def append_training_rows(
+        self,
+        name: str,
+        features: Features,
+        rows: Any,
+        *,
+        as_of: AsOf | str = None,
+        progress: OnProgress | None = None,
+        memory_mb: float | None = None,
+        spill_folder: str | None = None,
+        engine: EngineName | EngineOptions = "local",
+    ) -> TrainingSet:
+        """Append more ``rows`` with their historical features to the table ``training_<name>``."""
+        from paimon_features.offline.training_set import append_training_rows
+
+        return append_training_rows(
+            self.offline,
+            name,
+            self.refs(features),
+            rows,
+            as_of=self.pinned(as_of),
+            progress=progress,
+            memory_mb=memory_mb,
+            spill_folder=spill_folder,
+            engine=self._engine(engine),
+        )
+
     def _engine(self, engine: EngineName | EngineOptions) -> OfflineEngine | None:
         from paimon_features.engines import history_engine
 

@@ -25,6 +25,7 @@ from paimon_features.models import (
     ModelFile,
     ModelManifest,
     ModelStates,
+    VersionNote,
     check_network,
     sha256_of,
 )
@@ -107,10 +108,12 @@ def change_states(
     *,
     now_ms: int,
     expected_serial: int | None = None,
+    note: VersionNote | None = None,
 ) -> ModelStates:
-    """Replace the states of a model in one commit; returns the new ones.
+    """Replace the states of a model in one commit, with a note; returns the new ones.
 
-    ``change`` is called with the current states while nobody else can change them.
+    ``change`` is called with the current states while nobody else can change them. A change that
+    changes nothing is a note alone.
 
     Raises
     ------
@@ -128,9 +131,33 @@ def change_states(
                 f"model {name!r}: its states were changed meanwhile (change {states.serial}, "
                 f"expected {expected_serial}); look at them again, then repeat the command"
             )
-        return change(states), []
+        return change(states), [] if note is None else [_note_row(note)]
 
     return _change(lake, name, now_ms, checked, create=False)
+
+
+def notes_of(lake: Lake, name: str) -> list[VersionNote]:
+    """The notes about all versions of a model, in the order in which they were made.
+
+    Raises
+    ------
+    UnknownNameError
+        If there is no such model.
+    DamagedFileError
+        If one is not what was written.
+    """
+    states_of(lake, name)  # UnknownNameError
+    rows = [row for row in _documents(lake, name) if row["kind"] == "note"]
+    found = []
+    for row in sorted(rows, key=lambda row: row["serial"]):
+        where = f"table {MODELS_PREFIX + name!r}, change {row['serial']}: the note"
+        if sha256_of(row["document"].encode()) != row["digest"]:
+            raise DamagedFileError(f"{where} does not match its digest: {_RESTORE}")
+        try:
+            found.append(VersionNote.from_text(row["document"]))
+        except ModelError as error:
+            raise DamagedFileError(f"{where}: {error}: {_RESTORE}") from error
+    return found
 
 
 def model_names(lake: Lake) -> list[str]:
@@ -223,7 +250,10 @@ def _change(
         before = _newest_states(lake, name) or ModelStates.new(name, now_ms)
         after, rows = change(before)
         if after == before:
-            return before
+            if not rows:
+                return before
+            # a note alone: the states stay, and have a new number
+            after = replace(before, serial=before.serial + 1)
         text = json.dumps(after.to_document(), sort_keys=True)
         rows.append(
             {FILES_OF: 0, "kind": "states", "name": name, "document": text,
@@ -246,6 +276,12 @@ def _change(
                 "process commits to this table without its lease"
             )
         return after
+
+
+def _note_row(note: VersionNote) -> dict[str, Any]:
+    text = note.to_text()
+    return {FILES_OF: 0, "kind": "note", "name": str(note.version), "document": text,
+            "digest": sha256_of(text.encode())}  # fmt: skip
 
 
 def _newest_states(lake: Lake, name: str) -> ModelStates | None:

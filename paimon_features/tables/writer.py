@@ -101,14 +101,19 @@ def append_arrow(
 
 
 def append_stream(
-    lake: Lake, name: str, tables: Iterable[pa.Table], *, file_bytes: int = 64 << 20
+    lake: Lake,
+    name: str,
+    tables: Iterable[pa.Table],
+    *,
+    file_bytes: int = 64 << 20,
+    commit_user: str | None = None,
+    properties: Mapping[str, str] | None = None,
 ) -> int:
     """Append the rows of many tables in one atomic commit and return its snapshot id.
 
     Rows are buffered until they fill a file of about ``file_bytes`` (in memory, uncompressed), so
-    that
-    memory is bounded. The lock is held while the tables are produced. An error while producing them
-    commits nothing.
+    that memory is bounded. The lock is held while the tables are produced. An error while producing
+    them commits nothing. ``commit_user`` and ``properties`` are stored in the snapshot.
 
     Raises
     ------
@@ -119,9 +124,9 @@ def append_stream(
         newest = latest_snapshot(lake, name)
         conformed = (conform(lake, name, table) for table in tables)
         options = {"target-file-size": f"{file_bytes} b"}
-        user = str(uuid.uuid4())
+        user = commit_user or str(uuid.uuid4())
         made = _committed(
-            lake, name, newest, conformed, user, BATCH_IDENTIFIER, None, check, options
+            lake, name, newest, conformed, user, BATCH_IDENTIFIER, properties, check, options
         )
         return made.id
 

@@ -183,11 +183,56 @@ class FeedbackConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class RetrainConfig:
+    """How ``paimon-features retrain`` continues the model with new training rows.
+
+    A round begins with ``min_rows`` new labelled rows and reads at most ``max_rows`` of them. The
+    newest share ``holdout`` by time is for the gate alone; the others are trained on in ``epochs``
+    passes at ``rate`` times ``optimiser.lr``, together with ``replay`` older rows for each new one.
+
+    A candidate replaces the version in production if its loss on the held-out rows is lower with
+    the one-sided ``confidence``, and in no segment higher by more than the share ``tolerance``: a
+    segment is a value of one of the columns ``segments``, with at least ``segment_rows`` rows.
+    """
+
+    min_rows: int = 500
+    max_rows: int = 200_000
+    holdout: float = 0.3
+    replay: float = 1.0
+    epochs: int = 2
+    rate: float = 0.3
+    confidence: float = 0.95
+    segments: tuple[str, ...] = ()
+    tolerance: float = 0.05
+    segment_rows: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RoundConfig:
+    """What a round of ``retrain`` read; ``paimon-features train`` leaves ``parent`` empty.
+
+    ``parent`` is the version that it continues (``churn@3``), trained on the rows before
+    ``seen_until_ms`` of the training set's snapshot ``since``. New rows are those that were
+    committed after ``since``, up to ``until`` (inclusive), before ``train_until_ms``. Held out are
+    those that were committed after the snapshot ``judged``, at or after ``test_from_ms``.
+    Snapshots are number@commit, times UTC ms.
+    """
+
+    parent: str = ""
+    since: str = ""
+    judged: str = ""
+    until: str = ""
+    seen_until_ms: int = 0
+    train_until_ms: int = 0
+    test_from_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class TrainConfig:
     """A training run.
 
     ``name`` is the model's name in the registry, ``card`` its description in Markdown, ``parents``
-    are the versions that it continues, such as ``churn@3``.
+    are the versions that it continues, such as ``churn@3``. ``round`` is set by ``retrain``.
     """
 
     name: str
@@ -198,6 +243,8 @@ class TrainConfig:
     trainer: TrainerConfig = TrainerConfig()
     objective: ObjectiveConfig = ObjectiveConfig()
     feedback: FeedbackConfig = FeedbackConfig()
+    retrain: RetrainConfig = RetrainConfig()
+    round: RoundConfig = RoundConfig()
     seed: int = 0
     card: str = ""
     parents: tuple[str, ...] = ()
@@ -309,6 +356,7 @@ def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         "name": "",
         "data": _plain(DataConfig()),
         "feedback": _plain(FeedbackConfig()),
+        "retrain": _plain(RetrainConfig()),
         "seed": 0,
         "card": "",
         "parents": [],
@@ -383,6 +431,15 @@ def _check(config: TrainConfig) -> None:
         ("objective.positive_weight", config.objective.positive_weight, 1e-6, 1e6),
         ("objective.smoothing", config.objective.smoothing, 0, 0.9),
         ("feedback.every", config.feedback.every, 1, 2**31),
+        ("retrain.min_rows", config.retrain.min_rows, 2, 2**31),
+        ("retrain.max_rows", config.retrain.max_rows, config.retrain.min_rows, 2**31),
+        ("retrain.holdout", config.retrain.holdout, 0.01, 0.9),
+        ("retrain.replay", config.retrain.replay, 0, 1_000),
+        ("retrain.epochs", config.retrain.epochs, 1, 100_000),
+        ("retrain.rate", config.retrain.rate, 1e-6, 1_000),
+        ("retrain.confidence", config.retrain.confidence, 0.5, 0.999_999),
+        ("retrain.tolerance", config.retrain.tolerance, 0, 1_000),
+        ("retrain.segment_rows", config.retrain.segment_rows, 2, 2**31),
         ("seed", config.seed, 0, 2**32 - 1),
     ]
     for name in ("dim", "layers", "heads", "trees", "leaves"):

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning
 import numpy as np
+import pyarrow as pa
 import torch
 
 from paimon_features.errors import RequestError
@@ -18,7 +19,8 @@ from trainer_bridge.readers.score_schedule import ScoreSchedule, scheduled_batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
 from trainer_bridge.training.encoding import FeatureEncoder
-from trainer_bridge.training.labels import LabelCodec, labelled, weights_of
+from trainer_bridge.training.labels import LabelCodec, weights_of
+from trainer_bridge.training.rounds import RoundTable
 from trainer_bridge.training.training_table import TrainingTable
 
 LABEL, WEIGHT = "label", "weight"
@@ -40,8 +42,11 @@ class EncodeForm:
     keys: tuple[str, ...] = ()
 
     def __call__(self, batch: Batch) -> TensorBatch:
-        rows = batch.arrow
-        assert rows is not None, "the reader has output='arrow'"
+        assert batch.arrow is not None, "the reader has output='arrow'"
+        return TensorBatch(self.encode(batch.arrow), num_padding=batch.num_padding)
+
+    def encode(self, rows: pa.RecordBatch | pa.Table) -> dict[str, Any]:
+        """The tensors of rows by name."""
         values: dict[str, Any] = {
             name: torch.from_numpy(array) for name, array in self.encoder.apply(rows).items()
         }
@@ -55,7 +60,7 @@ class EncodeForm:
             weights *= np.asarray(rows[SAMPLE_WEIGHT], np.float32)
         values[WEIGHT] = torch.from_numpy(weights)
         values[KEYS] = {name: rows[name] for name in self.keys}
-        return TensorBatch(values, num_padding=batch.num_padding)
+        return values
 
 
 class PaimonDataModule(lightning.LightningDataModule):
@@ -103,15 +108,25 @@ class PaimonDataModule(lightning.LightningDataModule):
     def train_reader(self) -> SnapshotReader:
         """The reader of the training rows, without a rank."""
         return self.table.reader(
-            labelled(self.table, self.table.split.train),
+            self.table.labelled(self.table.split.train),
             self.columns,
             global_batch_size=self.global_batch_size,
             seed=self.seed,
             threads=self.threads,
         )
 
-    def train_dataloader(self) -> TorchLoader | ScheduledBatches:
+    def batches_per_epoch(self) -> int:
+        """The batches of an epoch."""
+        if isinstance(self.table, RoundTable):
+            return -(-self.table.train_rows.num_rows // self.global_batch_size)
+        with self.train_reader() as reader:
+            return len(reader)
+
+    def train_dataloader(self) -> TorchLoader | ScheduledBatches | ShuffledRows:
         """The share of this rank, whose number is known when this is called."""
+        if isinstance(self.table, RoundTable):
+            rows = self.form.encode(self.table.part("train", self.columns))
+            return ShuffledRows(rows, self.global_batch_size, self.seed)
         reader = self.train_reader()
         if self.schedule is None:
             return loader(reader, form=self.form, pin_memory=self._on_gpu)
@@ -120,10 +135,12 @@ class PaimonDataModule(lightning.LightningDataModule):
             reader.with_rank(rank, world_size), self.schedule, self.form, self.seed
         )
 
-    def val_dataloader(self) -> TorchLoader:
-        """All validation rows on every rank, in the order of the table."""
+    def val_dataloader(self) -> TorchLoader | list[TensorBatch]:
+        """All validation rows on every rank, in the order of the table; a round has none."""
+        if isinstance(self.table, RoundTable):
+            return []
         reader = self.table.reader(
-            labelled(self.table, self.table.split.validation),
+            self.table.labelled(self.table.split.validation),
             self.columns,
             batch_size=self.global_batch_size,
             shuffle=False,
@@ -144,8 +161,52 @@ class PaimonDataModule(lightning.LightningDataModule):
         return self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
 
 
+class _Steps:
+    """A position in batches that are counted through all epochs."""
+
+    step: int
+
+    def state_dict(self) -> dict[str, Any]:
+        """The next step."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the step of a state; RequestError for one that is none."""
+        step = state.get("step")
+        if type(step) is not int or step < 0:
+            raise RequestError(f"the state {dict(state)} of batches has no step")
+        self.step = step
+
+
 @dataclass
-class ScheduledBatches:
+class ShuffledRows(_Steps):
+    """Batches of encoded rows in memory, in another order in each epoch.
+
+    Iterating yields the batches of one epoch from the current step; the state is the step.
+    """
+
+    values: dict[str, Any]
+    batch_size: int
+    seed: int = 0
+    step: int = 0
+
+    def __len__(self) -> int:
+        return -(-len(self.values[LABEL]) // self.batch_size)
+
+    def __iter__(self) -> Iterator[TensorBatch]:
+        epoch, first = divmod(self.step, len(self))
+        order = np.random.default_rng([self.seed, epoch]).permutation(len(self.values[LABEL]))
+        for number in range(first, len(self)):
+            rows = order[number * self.batch_size : (number + 1) * self.batch_size]
+            self.step = epoch * len(self) + number + 1
+            taken = torch.from_numpy(rows)
+            batch = {name: each[taken] for name, each in self.values.items() if name != KEYS}
+            keys = {name: each.take(rows) for name, each in self.values[KEYS].items()}
+            yield TensorBatch({**batch, KEYS: keys})
+
+
+@dataclass
+class ScheduledBatches(_Steps):
     """Batches whose rows are drawn by the difficulty in force at each step: see ``ScoreSchedule``.
 
     Iterating yields the batches of one epoch of the reader's length from the current step; the
@@ -174,17 +235,6 @@ class ScheduledBatches:
         for step, batch in batches:
             self.step = step + 1
             yield self.form(batch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The next step."""
-        return {"step": self.step}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue at the step of a state; RequestError for one that is none."""
-        step = state.get("step")
-        if type(step) is not int or step < 0:
-            raise RequestError(f"the state {dict(state)} of scheduled batches has no step")
-        self.step = step
 
     def _sampler(self, difficulty: Any) -> DifficultyWeightedSampler:
         # beta=1: the weighed mean is that of all rows

@@ -294,6 +294,14 @@ class FeatureEncoder:
         """Return the document as canonical JSON."""
         return json.dumps(self.to_document(), sort_keys=True, allow_nan=False) + "\n"
 
+    @classmethod
+    def from_text(cls, text: str) -> FeatureEncoder:
+        """Return the encoder of ``to_text``; RequestError for a text that is none."""
+        try:
+            return cls.from_document(json.loads(text))
+        except (json.JSONDecodeError, RecursionError) as error:
+            raise RequestError(f"this is no encoder of features: {error}") from error
+
     def _of(self, kind: FeatureKind) -> list[InputFeature]:
         return [feature for feature in self.features if feature.kind == kind]
 

@@ -28,6 +28,7 @@ from trainer_bridge.training.encoding import Arrays, FeatureEncoder, feeds_of
 from trainer_bridge.training.notes import quiet
 
 OPSET = 18
+_CHUNK = 4_096
 _DATA = (".json", "/archive_format", "/archive_version", "/.data/version", "/byteorder",
          "/.data/serialization_id")  # fmt: skip
 _WEIGHT = re.compile(r"/data/(weights/weight|constants/tensor)_[0-9]+$")
@@ -183,7 +184,12 @@ def run_onnx(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])
-    found: npt.NDArray[np.float32] = session.run(None, feeds_of(inputs, columns))[0]
+    rows = len(next(iter(columns.values())))
+    parts = [
+        session.run(None, feeds_of(inputs, {n: c.slice(start, _CHUNK) for n, c in columns.items()}))
+        for start in range(0, max(rows, 1), _CHUNK)
+    ]
+    found: npt.NDArray[np.float32] = np.concatenate([part[0] for part in parts])
     return found
 
 

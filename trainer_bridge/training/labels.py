@@ -10,7 +10,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.training.training_table import TrainingTable
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,3 @@ def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
             f"data.weights: {name!r} has nulls, negative or infinite numbers; expected weights"
         )
     return found.astype(np.float32)
-
-
-def labelled(table: TrainingTable, condition: str) -> str:
-    """The condition, for rows that have a label."""
-    return f"({condition}) AND {table.label} IS NOT NULL"

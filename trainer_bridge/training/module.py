@@ -19,6 +19,8 @@ from trainer_bridge.training.config import ObjectiveConfig, TrainConfig
 from trainer_bridge.training.data_module import KEYS, LABEL, WEIGHT
 
 ARRAYS = ("numbers", "codes", "values")
+NEVER = 2**62
+"""In place of a number of batches after which validation runs."""
 
 
 def sample_losses(
@@ -149,7 +151,7 @@ class ResumePoint(Checkpoint):
     every
         After how many batches, in addition to each validation and each epoch.
     check_every
-        After how many batches validation runs; None: after each epoch.
+        After how many batches validation runs; None: after each epoch; ``NEVER``.
     """
 
     def __init__(

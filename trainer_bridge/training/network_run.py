@@ -36,9 +36,10 @@ from trainer_bridge.training.config import (
 from trainer_bridge.training.data_module import PaimonDataModule
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
-from trainer_bridge.training.labels import LabelCodec, labelled
-from trainer_bridge.training.module import ResumePoint, SampleFeedback, TrainingModule
+from trainer_bridge.training.labels import LabelCodec
+from trainer_bridge.training.module import NEVER, ResumePoint, SampleFeedback, TrainingModule
 from trainer_bridge.training.notes import quiet
+from trainer_bridge.training.rounds import RoundTable, trained_as
 from trainer_bridge.training.training_table import TrainingTable
 
 if TYPE_CHECKING:
@@ -62,6 +63,8 @@ class NetworkRun(FittedModel):
         writes: bool = True,
         progress: bool = False,
     ) -> None:
+        if isinstance(table, RoundTable):
+            config = trained_as(config)
         self.project, self.table, self.config = project, table, config
         self.labels, self.folder, self.progress = labels, folder, progress
         self.run_id, self.writes = run_id, writes
@@ -75,6 +78,10 @@ class NetworkRun(FittedModel):
         self.network = make_network(config, shapes, max(1, len(labels.classes)))
         if encoder.length and not self.network.uses_lists:
             raise lists_refused(config, encoder)
+        if isinstance(table, RoundTable) and table.weights is not None:
+            from safetensors.torch import load
+
+            self.network.load_state_dict(load(table.weights))
         feedback = config.feedback
         self.data = PaimonDataModule(
             table,
@@ -93,7 +100,7 @@ class NetworkRun(FittedModel):
         feedback, table = self.config.feedback, self.table
         if feedback.difficulty is None:
             return None
-        condition = labelled(table, table.split.train)
+        condition = table.labelled(table.split.train)
         with table.reader(condition, feedback.keys, batch_size=1) as reader:
             samples = reader.read_columns(list(feedback.keys))
         return ScoreSchedule(
@@ -103,10 +110,10 @@ class NetworkRun(FittedModel):
 
     def train(self) -> NetworkRun:
         settings = self.config.trainer
-        with self.data.train_reader() as reader:
-            batches = len(reader)
+        batches = self.data.batches_per_epoch()
         steps = -(-batches // settings.accumulate) * settings.epochs
         module = TrainingModule(self.network, self.config, steps)
+        validates = not isinstance(self.table, RoundTable)
         # both decide when validation ends, so that the resume point knows of it
         best = ModelCheckpoint(
             self.folder,
@@ -117,8 +124,13 @@ class NetworkRun(FittedModel):
         )
         checkpoint = self.folder / "last.ckpt"
         # behind the best one, whose state is part of it
-        last = ResumePoint(checkpoint, batches, settings.checkpoint_every, settings.check_every)
-        callbacks: list[lightning.Callback] = [best, last]
+        last = ResumePoint(
+            checkpoint,
+            batches,
+            settings.checkpoint_every,
+            settings.check_every if validates else NEVER,
+        )
+        callbacks: list[lightning.Callback] = [best, last] if validates else [last]
         if settings.patience is not None:
             stop = EarlyStopping(
                 "val_loss", patience=settings.patience, check_on_train_epoch_end=False
@@ -139,6 +151,7 @@ class NetworkRun(FittedModel):
                 val_check_interval=settings.check_every,
                 check_val_every_n_epoch=None if settings.check_every else 1,
                 num_sanity_val_steps=0,
+                limit_val_batches=None if validates else 0,
                 deterministic="warn" if torch.cuda.is_available() else True,
                 use_distributed_sampler=False,
                 logger=False,

@@ -11,11 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 import torch
 
 from paimon_features import __version__
@@ -28,8 +27,9 @@ from trainer_bridge.training.config import GradientBoosting, TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
-from trainer_bridge.training.labels import LabelCodec, labelled, weights_of
+from trainer_bridge.training.labels import LabelCodec, weights_of
 from trainer_bridge.training.report import Importance, model_card, report_page
+from trainer_bridge.training.rounds import RoundTable
 from trainer_bridge.training.training_table import TrainingTable
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ FOLDER = "training"
 """The folder of unfinished runs, in the state folder."""
 CHECKED_ROWS = 1_000
 """So many rows of the test part are compared between eager and exported networks."""
+GATE = "gate_difference"
+"""The metric of a version of ``retrain`` that says what its gate found."""
 _IMPORTANCE_ROWS = 2_000
 _LIBRARIES = ("lightning", "numpy", "onnx", "onnxscript", "pyarrow", "scikit-learn", "torch")
 
@@ -94,7 +96,7 @@ def train(
         If exported forms predict other values than the network.
     """
     config, table = _pinned(project, config)
-    folder = project.config.state_dir / FOLDER / config.name / _identity(config, table)
+    folder = project.config.state_dir / FOLDER / config.name / identity_of(config, table)
     done = folder / "done.json"
     if done.is_file():
         known = _finished(project, config.name, json.loads(done.read_text()))
@@ -131,11 +133,9 @@ def reproduce(
         For a version that was not trained by a configuration.
     """
     manifest = project.models.manifest(name, version)
+    config, table = _pinned(project, config_of(project, manifest))
     then = manifest.training
-    if then is None or "config.json" not in manifest.files:
-        raise ConfigurationError(f"model {manifest} was not trained by 'paimon-features train'")
-    document = json.loads(project.models.file(manifest, "config.json"))
-    config, table = _pinned(project, TrainConfig.from_document(document))
+    assert then is not None, "config_of has checked it"
     folder = project.config.state_dir / FOLDER / name / f"reproduce-{manifest.version}"
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -164,10 +164,23 @@ def reproduce(
     return Reproduction(
         str(manifest),
         then.weights == now.weights,
-        dict(manifest.metrics) == dict(again.manifest.metrics),
+        {n: m for n, m in manifest.metrics.items() if n != GATE} == dict(again.manifest.metrics),
         float(np.abs(predicted - other).max()),
         tuple(pair for pair in pairs if pair[1] != pair[2]),
     )
+
+
+def config_of(project: Project, manifest: ModelManifest) -> TrainConfig:
+    """The configuration that a version was trained by.
+
+    Raises
+    ------
+    ConfigurationError
+        If it was not trained by a configuration.
+    """
+    if manifest.training is None or "config.json" not in manifest.files:
+        raise ConfigurationError(f"model {manifest} was not trained by 'paimon-features train'")
+    return TrainConfig.from_document(json.loads(project.models.file(manifest, "config.json")))
 
 
 def run(
@@ -211,7 +224,7 @@ def run(
             project, table, config, encoder, labels, folder, run_id, repeats is None, progress
         )
         fitted = network_run.train()
-    test = _part(table, config, encoder, labels, table.split.test)
+    test = _part(table, config, encoder, labels, "test")
     predictions = fitted.predict(test.arrays)
     metrics = evaluation.evaluate(
         config.objective.task, test.labels.astype(np.float64), predictions, config.seed
@@ -288,7 +301,7 @@ class _Trees(FittedModel):
         cls, table: TrainingTable, config: TrainConfig, encoder: FeatureEncoder, labels: LabelCodec
     ) -> _Trees:
         assert isinstance(config.model, GradientBoosting)
-        part = _part(table, config, encoder, labels, table.split.train)
+        part = _part(table, config, encoder, labels, "train")
         if set(part.arrays) != {"numbers"}:
             raise lists_refused(config, encoder)
         task = config.objective.task
@@ -323,14 +336,18 @@ class _Trees(FittedModel):
 
 
 def _pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, TrainingTable]:
+    if config.round.parent:
+        return config, RoundTable.open_round(project, config)
     table = TrainingTable.open(project, config.data)
     data = replace(config.data, snapshot=table.snapshot, label=table.label)
     return replace(config, data=data), table
 
 
 def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, LabelCodec, int]:
+    if isinstance(table, RoundTable):
+        return table.encoder, table.labels, table.train_rows.num_rows
     columns = [*(feature.column for feature in table.features), table.label]
-    rows = table.rows(labelled(table, table.split.train), columns)
+    rows = table.part("train", columns)
     encoder = FeatureEncoder.fit(
         rows,
         table.features,
@@ -347,11 +364,11 @@ def _part(
     config: TrainConfig,
     encoder: FeatureEncoder,
     labels: LabelCodec,
-    condition: str,
+    name: Literal["train", "test"],
 ) -> _Part:
     names = [feature.column for feature in encoder.features]
     extra = [] if config.data.weights is None else [config.data.weights]
-    rows = table.rows(labelled(table, condition), [*names, table.label, *extra])
+    rows = table.part(name, [*names, table.label, *extra])
     weights = None if not extra else weights_of(rows[extra[0]], extra[0]).astype(np.float64)
     return _Part(
         {name: rows[name].combine_chunks() for name in names},
@@ -363,7 +380,7 @@ def _part(
 
 def _test_columns(table: TrainingTable, config: TrainConfig) -> dict[str, Any]:
     names = [feature.column for feature in table.features]
-    rows: pa.Table = table.rows(labelled(table, table.split.test), names)
+    rows = table.part("test", names)
     return {name: rows[name].combine_chunks() for name in names}
 
 
@@ -405,7 +422,8 @@ def _importance(
     return sorted(found, key=lambda each: -each.increase)
 
 
-def _identity(config: TrainConfig, table: TrainingTable) -> str:
+def identity_of(config: TrainConfig, table: TrainingTable) -> str:
+    """A name that equal runs have: of configuration, rows, code and libraries."""
     document = [config.to_document(), table.table, table.snapshot, _code(), _libraries()]
     return hashlib.sha256(json.dumps(document, sort_keys=True).encode()).hexdigest()[:16]
 

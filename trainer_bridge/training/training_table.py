@@ -5,20 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.definitions import CompiledView
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.selection import Output
-from paimon_features.definitions.served import definition_of, definition_of_computed
 from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.models import ModelKey
 from paimon_features.offline.reading.pinning import Pin
+from paimon_features.project.model_inputs import digest_of, keys_of, type_of
 from paimon_features.schema import DataType, ListType
 from paimon_features.suggestions import did_you_mean
 from paimon_features.tables.catalog import Lake
@@ -156,8 +155,7 @@ class TrainingTable:
                 f"data.time: {data.time!r} is {times.type} with {times.null_count} nulls; "
                 "expected UTC milliseconds without nulls"
             )
-        pins = [Pin.from_document(each) for each in
-                json.loads(properties.get("training-set.sources", "[]"))]  # fmt: skip
+        sources, generations = built_from(lake, table)
         outputs = project.refs(data.service)
         return cls(
             lake,
@@ -165,10 +163,10 @@ class TrainingTable:
             snapshot.ref,
             label,
             features,
-            _keys(project, outputs),
+            keys_of(project, outputs),
             split_by_time(np.asarray(times), data),
-            {pin.table: str(pin.ref) for pin in pins},
-            _generations(pins),
+            sources,
+            generations,
             {
                 str(each.fitted): each.fitted.digest
                 for each in outputs
@@ -187,6 +185,15 @@ class TrainingTable:
             output="arrow",
             **options,
         )
+
+    def labelled(self, condition: str) -> str:
+        """The condition, for rows that have a label."""
+        return f"({condition}) AND {self.label} IS NOT NULL"
+
+    def part(self, name: Literal["train", "test"], columns: Sequence[str]) -> pa.Table:
+        """The labelled rows that are trained on, or those of the report."""
+        condition = self.split.train if name == "train" else self.split.test
+        return self.rows(self.labelled(condition), columns)
 
     def rows(self, where: str, columns: Sequence[str]) -> pa.Table:
         """All rows of one part, in the order of the table."""
@@ -218,12 +225,12 @@ def _features(
         )
     found = []
     for name, output in chosen.items():
-        kind = _type(project, output)
+        kind = type_of(project, output)
         form, width = _form(name, kind, _items(project, output))
         if form.endswith("list") and not width:
             width = _longest(lake, table, snapshot, columns[name])
         found.append(
-            InputFeature(name, columns[name], kind.text, form, width, _definition(project, output))
+            InputFeature(name, columns[name], kind.text, form, width, digest_of(project, output))
         )
     return tuple(found)
 
@@ -247,14 +254,6 @@ def _form(name: str, kind: DataType, items: int) -> tuple[FeatureKind, int]:
     )
 
 
-def _type(project: Project, output: Output) -> DataType:
-    if not isinstance(output, FeatureRef):
-        return output.type
-    feature = project.any_view(output.view).feature(output.feature)
-    assert feature is not None, output
-    return feature.type
-
-
 def _items(project: Project, output: Output) -> int:
     """How many items a last-N list has; 0 where that is not declared."""
     if not isinstance(output, FeatureRef):
@@ -276,31 +275,13 @@ def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
     return max((len(each) for each in lists if each is not None), default=1) or 1
 
 
-def _definition(project: Project, output: Output) -> str:
-    if not isinstance(output, FeatureRef):
-        return definition_of_computed([output])
-    view = project.any_view(output.view)
-    return definition_of(view, [output.feature]) if isinstance(view, CompiledView) else ""
-
-
-def _keys(project: Project, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:
-    refs = [
-        ref
-        for output in outputs
-        for ref in ([output] if isinstance(output, FeatureRef) else output.refs)
-    ]
-    keys = {
-        name: kind.text
-        for view in dict.fromkeys(ref.view for ref in refs)
-        for name, kind in project.any_view(view).keys.items()
-    }
-    return tuple(ModelKey(name, kind) for name, kind in keys.items())
-
-
-def _generations(pins: Sequence[Pin]) -> dict[str, int]:
+def built_from(lake: Lake, table: str) -> tuple[dict[str, str], dict[str, int]]:
+    """The snapshots that a training set was built from, by table, and the generations, by view."""
+    documents = json.loads(lake.properties(table).get("training-set.sources", "[]"))
+    pins = [Pin.from_document(each) for each in documents]
     found = {}
     for pin in pins:
         view, _, number = pin.table.removeprefix("tiles_").rpartition("_g")
         if pin.table.startswith("tiles_") and number.isdecimal():
             found[view] = int(number)
-    return found
+    return {pin.table: str(pin.ref) for pin in pins}, found

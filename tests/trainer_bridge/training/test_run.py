@@ -42,7 +42,6 @@ from trainer_bridge.training.data_module import (  # noqa: E402
     WEIGHT,
     PaimonDataModule,
 )
-from trainer_bridge.training.labels import labelled  # noqa: E402
 from trainer_bridge.training.module import TrainingModule, sample_losses  # noqa: E402
 from trainer_bridge.training.network_run import NetworkRun, make_network  # noqa: E402
 from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
@@ -342,7 +341,7 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
     settings = config(project, "data.gap=3d")
     table = TrainingTable.open(project, settings.data)
     times = {
-        part: np.array(table.rows(labelled(table, where), ["event_time_ms"])["event_time_ms"])
+        part: np.array(table.rows(table.labelled(where), ["event_time_ms"])["event_time_ms"])
         for part, where in (("train", table.split.train), ("validation", table.split.validation),
                             ("test", table.split.test))
     }  # fmt: skip

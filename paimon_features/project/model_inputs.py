@@ -1,0 +1,48 @@
+"""What a model reads of a service: types, definitions and keys, as its signature has them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from paimon_features.definitions import CompiledView
+from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.selection import Output
+from paimon_features.definitions.served import definition_of, definition_of_computed
+from paimon_features.models import ModelKey
+from paimon_features.schema import DataType
+
+if TYPE_CHECKING:
+    from paimon_features.project.context import ProjectContext
+
+
+def type_of(project: ProjectContext, output: Output) -> DataType:
+    """The data type of an output."""
+    if not isinstance(output, FeatureRef):
+        return output.type
+    feature = project.any_view(output.view).feature(output.feature)
+    assert feature is not None, output
+    return feature.type
+
+
+def digest_of(project: ProjectContext, output: Output) -> str:
+    """A digest of the definition of an output; empty where it has none."""
+    if not isinstance(output, FeatureRef):
+        return definition_of_computed([output])
+    view = project.any_view(output.view)
+    return definition_of(view, [output.feature]) if isinstance(view, CompiledView) else ""
+
+
+def keys_of(project: ProjectContext, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:
+    """The entity keys that the outputs are read by."""
+    refs = [
+        ref
+        for output in outputs
+        for ref in ([output] if isinstance(output, FeatureRef) else output.refs)
+    ]
+    keys = {
+        name: kind.text
+        for view in dict.fromkeys(ref.view for ref in refs)
+        for name, kind in project.any_view(view).keys.items()
+    }
+    return tuple(ModelKey(name, kind) for name, kind in keys.items())

@@ -1,0 +1,326 @@
+"""Rounds of ``retrain``: which rows they read, the gate, promotion, rollback, and kills."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+torch = pytest.importorskip("torch", reason="pip install torch")
+pytest.importorskip("lightning", reason="pip install lightning")
+pytest.importorskip("onnxscript", reason="pip install onnxscript")
+
+from paimon_features.errors import (  # noqa: E402
+    ConfigurationError,
+    UnknownNameError,
+    VerificationError,
+)
+from paimon_features.project import Project  # noqa: E402
+from paimon_features.project.models import ProjectModels  # noqa: E402
+from paimon_features.tables import append_arrow  # noqa: E402
+from paimon_features.windows import DAY_MS  # noqa: E402
+from tests.trainer_bridge.training.shop import START, make_shop  # noqa: E402
+from trainer_bridge.training import run  # noqa: E402
+from trainer_bridge.training.config import compose  # noqa: E402
+from trainer_bridge.training.module import TrainingModule  # noqa: E402
+from trainer_bridge.training.retraining import (  # noqa: E402
+    RetrainDecision,
+    Retrainer,
+    retrain,
+)
+from trainer_bridge.training.rounds import RoundTable  # noqa: E402
+from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+WIDE = ("model=wide_and_deep", "model.dim=16", "model.layers=1", "trainer.epochs=1")
+SETTINGS = {"retrain.min_rows": 100, "retrain.epochs": 3, "optimiser.lr": 0.05,
+            "trainer.checkpoint_every": 2}  # fmt: skip
+END = START + 90 * DAY_MS
+"""All rows of the first training set are before."""
+
+
+def new_rows(count: int, days: int, seed: int, turned: bool = False) -> pa.Table:
+    """Rows of later days, whose label follows from what was spent, or from its contrary."""
+    dice = np.random.default_rng(seed)
+    spent = dice.gamma(2, 40, count)
+    churned = spent + dice.normal(0, 20, count) < 60
+    return pa.table(
+        {
+            "customer_id": dice.integers(0, 105, count),
+            "event_time_ms": END + days * DAY_MS + np.arange(count) * 4 * DAY_MS // count,
+            "sample_id": 10_000 * seed + np.arange(count),
+            "churned": churned ^ turned,
+            "weight": np.ones(count),
+            "spent": spent,
+            "favourite": dice.choice(["toys", "food"], count),
+            "count_7d": dice.integers(0, 9, count),
+            "sum_amount_7d": pa.array(spent / 2).cast(pa.decimal128(38, 2), safe=False),
+            "sum_amount_30d": pa.array(spent).cast(pa.decimal128(38, 2), safe=False),
+            "max_amount_30d": spent,
+            "last_country_30d": dice.choice(["DE", "FR", "UK"], count),
+        }
+    )
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project with churn@1 in production."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    folder = tmp_path_factory.mktemp("shop")
+    project = make_shop(folder)
+    version, _ = run.train(project, compose(folder / "churn.yaml", [*WIDE]))
+    project.models.promote("churn", version.version)
+    torch.set_num_threads(threads)
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def _threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def copy_of(shop: Path, folder: Path) -> Project:
+    shutil.copytree(shop, folder, dirs_exist_ok=True)
+    return Project.open(folder)
+
+
+@pytest.fixture
+def project(shop: Path, tmp_path: Path) -> Project:
+    return copy_of(shop, tmp_path)
+
+
+def commit(project: Project, rows: pa.Table) -> None:
+    append_arrow(project.lake, "training_churn", rows)
+
+
+def decisions(project: Project, **options: Any) -> list[RetrainDecision]:
+    return list(retrain(project, "churn", settings=SETTINGS, **options))
+
+
+def states(project: Project) -> dict[int, str]:
+    return {each.version: each.state for each in project.models.states("churn").versions}
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.fixture
+def tables(monkeypatch: pytest.MonkeyPatch) -> list[RoundTable]:
+    """The rows of the rounds that are run."""
+    seen: list[RoundTable] = []
+    original = run.run
+
+    def recorded(project: Project, config: Any, table: Any, *rest: Any, **options: Any) -> Any:
+        seen.append(table)
+        return original(project, config, table, *rest, **options)
+
+    monkeypatch.setattr(run, "run", recorded)
+    return seen
+
+
+def samples(rows: pa.Table, columns: str = "sample_id") -> set[int]:
+    return set(rows[columns].to_pylist())
+
+
+def test_rounds_promote_what_is_better_and_return_when_it_is_worse(
+    project: Project, tables: list[RoundTable]
+) -> None:
+    assert decisions(project) == []
+    commit(project, new_rows(90, 1, seed=9))
+    assert decisions(project) == []  # fewer than min_rows
+    commit(project, new_rows(300, 2, seed=1))
+    (promoted,) = decisions(project)
+    assert (promoted.action, promoted.version, promoted.production) == (
+        "promoted", "churn@2", "churn@2"
+    ), promoted.text  # fmt: skip
+    assert states(project) == {1: "archived", 2: "production"}
+    published = project.models.place.read().models["churn"].production
+    assert published is not None
+    assert published.version == 2
+    made = project.models.manifest("churn", 2)
+    assert made.parents == ("churn@1",)
+    assert "## Continues churn@1" in made.card
+    assert "Gate: passed." in made.card
+    difference = made.metrics["gate_difference"]
+    assert difference.high is not None
+    assert difference.high < 0
+    assert [(n.version, n.action) for n in project.models.notes("churn")] == [(2, "promoted")]
+    # the same rows again make no version; labels that turned are an alarm first
+    assert decisions(project) == []
+    commit(project, new_rows(300, 6, seed=2, turned=True))
+    back, after = decisions(project)
+    assert (back.action, back.version, back.production) == ("rolled_back", "churn@2", "churn@1")
+    assert "higher than that of churn@1" in back.text
+    assert after.version == "churn@3"
+    assert project.models.manifest("churn", 3).parents == ("churn@1",)
+    # every row is held out at most once, and never one that was trained on before
+    first, second = tables
+    held = [samples(table.held_out, "event_time_ms") for table in tables]
+    trained = [samples(table.train_rows, "event_time_ms") for table in tables]
+    assert not held[0] & held[1]
+    assert not held[0] & trained[0]
+    assert not held[1] & (trained[0] | trained[1])
+    assert held[0] <= trained[1]
+    # replayed rows are some that churn@1 was trained on, at most as many as the new ones
+    assert 0 < first.replayed <= first.new
+    old = first.train_rows["event_time_ms"].to_numpy()[first.new :]
+    assert (
+        old.max()
+        < TrainingTable.open(
+            project, run.config_of(project, project.models.manifest("churn", 1)).data
+        ).split.train_until_ms
+    )
+    assert second.replayed <= second.new
+
+
+def test_a_round_that_died_at_any_point_makes_the_same_version(
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = copy_of(shop, tmp_path / "parts")
+    commit(parts, new_rows(300, 2, seed=1))
+    whole = copy_of(tmp_path / "parts", tmp_path / "whole")
+    assert [each.action for each in decisions(whole)] == ["promoted"]
+
+    def dies(where: Any, name: str, at: int = 1) -> None:
+        original, calls = getattr(where, name), 0
+
+        def dying(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == at:
+                raise KilledError
+            return original(*arguments, **options)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(where, name, dying)
+            with pytest.raises(KilledError):
+                decisions(parts)
+
+    # in the middle of an epoch: the resumed run begins at its checkpoint
+    dies(TrainingModule, "training_step", at=6)
+    dies(ProjectModels, "register")
+    assert states(parts) == {1: "production"}
+    commit(parts, new_rows(150, 6, seed=3))  # the round that was begun does not see them
+    dies(Retrainer, "_decide")
+    assert states(parts) == {1: "production", 2: "candidate"}
+    dies(ProjectModels, "publish", at=2)  # of the promotion: behind that of the start
+    assert states(parts) == {1: "archived", 2: "production"}
+    published = parts.models.place.read().models["churn"].production
+    assert published is not None
+    assert published.version == 1
+    (after,) = decisions(parts)
+    assert after.version == "churn@3"  # of the rows that came meanwhile
+    published = parts.models.place.read().models["churn"].production
+    assert published is not None
+    assert published.version >= 2
+    one, other = (each.models.manifest("churn", 2) for each in (whole, parts))
+    assert one.training is not None
+    assert other.training is not None
+    assert one.training.weights == other.training.weights
+    assert one.files["network.onnx"] == other.files["network.onnx"]
+    assert one.card == other.card
+    assert [n.action for n in parts.models.notes("churn") if n.version == 2] == ["promoted"]
+    assert not (parts.config.state_dir / "training" / "churn" / "round.json").exists()
+    result = run.reproduce(whole, "churn", 2)
+    assert result.is_same, result
+
+
+def test_a_person_promotes_where_the_command_may_not(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timer = threading.Timer(0.3, commit, (project, new_rows(300, 2, seed=1)))
+    timer.start()
+    (passed,) = decisions(project, follow=True, rounds=1, poll_s=0.05, promote=False)
+    timer.join()
+    assert (passed.action, passed.production) == ("passed", "churn@1")
+    assert states(project) == {1: "production", 2: "candidate"}
+    project.models.promote("churn", 2)
+    commit(project, new_rows(90, 6, seed=2, turned=True))
+    (alarm,) = decisions(project, promote=False)
+    assert (alarm.action, alarm.production) == ("alarm", "churn@2")
+    assert decisions(project, promote=False) == []  # it is given once
+    # somebody else takes the parent out of production during a round
+    original = run.run
+
+    def meanwhile(*arguments: Any, **options: Any) -> Any:
+        made = original(*arguments, **options)
+        project.models.rollback("churn")
+        return made
+
+    monkeypatch.setattr(run, "run", meanwhile)
+    commit(project, new_rows(60, 7, seed=4, turned=True))
+    (late,) = [each for each in decisions(project, promote=False) if each.is_round]
+    assert (late.action, late.production) in (
+        ("superseded", "churn@1"), ("rejected", "churn@1")
+    )  # fmt: skip
+
+
+def test_a_version_that_cannot_be_made_changes_nothing(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def diverged(*arguments: Any, **options: Any) -> Any:
+        raise VerificationError("the ONNX graph: its predictions differ from those by nan")
+
+    monkeypatch.setattr(run, "run", diverged)
+    commit(project, new_rows(300, 2, seed=1))
+    (failed,) = decisions(project)
+    assert (failed.action, failed.version) == ("failed", "")
+    assert states(project) == {1: "production"}
+
+
+def test_trees_are_fitted_again_and_unknown_classes_are_left_out(
+    project: Project, tables: list[RoundTable]
+) -> None:
+    settings = ["name=basket", "model=gradient_boosting", "model.trees=5", "objective=multiclass",
+                "data.label=favourite"]  # fmt: skip
+    version, _ = run.train(project, compose(project.root / "churn.yaml", settings))
+    project.models.promote("basket", version.version)
+    tables.clear()
+    rows = new_rows(300, 2, seed=1)
+    strange = pa.array(["cars"] * 50 + rows["favourite"].to_pylist()[50:])
+    commit(project, rows.set_column(rows.column_names.index("favourite"), "favourite", strange))
+    (found,) = retrain(project, "basket", settings={"retrain.min_rows": 100})
+    (table,) = tables
+    assert found.version == "basket@2"
+    assert "fitted again" in project.models.manifest("basket", 2).card
+    assert not {"cars"} & set(table.train_rows["favourite"].to_pylist())
+    # all that the parent has seen, not as many rows as there are new ones
+    assert table.replayed > table.new
+    assert project.models.manifest("basket", 2).signature.outputs[0].classes == (
+        version.signature.outputs[0].classes
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"model.dim": 3}, "a round takes settings of retrain"),
+        ({"retrain.holdout": 2.0}, "retrain.holdout=2.0: expected 0.01 to 0.9"),
+        ({"retrain.segments": ["contry"]}, "has no column 'contry'.*did you mean 'country'|contry"),
+    ],
+)
+def test_settings_that_are_none_are_explained(
+    project: Project, settings: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        list(retrain(project, "churn", settings=settings))
+
+
+def test_a_model_needs_a_version_in_production(project: Project) -> None:
+    with pytest.raises(UnknownNameError, match="there is: churn"):
+        list(retrain(project, "chrn"))
+    project.models.promote("churn", 1, "archived")
+    with pytest.raises(ConfigurationError, match="models promote churn 1"):
+        list(retrain(project, "churn"))
