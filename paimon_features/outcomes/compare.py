@@ -81,9 +81,9 @@ class VersionComparison:
     ``winner`` is the version with the smaller loss, by the first of ``losses``; None: undecided.
     Of the mature predictions, ``first_rows`` and ``second_rows`` are compared; ``repeated`` ones
     of an entity whose window overlaps that of an earlier one do not count, since an outcome must
-    not count twice. ``unpaired`` ones have no counterpart; of two streams, ``outside`` are from
-    before or after the time in which both versions answered, or were a shadow's. ``auc`` is by
-    version, with an interval for one look.
+    not count twice. ``unpaired`` ones have no counterpart. Of two streams, ``outside`` are those
+    that the split has not assigned while both versions answered: from before or after, of a shadow,
+    of further entities of a request. ``auc`` is by version, with an interval for one look.
     """
 
     model: str
@@ -253,7 +253,10 @@ def _rows(
         _codes(request),
         rows.column("prediction").to_numpy(),
         rows.column("label").to_numpy(),
-        pc.is_in(rows.column("role"), pa.array(_ANSWERS)).to_numpy(),
+        # the split has assigned the first entity of a request, and the others have followed it
+        pc.and_(
+            pc.is_in(rows.column("role"), pa.array(_ANSWERS)), pc.equal(rows.column("row"), 0)
+        ).to_numpy(),
     )
     waits = pc.max(pc.subtract(rows.column("matured_at_ms"), rows.column("event_time_ms"))).as_py()
     versions = rows.column("version").to_numpy()
