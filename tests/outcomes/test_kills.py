@@ -114,9 +114,8 @@ def test_one_version_answers_and_each_prediction_is_logged_once(
                 published.publish((VERSIONS[first], state(VERSIONS[first])))
             elif event == "split":
                 challenger = state(VERSIONS[second], "challenger", [(0, 5_000)])
-                published.publish(
-                    (VERSIONS[first], state(VERSIONS[first])), (VERSIONS[second], challenger)
-                )
+                both = {first: state(VERSIONS[first]), second: challenger}
+                published.publish(*((VERSIONS[n], each) for n, each in sorted(both.items())))
             elif event == "reload":
                 server.process.send_signal(signal.SIGHUP)
             elif event == "worker":
