@@ -90,3 +90,22 @@ def counted_once(rows: Sequence[tuple[str, int]], horizon_ms: int) -> list[bool]
             last[entity] = time_ms
         out.append(counts)
     return out
+
+
+def block_differences(
+    rows: Sequence[tuple[bool, float]],
+) -> list[tuple[float, int]]:
+    """Differences of mean losses in blocks, and how many rows there were at the end of each.
+
+    ``rows`` are (is of the second version, loss), in the order of time. A block ends with the first
+    row after which it has rows of both.
+    """
+    out = []
+    first: list[float] = []
+    second: list[float] = []
+    for count, (is_second, loss) in enumerate(rows, 1):
+        (second if is_second else first).append(loss)
+        if first and second:
+            out.append((math.fsum(first) / len(first) - math.fsum(second) / len(second), count))
+            first, second = [], []
+    return out

@@ -1,9 +1,10 @@
 """Two versions of a model compared by the outcomes of their predictions.
 
 A *shadow* predicts for the same requests as the version that answers: losses are compared in pairs,
-row by row. Where traffic is *split*, each entity has one version: the mean losses of two streams
-are compared. Either way the interval is a confidence sequence (see ``sequences``), so the
-comparison may be repeated at any time, and ended as soon as it has decided.
+row by row. Where traffic is *split*, each entity has one version: mean losses are compared in
+blocks, which end as soon as both versions have answered. Either way the interval is a confidence
+sequence (see ``sequences``), so the comparison may be repeated at any time, and ended as soon as it
+has decided.
 """
 
 from __future__ import annotations
@@ -21,8 +22,7 @@ from paimon_features.errors import RequestError
 from paimon_features.models import Metric
 from paimon_features.models.metrics import CalibrationBin, auc, calibration_curve
 from paimon_features.outcomes.join import counted_once
-from paimon_features.outcomes.losses import Loss, losses_of
-from paimon_features.outcomes.sequences import ConfidenceSequence
+from paimon_features.outcomes.losses import OutcomeLoss, losses_of
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
 from paimon_features.tables.specs import OUTCOMES_PREFIX, SERVED_DAY
@@ -81,9 +81,9 @@ class VersionComparison:
     ``winner`` is the version with the smaller loss, by the first of ``losses``; None: undecided.
     Of the mature predictions, ``first_rows`` and ``second_rows`` are compared; ``repeated`` ones
     of an entity whose window overlaps that of an earlier one do not count, since an outcome must
-    not count twice. ``unpaired`` ones have no counterpart; of two streams, ``outside`` are from
-    before or after the time in which both versions answered, or were a shadow's. ``auc`` is by
-    version, with an interval for one look.
+    not count twice. ``unpaired`` ones have no counterpart. Of two streams, ``outside`` are those
+    that the split has not assigned while both versions answered: from before or after, of a shadow,
+    of further entities of a request. ``auc`` is by version, with an interval for one look.
     """
 
     model: str
@@ -253,7 +253,10 @@ def _rows(
         _codes(request),
         rows.column("prediction").to_numpy(),
         rows.column("label").to_numpy(),
-        pc.is_in(rows.column("role"), pa.array(_ANSWERS)).to_numpy(),
+        # the split has assigned the first entity of a request, and the others have followed it
+        pc.and_(
+            pc.is_in(rows.column("role"), pa.array(_ANSWERS)), pc.equal(rows.column("row"), 0)
+        ).to_numpy(),
     )
     waits = pc.max(pc.subtract(rows.column("matured_at_ms"), rows.column("event_time_ms"))).as_py()
     versions = rows.column("version").to_numpy()
@@ -313,20 +316,21 @@ class _Chosen:
         return cls("split", streams[0], streams[1], repeated, 0, outside)
 
 
-def _compared(loss: Loss, chosen: _Chosen, alpha: float) -> LossComparison:
+def _compared(loss: OutcomeLoss, chosen: _Chosen, alpha: float) -> LossComparison:
     first = loss.of(chosen.first.labels, chosen.first.predictions)
     second = loss.of(chosen.second.labels, chosen.second.predictions)
     if chosen.design == "pairs":
-        sequence = loss.mean_difference(first - second, alpha)
+        differences, rows = first - second, np.arange(1, len(first) + 1)
     else:
-        sequence = difference_of_streams(
-            loss.mean(first, alpha / 2), loss.mean(second, alpha / 2),
-            chosen.first.times, chosen.second.times,
-        )  # fmt: skip
+        differences, rows = block_differences(
+            first, second, chosen.first.times, chosen.second.times
+        )
+    sequence = loss.mean_difference(differences, alpha)
     difference = float(first.mean() - second.mean())
-    low, high = float(sequence.low[-1]), float(sequence.high[-1])
+    low, high = (float(each[-1]) if len(each) else np.nan for each in (sequence.low, sequence.high))
+    decided = sequence.first_without(0.0)
+    shown: Ints = np.unique(np.linspace(0, max(len(rows) - 1, 0), _POINTS).astype(np.int64))
     base = float(first.mean())
-    shown = np.unique(np.linspace(0, len(sequence) - 1, _POINTS).astype(np.int64))
     return LossComparison(
         loss.name,
         base,
@@ -336,36 +340,50 @@ def _compared(loss: Loss, chosen: _Chosen, alpha: float) -> LossComparison:
         high if np.isfinite(high) else None,
         difference / base if base else None,
         loss.method,
-        sequence.first_without(0.0),
+        None if decided is None else int(rows[decided - 1]),
         tuple(
-            (int(at) + 1, float(sequence.low[at]), float(sequence.high[at]))
-            for at in shown
+            (int(rows[at]), float(sequence.low[at]), float(sequence.high[at]))
+            for at in shown[: len(rows)]
             if np.isfinite(sequence.low[at]) and np.isfinite(sequence.high[at])
         ),
     )
 
 
-def difference_of_streams(
-    first: ConfidenceSequence, second: ConfidenceSequence, times: Ints, other_times: Ints
-) -> ConfidenceSequence:
-    """The sequence for the difference of two means, after each row of both in the order of time.
+def block_numbers(is_second: Bools) -> Ints:
+    """The block of each row, where a block ends as soon as it has rows of both versions; -1 for
+    those of a last one that has not ended.
 
-    Each is wrong at some time with at most half of the probability, so both hold at any pair of
-    times with the whole. Before a stream has a row, its mean is unknown.
+    Which rows are in a block depends on the versions alone, so that each block is an unbiased
+    comparison, of rows that are near in time.
+
+    >>> block_numbers(np.array([False, False, True, True, False, True])).tolist()
+    [0, 0, 0, 1, 1, -1]
     """
-    is_second = np.concatenate(
-        [np.zeros(len(times), np.bool_), np.ones(len(other_times), np.bool_)]
-    )
+    out = np.full(len(is_second), -1, np.int64)
+    start, number = 0, 0
+    for at in (np.flatnonzero(is_second[1:] != is_second[:-1]) + 1).tolist():
+        if at > start:  # not the first row of the next block
+            out[start : at + 1] = number
+            start, number = at + 1, number + 1
+    return out
+
+
+def block_differences(
+    first: Floats, second: Floats, times: Ints, other_times: Ints
+) -> tuple[Floats, Ints]:
+    """Mean loss of the first less that of the second in each block; rows up to its end."""
+    is_second = np.repeat([False, True], [len(first), len(second)])
     order = np.argsort(np.concatenate([times, other_times]), kind="stable")
-    seen = np.cumsum(is_second[order])
-    own = np.arange(1, len(order) + 1) - seen
-    low, high = (
-        np.concatenate([[end], of]) for end, of in ((-np.inf, first.low), (np.inf, first.high))
-    )
-    other_low, other_high = (
-        np.concatenate([[end], of]) for end, of in ((-np.inf, second.low), (np.inf, second.high))
-    )
-    return ConfidenceSequence(low[own] - other_high[seen], high[own] - other_low[seen])
+    losses, is_second = np.concatenate([first, second])[order], is_second[order]
+    numbers = block_numbers(is_second)
+    ended = numbers >= 0
+    means = []
+    for side in (~is_second, is_second):
+        own = side & ended
+        counts = np.bincount(numbers[own])
+        means.append(np.bincount(numbers[own], weights=losses[own]) / counts)
+    ends = np.flatnonzero(np.diff(np.append(numbers[ended], -1))) + 1
+    return means[0] - means[1], ends
 
 
 def _by_day(number: int, rows: _Rows) -> list[DayOfVersion]:

@@ -39,7 +39,7 @@ def comparison_lines(found: VersionComparison, drift: Sequence[DayDrift]) -> Ite
     for count, reason in (
         (found.repeated, "of an entity whose outcome counts already"),
         (found.unpaired, "without a counterpart"),
-        (found.outside, "from outside the time in which both answered"),
+        (found.outside, "not assigned by the split while both answered"),
     ):
         if count:
             yield f"  {count:,} do not count: {reason}"

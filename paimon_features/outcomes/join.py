@@ -20,7 +20,7 @@ class OutcomeValues:
 
 
 @dataclass(frozen=True)
-class Labels:
+class OutcomeLabels:
     """The labels of predictions (NaN: none), and the time of the outcome (``found``: there is one).
 
     The time is that of the outcome taken, the first one's for a sum, a maximum or a minimum.
@@ -38,7 +38,7 @@ def join_outcomes(
     horizon_ms: int,
     take: Take,
     otherwise: float | None,
-) -> Labels:
+) -> OutcomeLabels:
     """The label of each prediction, from outcomes of its entity in [time, time + horizon_ms).
 
     Of outcomes at one time the one with the smallest value is the first.
@@ -60,7 +60,7 @@ def join_outcomes(
     if found.any():
         outcome_times[found] = own.times[at[found]]
         labels[found] = _taken(own.values, start[found], stop[found], take)
-    return Labels(labels, outcome_times, found)
+    return OutcomeLabels(labels, outcome_times, found)
 
 
 def _taken(values: Floats, start: Ints, stop: Ints, take: Take) -> Floats:

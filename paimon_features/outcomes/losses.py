@@ -16,7 +16,7 @@ LEAST = 1e-6
 
 
 @dataclass(frozen=True)
-class Loss:
+class OutcomeLoss:
     """A loss of rows; ``is_bounded``: it is in [0, 1], and its intervals hold at every length."""
 
     name: str
@@ -27,10 +27,6 @@ class Loss:
     def method(self) -> str:
         """How its intervals are computed."""
         return "empirical Bernstein" if self.is_bounded else "asymptotic"
-
-    def mean(self, losses: Floats, alpha: float) -> ConfidenceSequence:
-        """The sequence for the mean of losses."""
-        return bounded_mean(losses, alpha) if self.is_bounded else any_mean(losses, alpha)
 
     def mean_difference(self, differences: Floats, alpha: float) -> ConfidenceSequence:
         """The sequence for the mean of differences of losses."""
@@ -55,17 +51,17 @@ def _absolute(labels: Floats, predictions: Floats) -> Floats:
     return found
 
 
-LOSSES: Mapping[str, tuple[Loss, ...]] = {
-    "binary": (Loss("brier", _brier, True), Loss("log_loss", _log_loss, False)),
+LOSSES: Mapping[str, tuple[OutcomeLoss, ...]] = {
+    "binary": (OutcomeLoss("brier", _brier, True), OutcomeLoss("log_loss", _log_loss, False)),
     "regression": (
-        Loss("squared_error", _brier, False),
-        Loss("absolute_error", _absolute, False),
+        OutcomeLoss("squared_error", _brier, False),
+        OutcomeLoss("absolute_error", _absolute, False),
     ),
 }
 """By the task; a comparison is decided by the first one if nothing else is said."""
 
 
-def losses_of(task: str, metric: str | None) -> list[Loss]:
+def losses_of(task: str, metric: str | None) -> list[OutcomeLoss]:
     """The losses of a task, the one that decides first.
 
     Raises

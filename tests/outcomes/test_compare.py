@@ -20,10 +20,10 @@ from paimon_features.errors import RequestError
 from paimon_features.oracle import outcomes as oracle
 from paimon_features.outcomes.compare import (
     VersionComparison,
+    block_differences,
     compare_versions,
-    difference_of_streams,
 )
-from paimon_features.outcomes.sequences import TUNED_FOR, bounded_mean
+from paimon_features.outcomes.sequences import TUNED_FOR
 from paimon_features.schema import Int64
 from paimon_features.serving.request_log.prediction_rows import prediction_schema
 from paimon_features.tables import append_arrow
@@ -121,14 +121,16 @@ def test_a_better_shadow_wins_by_pairs(shop: ServedShop, tmp_path: Path) -> None
         for p in (mean, np.clip(chances, 1e-6, 1 - 1e-6))
     ]
     low, high = oracle.any_mean_interval((losses[0] - losses[1]).tolist(), 0.05, TUNED_FOR)
-    assert (log_loss.low, log_loss.high) == (pytest.approx(low), pytest.approx(high))
+    assert log_loss.low == pytest.approx(low)
+    assert log_loss.high == pytest.approx(high)
     assert brier.difference == pytest.approx(differences.mean())
     assert brier.lift == pytest.approx(differences.mean() / ((mean - labels) ** 2).mean())
     assert brier.decided_after is not None
     assert brier.decided_after < ROWS
     # the same rows in the other order
     other = compared(shop, "better", first=2, second=1)
-    assert (other.winner, other.losses[0].difference) == (2, pytest.approx(-differences.mean()))
+    assert other.winner == 2
+    assert other.losses[0].difference == pytest.approx(-differences.mean())
     assert found.auc[2].value > 0.6
     assert found.auc[1].value == 0.5
     assert [(day.version, day.rows) for day in found.days] == [
@@ -181,22 +183,28 @@ def test_split_traffic_is_compared_as_two_streams(shop: ServedShop) -> None:
     # the first and the last prediction of version 1 may be just outside
     assert found.first_rows + found.outside == 3 * (ROWS // 2)
     assert found.first_rows >= ROWS // 2 - 2
-    first = (0.3 - labels[ours]) ** 2
-    second = (chances[~ours] - labels[~ours]) ** 2
-    low, high = oracle.bounded_mean_interval(first[1:].tolist(), 0.025)
-    other_low, other_high = oracle.bounded_mean_interval(second.tolist(), 0.025)
+    losses = ((np.where(ours, 0.3, chances) - labels) ** 2).tolist()
+    # version 2 begins, and so does the comparison
+    blocks = oracle.block_differences(list(zip((~ours).tolist(), losses, strict=True))[1:])
+    shifted = [(difference + 1) / 2 for difference, _ in blocks]
+    low, high = oracle.bounded_mean_interval(shifted, 0.05)
     brier = found.losses[0]
-    assert brier.low == pytest.approx(low - other_high, abs=1e-9)
-    assert brier.high == pytest.approx(high - other_low, abs=1e-9)
+    assert brier.low == pytest.approx(2 * low - 1, abs=1e-9)
+    assert brier.high == pytest.approx(2 * high - 1, abs=1e-9)
 
 
-def test_streams_are_unknown_before_both_have_a_row() -> None:
-    first, second = (bounded_mean(np.array(values), 0.025) for values in ([0.0, 1.0], [1.0]))
-    found = difference_of_streams(first, second, np.array([10, 30]), np.array([20]))
-    assert len(found) == 3
-    assert np.isinf(found.low[0])
-    assert found.low[2] == first.low[1] - second.high[0]
-    assert found.high[1] == first.high[0] - second.low[0]
+@pytest.mark.parametrize("seed", range(6))
+def test_blocks_are_those_of_the_reference(seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    count = int(dice.integers(0, 60))
+    is_second, losses = dice.random(count) < dice.random(), dice.random(count)
+    at = np.arange(count)
+    got, ends = block_differences(
+        losses[~is_second], losses[is_second], at[~is_second], at[is_second]
+    )
+    expected = oracle.block_differences(list(zip(is_second.tolist(), losses.tolist(), strict=True)))
+    assert got.tolist() == pytest.approx([difference for difference, _ in expected])
+    assert ends.tolist() == [end for _, end in expected]
 
 
 def test_an_outcome_of_an_entity_counts_once(shop: ServedShop) -> None:

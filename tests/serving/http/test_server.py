@@ -89,10 +89,13 @@ def configure(folder: Path, url: str, **settings: object) -> None:
 class Running:
     """A server process; ``url`` once it is ready."""
 
+    blocker = BLOCKER
+    """What its interpreters do first."""
+
     def __init__(self, folder: Path, *options: str) -> None:
         blocked = folder.parent / "blocked"
         blocked.mkdir(exist_ok=True)
-        (blocked / "sitecustomize.py").write_text(BLOCKER)
+        (blocked / "sitecustomize.py").write_text(self.blocker)
         self.log = folder.parent / "log"
         self.started_s = time.monotonic()
         with self.log.open("w") as log:
