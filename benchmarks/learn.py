@@ -35,10 +35,10 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.ports import free_ports
 from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import append_arrow
-from paimon_features.testing.online_servers import free_ports
 
 DAY = 86_400_000
 START = 15_000 * DAY

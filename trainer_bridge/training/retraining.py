@@ -244,16 +244,15 @@ class Retrainer:
 
     def _unfinished(self, states: ModelStates) -> RetrainDecision | None:
         """Decide about a version that was registered by a process that was killed then."""
-        newest = states.versions[-1]
-        if newest.state != "candidate":
-            return None
-        manifest = self.project.models.manifest(self.name, newest.version)
-        if VERDICT not in manifest.files:
-            return None
-        if any(note.version == newest.version for note in self.project.models.notes(self.name)):
-            return None
-        verdict = json.loads(self.project.models.file(manifest, VERDICT))
-        return self._decide(manifest, verdict)
+        noted = {note.version for note in self.project.models.notes(self.name)}
+        for each in states.versions:
+            if each.state != "candidate" or each.version in noted:
+                continue
+            manifest = self.project.models.manifest(self.name, each.version)
+            if VERDICT in manifest.files:
+                verdict = json.loads(self.project.models.file(manifest, VERDICT))
+                return self._decide(manifest, verdict)
+        return None
 
     def _decide(self, manifest: ModelManifest, verdict: Mapping[str, Any]) -> RetrainDecision:
         parent, version = manifest.parents[0], manifest.version

@@ -23,7 +23,7 @@ from paimon_features.errors import (  # noqa: E402
 )
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.project.models import ProjectModels  # noqa: E402
-from paimon_features.tables import append_arrow  # noqa: E402
+from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
 from paimon_features.windows import DAY_MS  # noqa: E402
 from tests.trainer_bridge.training.shop import START, make_shop  # noqa: E402
 from trainer_bridge.training import run  # noqa: E402
@@ -39,7 +39,8 @@ from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-WIDE = ("model=wide_and_deep", "model.dim=16", "model.layers=1", "trainer.epochs=1")
+WIDE = ("model=wide_and_deep", "model.dim=16", "model.layers=1", "trainer.epochs=1",
+        "feedback.loop=losses")  # fmt: skip
 SETTINGS = {"retrain.min_rows": 100, "retrain.epochs": 3, "optimiser.lr": 0.05,
             "trainer.checkpoint_every": 2}  # fmt: skip
 END = START + 90 * DAY_MS
@@ -231,6 +232,9 @@ def test_a_round_that_died_at_any_point_makes_the_same_version(
     assert one.training.weights == other.training.weights
     assert one.files["network.onnx"] == other.files["network.onnx"]
     assert one.card == other.card
+    # the loss of each row of each epoch is feedback, once
+    feedback = read_arrow(parts.lake, "feedback_losses", ["run_id"])["run_id"].to_pylist()
+    assert feedback.count(other.training.run) == other.training.rows * SETTINGS["retrain.epochs"]
     assert [n.action for n in parts.models.notes("churn") if n.version == 2] == ["promoted"]
     assert not (parts.config.state_dir / "training" / "churn" / "round.json").exists()
     result = run.reproduce(whole, "churn", 2)
