@@ -72,13 +72,16 @@ def new_rows(count: int, days: int, seed: int, turned: bool = False) -> pa.Table
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with churn@1 in production."""
+    """A project with churn@1, a network, and trees@1 in production."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("shop")
     project = make_shop(folder)
     version, _ = run.train(project, compose(folder / "churn.yaml", [*WIDE]))
     project.models.promote("churn", version.version)
+    trees = ["name=trees", "model=gradient_boosting", "model.trees=20"]
+    run.train(project, compose(folder / "churn.yaml", trees))
+    project.models.promote("trees", 1)
     torch.set_num_threads(threads)
     return folder
 
@@ -105,12 +108,12 @@ def commit(project: Project, rows: pa.Table) -> None:
     append_arrow(project.lake, "training_churn", rows)
 
 
-def decisions(project: Project, **options: Any) -> list[RetrainDecision]:
-    return list(retrain(project, "churn", settings=SETTINGS, **options))
+def decisions(project: Project, name: str = "churn", **options: Any) -> list[RetrainDecision]:
+    return list(retrain(project, name, settings=SETTINGS, **options))
 
 
-def states(project: Project) -> dict[int, str]:
-    return {each.version: each.state for each in project.models.states("churn").versions}
+def states(project: Project, name: str = "churn") -> dict[int, str]:
+    return {each.version: each.state for each in project.models.states(name).versions}
 
 
 class KilledError(Exception):
@@ -246,28 +249,28 @@ def test_a_person_promotes_where_the_command_may_not(
 ) -> None:
     timer = threading.Timer(0.3, commit, (project, new_rows(300, 2, seed=1)))
     timer.start()
-    (passed,) = decisions(project, follow=True, rounds=1, poll_s=0.05, promote=False)
+    (passed,) = decisions(project, "trees", follow=True, rounds=1, poll_s=0.05, promote=False)
     timer.join()
-    assert (passed.action, passed.production) == ("passed", "churn@1")
-    assert states(project) == {1: "production", 2: "candidate"}
-    project.models.promote("churn", 2)
+    assert (passed.action, passed.production) == ("passed", "trees@1")
+    assert states(project, "trees") == {1: "production", 2: "candidate"}
+    project.models.promote("trees", 2)
     commit(project, new_rows(90, 6, seed=2, turned=True))
-    (alarm,) = decisions(project, promote=False)
-    assert (alarm.action, alarm.production) == ("alarm", "churn@2")
-    assert decisions(project, promote=False) == []  # it is given once
+    (alarm,) = decisions(project, "trees", promote=False)
+    assert (alarm.action, alarm.production) == ("alarm", "trees@2")
+    assert decisions(project, "trees", promote=False) == []  # it is given once
     # somebody else takes the parent out of production during a round
     original = run.run
 
     def meanwhile(*arguments: Any, **options: Any) -> Any:
         made = original(*arguments, **options)
-        project.models.rollback("churn")
+        project.models.rollback("trees")
         return made
 
     monkeypatch.setattr(run, "run", meanwhile)
     commit(project, new_rows(60, 7, seed=4, turned=True))
-    (late,) = [each for each in decisions(project, promote=False) if each.is_round]
+    (late,) = [each for each in decisions(project, "trees", promote=False) if each.is_round]
     assert (late.action, late.production) in (
-        ("superseded", "churn@1"), ("rejected", "churn@1")
+        ("superseded", "trees@1"), ("rejected", "trees@1")
     )  # fmt: skip
 
 
