@@ -19,6 +19,7 @@ import numpy.typing as npt
 from paimon_features.array_types import Floats, Ints
 
 _LEAST = 1e-15
+_WORST_ERROR = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +27,8 @@ class Difference:
     """The mean of a candidate's loss minus that of another version, less is better.
 
     ``low`` and ``high`` are its one-sided bounds, each with the requested confidence: None for rows
-    of a single entity, whose error is unknown. ``loss`` is the mean loss of the
-    other version, over ``rows`` rows of ``entities`` entities.
+    of a single entity, whose error is unknown. ``loss`` is the mean loss of the other version, over
+    ``rows`` rows of ``entities`` entities.
     """
 
     mean: float
@@ -77,17 +78,20 @@ class GateVerdict:
 def losses(task: str, labels: Floats, predictions: npt.NDArray[Any]) -> Floats:
     """The loss of each row: log loss, or the squared error of a regression.
 
-    ``labels`` are 0 and 1, class numbers or values; ``predictions`` have the shape (rows, width).
+    ``labels`` are 0 and 1, class numbers or values; ``predictions`` have the shape (rows, width). A
+    prediction that is no finite number has the loss of one that is as wrong as can be.
 
     >>> losses("binary", np.array([1.0, 0.0]), np.array([[0.5], [0.5]])).round(3).tolist()
     [0.693, 0.693]
     """
     if task == "regression":
-        return np.asarray((predictions[:, 0] - labels) ** 2, np.float64)
+        errors = (predictions[:, 0].astype(np.float64) - labels) ** 2
+        return np.where(np.isfinite(errors), errors, _WORST_ERROR)
     if task == "binary":
         chosen = np.where(labels > 0.5, predictions[:, 0], 1 - predictions[:, 0])
     else:
         chosen = predictions[np.arange(len(labels)), labels.astype(np.int64)]
+    chosen = np.where(np.isfinite(chosen), chosen, 0.0)
     return np.asarray(-np.log(np.clip(chosen, _LEAST, 1.0)), np.float64)
 
 

@@ -58,7 +58,7 @@ from trainer_bridge.training.rounds import (
     parent_of,
     round_config,
 )
-from trainer_bridge.training.training_table import TrainingTable
+from trainer_bridge.training.training_table import column_of, split_by_time
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -170,9 +170,8 @@ class Retrainer:
         self.folder = project.config.state_dir / run.FOLDER / name
         self._must_publish = True
         self._current: _Production | None = None
-        self._handled: tuple[int, int] | None = None
-        """The snapshot of the training set, and the change of the states, that nothing follows
-        from."""
+        self._handled: int | None = None
+        """The snapshot of the training set that nothing more follows from."""
 
     def prepare(self) -> None:
         """Import what a round needs before there are rows for one: it takes longer than a round."""
@@ -189,7 +188,7 @@ class Retrainer:
         table = None if self._current is None else self._current.table
         if self._handled is not None and table is not None and not self._must_publish:
             newest = latest_snapshot(self.project.lake, table)
-            if newest is not None and newest.id == self._handled[0]:
+            if newest is not None and newest.id == self._handled:
                 return None
         states = self.project.models.states(self.name)
         self._publish(states)
@@ -203,13 +202,13 @@ class Retrainer:
         if decision is None:
             bounds = self._next_round(current, found.id)
             if bounds is None:
-                self._handled = found.id, states.serial
+                self._handled = found.id
                 return None
             decision = self._round(current, bounds)
-        if decision is None or decision.action == "failed":
-            self._handled = found.id, states.serial
-            return decision
-        self._handled = None
+        is_done = decision is None or decision.action == "failed"
+        self._handled = found.id if is_done else None
+        if decision is None:
+            return None
         return replace(decision, seconds=time.monotonic() - began)
 
     # -- production ----------------------------------------------------------------------------
@@ -342,6 +341,8 @@ class Retrainer:
         try:
             self.project.models.rollback(self.name, expected_serial=states.serial, note=note)
             self._must_publish = False
+        except OwnershipError:
+            return None  # somebody changed the states meanwhile: the next commit is looked at again
         except OnlineStoreError as error:
             if not self.patient:
                 raise
@@ -516,7 +517,6 @@ class Retrainer:
 class _Production:
     """The version that a round continues, and what it was trained on."""
 
-    project: Project
     manifest: ModelManifest
     config: TrainConfig
     source: TrainingRows
@@ -534,7 +534,7 @@ class _Production:
         keys = [key.name for key in manifest.signature.entities]
         source = TrainingRows.of(project.lake, pins.table, config, encoder, labels, keys)
         pinned(project.lake, pins.table, pins.snapshot)  # SnapshotExpiredError
-        return cls(project, manifest, config, source, labels)
+        return cls(manifest, config, source, labels)
 
     @property
     def table(self) -> str:
@@ -551,7 +551,9 @@ class _Production:
         """It was trained on rows before this time, exclusive."""
         if self.config.round.parent:
             return self.config.round.train_until_ms
-        return TrainingTable.open(self.project, self.config.data).split.train_until_ms
+        data = self.config.data
+        times = column_of(self.source.lake, self.table, self.since, data.time)
+        return split_by_time(np.asarray(times), data).train_until_ms
 
 
 def _with_settings(config: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
