@@ -17,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Floats, Ints
+from paimon_features.errors import shortened
 
+MAX_SEGMENTS = 50
 _LEAST = 1e-15
 _WORST_ERROR = 1e30
 
@@ -131,7 +133,8 @@ def judge(
 
     It may if its loss is lower with the confidence, and in no segment higher by more than the share
     ``tolerance`` of the other's loss there. ``segments`` are values of each row by column; a value
-    with fewer than ``segment_rows`` rows is no segment.
+    with fewer than ``segment_rows`` rows is no segment, and of a column at most ``MAX_SEGMENTS``
+    are, those with most rows.
     """
     overall = compare(candidate, other, entities, confidence)
     reasons = []
@@ -140,11 +143,11 @@ def judge(
     found: dict[str, Difference] = {}
     for column, values in segments.items():
         texts = np.array([str(value) for value in values])
-        for value in np.unique(texts):
+        known, counts = np.unique(texts, return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:MAX_SEGMENTS]
+        for value in known[order[counts[order] >= segment_rows]]:
             rows = texts == value
-            if rows.sum() < segment_rows:
-                continue
-            name = f"{column}={value}"
+            name = f"{column}={shortened(str(value))}"
             found[name] = compare(candidate[rows], other[rows], entities[rows], confidence)
             if found[name].mean > tolerance * found[name].loss:
                 reasons.append(
