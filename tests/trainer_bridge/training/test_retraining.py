@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("lightning", reason="pip install lightning")
 pytest.importorskip("onnxscript", reason="pip install onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 
 from paimon_features.errors import (  # noqa: E402
     ConfigurationError,
@@ -26,7 +27,12 @@ from paimon_features.project.models import ProjectModels  # noqa: E402
 from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
 from paimon_features.windows import DAY_MS  # noqa: E402
 from tests.trainer_bridge.training.shop import START, make_shop  # noqa: E402
-from trainer_bridge.training import run  # noqa: E402
+from trainer_bridge.models import (  # noqa: E402
+    InputShapes,
+    SequenceTransformerNetwork,
+    TabularTransformerNetwork,
+)
+from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import compose  # noqa: E402
 from trainer_bridge.training.module import TrainingModule  # noqa: E402
 from trainer_bridge.training.retraining import (  # noqa: E402
@@ -197,6 +203,8 @@ def test_a_round_that_died_at_any_point_makes_the_same_version(
     whole = copy_of(tmp_path / "parts", tmp_path / "whole")
     assert [each.action for each in decisions(whole)] == ["promoted"]
     assert 0 < tables[0].replayed <= tables[0].new
+    # the parent's graph with other weights: exporting it again would take most of a round
+    monkeypatch.setattr(export, "export_program", None)
 
     def dies(where: Any, name: str, at: int = 1) -> None:
         original, calls = getattr(where, name), 0
@@ -243,6 +251,43 @@ def test_a_round_that_died_at_any_point_makes_the_same_version(
     assert not (parts.config.state_dir / "training" / "churn" / "round.json").exists()
     result = run.reproduce(whole, "churn", 2)
     assert result.is_same, result
+
+
+@pytest.mark.parametrize("kind", [TabularTransformerNetwork, SequenceTransformerNetwork])
+def test_exported_graphs_take_other_weights(kind: Any) -> None:
+    lists = kind is SequenceTransformerNetwork
+    shapes = InputShapes(((0, 1), (2,)), (7,) if lists else (), int(lists), 4 if lists else 0)
+    networks = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        networks.append(kind(shapes, 1, dim=8, layers=1, heads=2, dropout=0.0).eval())
+        with torch.no_grad():
+            for parameter in networks[-1].parameters():
+                parameter.add_(torch.randn_like(parameter) / 10)
+    program, data = export.export_program(networks[0], "binary")
+    model = export.program_to_onnx(program, tuple(networks[0].examples()))
+    for each in model.graph.initializer:  # as from_raw_features names them
+        for node in model.graph.node:
+            node.input[:] = [f"network_{n}" if n == each.name else n for n in node.input]
+        each.name = f"network_{each.name}"
+    old, new = ({n: w.numpy() for n, w in each.state_dict().items()} for each in networks)
+    changed = export.graph_with_weights(model.SerializeToString(), old, new)
+    assert changed is not None
+    dice = np.random.default_rng(0)
+    feeds = {name: array.numpy() for name, array in networks[0].examples(5).items()}
+    feeds["numbers"] = dice.normal(size=feeds["numbers"].shape).astype(np.float32)
+    tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
+    with torch.inference_mode():
+        wanted = export.predictions_of("binary", networks[1](**tensors)).numpy()
+        again = export.load_program(
+            export.program_with_weights(data, networks[1].state_dict())
+        )(**tensors).numpy()  # fmt: skip
+    session = onnxruntime.InferenceSession(changed, providers=["CPUExecutionProvider"])
+    assert session.run(None, feeds)[0] == pytest.approx(wanted, abs=1e-5)
+    assert again == pytest.approx(wanted, abs=1e-6)
+    # a weight that is not found: the network is exported instead
+    assert export.graph_with_weights(model.SerializeToString(), {**old, "x": old["norm.bias"]},
+                                     {**new, "x": new["norm.bias"]}) is None  # fmt: skip
 
 
 def test_a_person_promotes_where_the_command_may_not(
