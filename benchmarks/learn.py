@@ -35,10 +35,10 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.ports import free_ports
 from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import append_arrow
-from paimon_features.testing.online_servers import free_ports
 
 DAY = 86_400_000
 START = 15_000 * DAY
@@ -87,7 +87,7 @@ def main() -> int:
         seconds: list[float] = []
         with (
             started(root, "serve", "--port", str(port), "--log-sample", "0"),
-            started(root, "retrain", "churn", "--follow"),
+            started(root, "retrain", "churn", "--follow") as retrainer,
         ):
             address = f"http://127.0.0.1:{port}/predict/churn"
             served = wait_for(address)
@@ -95,7 +95,7 @@ def main() -> int:
             for number, share in enumerate(SHARES):
                 rows = labelled_rows(ROWS, 60 + 5 * number, 5, share, number + 1)
                 project.append_training_rows("churn", "churn_v1", rows)
-                began = time.monotonic()
+                began, used = time.monotonic(), processor_s(retrainer)
                 while (answered := version_of(address)) == served:
                     if time.monotonic() - began > 120:
                         print("no new version within two minutes")
@@ -103,7 +103,12 @@ def main() -> int:
                     time.sleep(POLL_S)
                 seconds.append(time.monotonic() - began)
                 served = answered
-                print(f"churn@{served} serves {seconds[-1]:.1f} s after its rows", flush=True)
+                used = processor_s(retrainer) - used
+                print(
+                    f"churn@{served} serves {seconds[-1]:.1f} s after its rows; the round took "
+                    f"{used:.1f} s of processor time",
+                    flush=True,
+                )
     print(f"median of {len(seconds)}: {np.median(seconds):.1f} s, worst {max(seconds):.1f} s")
     return 0
 
@@ -156,15 +161,15 @@ def run(root: Path, *arguments: str) -> str:
 
 
 @contextmanager
-def started(root: Path, *arguments: str) -> Iterator[None]:
-    """A command of the project in the background."""
+def started(root: Path, *arguments: str) -> Iterator[int]:
+    """A command of the project in the background: the number of its process."""
     with open(root / f"{arguments[0]}.log", "w") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "paimon_features", *arguments],
             cwd=root, stdout=log, stderr=log, env=environment(),
         )  # fmt: skip
     try:
-        yield
+        yield process.pid
     finally:
         process.terminate()
         process.wait(60)
@@ -176,6 +181,12 @@ def environment() -> dict[str, str]:
     """The environment of commands: this checkout, one thread."""
     here = str(Path(__file__).parents[1])
     return {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
+
+
+def processor_s(pid: int) -> float:
+    """The processor time that a process has used (Linux)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def version_of(address: str) -> int:

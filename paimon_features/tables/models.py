@@ -1,7 +1,8 @@
 """The table ``models_<name>``: all versions of a model, their files and their states.
 
 A version is one commit: its files, its manifest and the states with it as a candidate. A change of
-the states is one commit, too: of all versions at once, so that a promotion is never seen halfway.
+the states is one commit, too: of all versions at once, so that a promotion is never seen halfway,
+and with the note that says why, if there is one.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from paimon_features.errors import (
     OwnershipError,
     UnknownNameError,
 )
-from paimon_features.models import ModelManifest, ModelStates
+from paimon_features.models import ModelManifest, ModelStates, VersionNote
 from paimon_features.tables import Lake, append_arrow, models, read_arrow
 from paimon_features.tables.models import (
     change_states,
@@ -27,6 +27,7 @@ from paimon_features.tables.models import (
     load_manifest,
     load_manifests,
     model_names,
+    notes_of,
     register_version,
     states_of,
 )
@@ -141,6 +142,27 @@ def test_damage_is_found_when_it_is_read(lake: Lake) -> None:
     add(kind="states", document="{}", serial=99)
     with pytest.raises(DamagedFileError, match="do not match their digest"):
         states_of(lake, "churn")
+
+
+def test_a_note_is_part_of_the_commit_that_it_explains(lake: Lake) -> None:
+    register(lake, 1.0)
+    note = VersionNote(1, 5, "promoted", "better", {"rows": 3})
+    after = change_states(
+        lake, "churn", lambda states: states.changed(1, "production", 5), now_ms=5, note=note
+    )
+    assert notes_of(lake, "churn") == [note]
+    alone = VersionNote(1, 6, "alarm", "worse")
+    noted = change_states(lake, "churn", lambda states: states, now_ms=6, note=alone)
+    assert noted == replace(after, serial=after.serial + 1)
+    assert notes_of(lake, "churn") == [note, alone]
+    with pytest.raises(ModelError, match="expected at most"):
+        VersionNote(1, 0, "promoted", "x" * 70_000)
+    rows = read_arrow(lake, "models_churn")
+    own = next(row for row in rows.to_pylist() if row["kind"] == "note")
+    damaged = type(rows).from_pylist([{**own, "document": "{}"}], rows.schema)
+    append_arrow(lake, "models_churn", damaged)
+    with pytest.raises(DamagedFileError, match="note does not match its digest"):
+        notes_of(lake, "churn")
 
 
 def _register_until_killed(warehouse: str, first: int, started: Any) -> None:

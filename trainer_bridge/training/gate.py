@@ -17,8 +17,11 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Floats, Ints
+from paimon_features.errors import shortened
 
+MAX_SEGMENTS = 50
 _LEAST = 1e-15
+_WORST_ERROR = 1e30
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +29,8 @@ class Difference:
     """The mean of a candidate's loss minus that of another version, less is better.
 
     ``low`` and ``high`` are its one-sided bounds, each with the requested confidence: None for rows
-    of a single entity, whose error is unknown. ``loss`` is the mean loss of the
-    other version, over ``rows`` rows of ``entities`` entities.
+    of a single entity, whose error is unknown. ``loss`` is the mean loss of the other version, over
+    ``rows`` rows of ``entities`` entities.
     """
 
     mean: float
@@ -77,17 +80,20 @@ class GateVerdict:
 def losses(task: str, labels: Floats, predictions: npt.NDArray[Any]) -> Floats:
     """The loss of each row: log loss, or the squared error of a regression.
 
-    ``labels`` are 0 and 1, class numbers or values; ``predictions`` have the shape (rows, width).
+    ``labels`` are 0 and 1, class numbers or values; ``predictions`` have the shape (rows, width). A
+    prediction that is no finite number has the loss of one that is as wrong as can be.
 
     >>> losses("binary", np.array([1.0, 0.0]), np.array([[0.5], [0.5]])).round(3).tolist()
     [0.693, 0.693]
     """
     if task == "regression":
-        return np.asarray((predictions[:, 0] - labels) ** 2, np.float64)
+        errors = (predictions[:, 0].astype(np.float64) - labels) ** 2
+        return np.where(np.isfinite(errors), errors, _WORST_ERROR)
     if task == "binary":
         chosen = np.where(labels > 0.5, predictions[:, 0], 1 - predictions[:, 0])
     else:
         chosen = predictions[np.arange(len(labels)), labels.astype(np.int64)]
+    chosen = np.where(np.isfinite(chosen), chosen, 0.0)
     return np.asarray(-np.log(np.clip(chosen, _LEAST, 1.0)), np.float64)
 
 
@@ -127,7 +133,8 @@ def judge(
 
     It may if its loss is lower with the confidence, and in no segment higher by more than the share
     ``tolerance`` of the other's loss there. ``segments`` are values of each row by column; a value
-    with fewer than ``segment_rows`` rows is no segment.
+    with fewer than ``segment_rows`` rows is no segment, and of a column at most ``MAX_SEGMENTS``
+    are, those with most rows.
     """
     overall = compare(candidate, other, entities, confidence)
     reasons = []
@@ -136,11 +143,11 @@ def judge(
     found: dict[str, Difference] = {}
     for column, values in segments.items():
         texts = np.array([str(value) for value in values])
-        for value in np.unique(texts):
+        known, counts = np.unique(texts, return_counts=True)
+        order = np.argsort(-counts, kind="stable")[:MAX_SEGMENTS]
+        for value in known[order[counts[order] >= segment_rows]]:
             rows = texts == value
-            if rows.sum() < segment_rows:
-                continue
-            name = f"{column}={value}"
+            name = f"{column}={shortened(str(value))}"
             found[name] = compare(candidate[rows], other[rows], entities[rows], confidence)
             if found[name].mean > tolerance * found[name].loss:
                 reasons.append(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,8 @@ from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import FeedbackSource
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.errors import ConfigurationError, UnknownNameError, VerificationError
+from paimon_features.models import NETWORK as GRAPH
 from paimon_features.models import Metric
 from trainer_bridge.feedback.writer import FeedbackWriter
 from trainer_bridge.models import (
@@ -39,13 +40,14 @@ from trainer_bridge.training.fitted import FittedModel, difference, lists_refuse
 from trainer_bridge.training.labels import LabelCodec
 from trainer_bridge.training.module import NEVER, ResumePoint, SampleFeedback, TrainingModule
 from trainer_bridge.training.notes import quiet
-from trainer_bridge.training.rounds import RoundTable, trained_as
+from trainer_bridge.training.rounds import WEIGHTS, RoundTable, trained_as
 from trainer_bridge.training.training_table import TrainingTable
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
 
 _CHUNK = 4_096
+PROGRAM = "network.pt2"
 
 
 class NetworkRun(FittedModel):
@@ -215,6 +217,16 @@ class NetworkRun(FittedModel):
     def export(
         self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
     ) -> tuple[dict[str, bytes], dict[str, Metric]]:
+        if isinstance(self.table, RoundTable) and self.table.weights is not None:
+            # the graphs of the parent with other weights, if they then predict what they should
+            files = self._files_of_parent(self.table)
+            if files is not None:
+                with suppress(VerificationError):
+                    return files, self._differences(files, encoder, raw, arrays)
+        files = self._files(encoder)
+        return files, self._differences(files, encoder, raw, arrays)
+
+    def _files(self, encoder: FeatureEncoder) -> dict[str, bytes]:
         task = self.config.objective.task
         program, data = export.export_program(self.network, task)
         model = export.program_to_onnx(program, tuple(self.network.examples()))
@@ -225,19 +237,42 @@ class NetworkRun(FittedModel):
                     node.output[index] = export.output_name(task)
         model.graph.output[0].name = export.output_name(task)
         graph = export.from_raw_features(encoder, model, export.output_name(task))
+        return {GRAPH: graph, PROGRAM: data, WEIGHTS: self.weights}
+
+    def _files_of_parent(self, table: RoundTable) -> dict[str, bytes] | None:
+        from safetensors.numpy import load
+
+        models, parent = self.project.models, table.parent
+        if not {GRAPH, PROGRAM} <= parent.files.keys() or table.weights is None:
+            return None
+        graph = export.graph_with_weights(
+            models.file(parent, GRAPH), load(table.weights), load(self.weights)
+        )
+        if graph is None:
+            return None
+        program = models.file(parent, PROGRAM)
+        data = export.program_with_weights(program, self.network.state_dict())
+        return {GRAPH: graph, PROGRAM: data, WEIGHTS: self.weights}
+
+    def _differences(
+        self,
+        files: dict[str, bytes],
+        encoder: FeatureEncoder,
+        raw: dict[str, Any],
+        arrays: Arrays,
+    ) -> dict[str, Metric]:
         eager = self.predict(arrays)
-        found = export.run_onnx(graph, encoder.inputs(), raw)
+        found = export.run_onnx(files[GRAPH], encoder.inputs(), raw)
         tensors = export.tensors_of(arrays)
         own = {name: tensors[name] for name in self.network.examples()}
         with torch.inference_mode():
-            loaded = export.load_program(data)(**own).numpy()
+            loaded = export.load_program(files[PROGRAM])(**own).numpy()
         rows = len(eager)
         differences = {
             "onnx_difference": export.check_agreement("the ONNX graph", eager, found),
             "export_difference": export.check_agreement("torch.export", eager, loaded),
         }
-        files = {"network.onnx": graph, "network.pt2": data, "weights.safetensors": self.weights}
-        return files, {name: difference(value, rows) for name, value in differences.items()}
+        return {name: difference(value, rows) for name, value in differences.items()}
 
 
 def make_network(config: TrainConfig, shapes: InputShapes, outputs: int) -> Network:

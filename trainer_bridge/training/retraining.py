@@ -10,23 +10,14 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-import numpy.typing as npt
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from paimon_features.array_types import Ints
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.clock import now_ms
 from paimon_features.errors import (
@@ -34,38 +25,20 @@ from paimon_features.errors import (
     ModelError,
     OnlineStoreError,
     OwnershipError,
-    SnapshotExpiredError,
     VerificationError,
 )
 from paimon_features.models import Metric, ModelManifest, ModelStates, VersionNote
 from paimon_features.tables.side_files import locked
-from paimon_features.tables.snapshots import (
-    latest_snapshot,
-    pinned,
-    ref_of,
-    snapshot,
-    snapshots,
-    split_ref,
-)
-from paimon_features.typed_json import typed
-from trainer_bridge.training import export, gate, run
-from trainer_bridge.training.config import GradientBoosting, RoundConfig, TrainConfig
-from trainer_bridge.training.labels import LabelCodec
-from trainer_bridge.training.rounds import (
-    RoundTable,
-    TrainingRows,
-    encoder_of,
-    parent_of,
-    round_config,
-)
-from trainer_bridge.training.training_table import TrainingTable
+from paimon_features.tables.snapshots import latest_snapshot, ref_of, split_ref
+from trainer_bridge.training import gate, run
+from trainer_bridge.training.config import GradientBoosting, RoundConfig
+from trainer_bridge.training.round_gate import entities_of, gate_card, judge_round, losses_of
+from trainer_bridge.training.round_planning import VERDICT, ProductionVersion, RoundPlanner
+from trainer_bridge.training.rounds import RoundTable, parent_of, round_config
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
 
-VERDICT = "gate.json"
-"""The file of a version of a round that says what the gate found."""
-_PENDING = "round.json"
 _TRIES = 5
 
 Action = Literal["promoted", "passed", "rejected", "superseded", "failed", "rolled_back", "alarm"]
@@ -167,12 +140,12 @@ class Retrainer:
         self.project, self.name = project, name
         self.promotes, self.settings = promote, dict(settings or {})
         self.on_message, self.progress, self.patient = on_message, progress, patient
-        self.folder = project.config.state_dir / run.FOLDER / name
+        folder = project.config.state_dir / run.FOLDER / name
+        self.planner = RoundPlanner(project, name, folder)
         self._must_publish = True
-        self._current: _Production | None = None
-        self._handled: tuple[int, int] | None = None
-        """The snapshot of the training set, and the change of the states, that nothing follows
-        from."""
+        self._current: ProductionVersion | None = None
+        self._handled: int | None = None
+        """The snapshot of the training set that nothing more follows from."""
 
     def prepare(self) -> None:
         """Import what a round needs before there are rows for one: it takes longer than a round."""
@@ -189,7 +162,7 @@ class Retrainer:
         table = None if self._current is None else self._current.table
         if self._handled is not None and table is not None and not self._must_publish:
             newest = latest_snapshot(self.project.lake, table)
-            if newest is not None and newest.id == self._handled[0]:
+            if newest is not None and newest.id == self._handled:
                 return None
         states = self.project.models.states(self.name)
         self._publish(states)
@@ -201,20 +174,20 @@ class Retrainer:
         if decision is None:
             decision = self._watch(states, current, found.id)
         if decision is None:
-            bounds = self._next_round(current, found.id)
+            bounds = self.planner.next_round(current, found.id)
             if bounds is None:
-                self._handled = found.id, states.serial
+                self._handled = found.id
                 return None
             decision = self._round(current, bounds)
-        if decision is None or decision.action == "failed":
-            self._handled = found.id, states.serial
-            return decision
-        self._handled = None
+        is_done = decision is None or decision.action == "failed"
+        self._handled = found.id if is_done else None
+        if decision is None:
+            return None
         return replace(decision, seconds=time.monotonic() - began)
 
     # -- production ----------------------------------------------------------------------------
 
-    def _production(self, states: ModelStates) -> _Production:
+    def _production(self, states: ModelStates) -> ProductionVersion:
         state = states.production
         if state is None:
             raise ConfigurationError(
@@ -222,7 +195,9 @@ class Retrainer:
                 f"paimon-features models promote {self.name} {states.versions[-1].version}"
             )
         if self._current is None or self._current.manifest.version != state.version:
-            self._current = _Production.of(self.project, self.name, state.version, self.settings)
+            self._current = ProductionVersion.of(
+                self.project, self.name, state.version, self.settings
+            )
         return self._current
 
     def _publish(self, states: ModelStates) -> None:
@@ -244,16 +219,15 @@ class Retrainer:
 
     def _unfinished(self, states: ModelStates) -> RetrainDecision | None:
         """Decide about a version that was registered by a process that was killed then."""
-        newest = states.versions[-1]
-        if newest.state != "candidate":
-            return None
-        manifest = self.project.models.manifest(self.name, newest.version)
-        if VERDICT not in manifest.files:
-            return None
-        if any(note.version == newest.version for note in self.project.models.notes(self.name)):
-            return None
-        verdict = json.loads(self.project.models.file(manifest, VERDICT))
-        return self._decide(manifest, verdict)
+        noted = {note.version for note in self.project.models.notes(self.name)}
+        for each in states.versions:
+            if each.state != "candidate" or each.version in noted:
+                continue
+            manifest = self.project.models.manifest(self.name, each.version)
+            if VERDICT in manifest.files:
+                verdict = json.loads(self.project.models.file(manifest, VERDICT))
+                return self._decide(manifest, verdict)
+        return None
 
     def _decide(self, manifest: ModelManifest, verdict: Mapping[str, Any]) -> RetrainDecision:
         parent, version = manifest.parents[0], manifest.version
@@ -293,7 +267,7 @@ class Retrainer:
         )
 
     def _watch(
-        self, states: ModelStates, current: _Production, newest: int
+        self, states: ModelStates, current: ProductionVersion, newest: int
     ) -> RetrainDecision | None:
         """Go back to the parent of the version in production if rows since then say so."""
         bounds = current.config.round
@@ -309,13 +283,11 @@ class Retrainer:
         looks = newest - split_ref(bounds.until)[0]
         risk = (1 - current.config.retrain.confidence) * 6 / (math.pi * looks) ** 2
         before = parent_of(self.project, bounds.parent)
-        labels = current.labels.apply(rows[current.source.label]).astype(np.float64)
-        task = current.manifest.signature.task
         own, other = (
-            gate.losses(task, labels, self._predict(each, rows))
+            losses_of(self.project, each, rows, current.source.label, current.labels)
             for each in (current.manifest, before)
         )
-        entities = _entities(rows, current.manifest)
+        entities = entities_of(rows, current.manifest)
         found = gate.compare(own, other, entities, 1 - risk)
         if not found.is_worse:
             return None
@@ -343,6 +315,8 @@ class Retrainer:
         try:
             self.project.models.rollback(self.name, expected_serial=states.serial, note=note)
             self._must_publish = False
+        except OwnershipError:
+            return None  # somebody changed the states meanwhile: the next commit is looked at again
         except OnlineStoreError as error:
             if not self.patient:
                 raise
@@ -351,80 +325,12 @@ class Retrainer:
 
     # -- rounds --------------------------------------------------------------------------------
 
-    def _next_round(self, current: _Production, newest: int) -> RoundConfig | None:
-        """The bounds of the next round; None if there are too few new rows."""
-        lake, retrain_settings = self.project.lake, current.config.retrain
-        judged = self._judged(current)
-        pending = self._pending()
-        if pending is not None and (pending.parent, pending.since, pending.judged) == (
-            str(current.manifest),
-            current.since,
-            judged,
-        ):
-            return pending
-        first = split_ref(judged)[0]
-        known = snapshot(lake, current.table, first).total_records
-        until, rows_until = None, known
-        for each in snapshots(lake, current.table, first + 1):
-            if until is not None and each.total_records - known > retrain_settings.max_rows:
-                break
-            until, rows_until = each.id, each.total_records
-            if each.id >= newest:
-                break
-        if until is None or rows_until - known < retrain_settings.min_rows:
-            return None
-        until_ref = ref_of(lake, current.table, until)
-        times = current.source.committed(judged, until_ref)[current.config.data.time].drop_null()
-        if len(times) < retrain_settings.min_rows:
-            return None
-        ordered = np.sort(times.to_numpy())
-        at = min(len(ordered) - 1, int(len(ordered) * (1 - retrain_settings.holdout)))
-        test_from = int(ordered[at])
-        bounds = RoundConfig(
-            str(current.manifest),
-            current.since,
-            judged,
-            until_ref,
-            current.seen_until_ms,
-            test_from - current.config.data.gap_ms,
-            test_from,
-        )
-        self.folder.mkdir(parents=True, exist_ok=True)
-        path = self.folder / _PENDING
-        partial = path.with_suffix(".tmp")
-        partial.write_text(json.dumps(asdict(bounds)))
-        partial.replace(path)
-        return bounds
-
-    def _pending(self) -> RoundConfig | None:
-        """The round that was begun, and not registered, when a process was killed."""
-        try:
-            return typed(RoundConfig, json.loads((self.folder / _PENDING).read_text()))
-        except (OSError, ValueError):
-            return None
-
-    def _judged(self, current: _Production) -> str:
-        """The last snapshot whose rows a round was judged by, or the version trained on."""
-        found = current.since
-        for manifest in self.project.models.manifests(self.name).values():
-            pins = manifest.training
-            if pins is None or VERDICT not in manifest.files or pins.table != current.table:
-                continue
-            if split_ref(pins.snapshot)[0] <= split_ref(found)[0]:
-                continue
-            try:
-                pinned(self.project.lake, current.table, pins.snapshot)
-            except SnapshotExpiredError:
-                continue  # of a training set that was replaced
-            found = pins.snapshot
-        return found
-
-    def _round(self, current: _Production, bounds: RoundConfig) -> RetrainDecision | None:
+    def _round(self, current: ProductionVersion, bounds: RoundConfig) -> RetrainDecision | None:
         config = round_config(current.config, bounds)
         table = RoundTable.open_round(self.project, config)
-        folder = self.folder / run.identity_of(config, table)
+        folder = self.planner.folder / run.identity_of(config, table)
         if not table.new or not table.held_out.num_rows:
-            self._forget_round(folder)
+            self.planner.forget(folder)
             self.on_message(
                 f"{current.manifest}: {table.new:,} new rows to train on, and "
                 f"{table.held_out.num_rows:,} to hold out; waiting for more (data.gap="
@@ -443,10 +349,10 @@ class Retrainer:
             )  # fmt: skip
         except (ModelError, VerificationError) as error:
             # weights that are not finite, for example: more rows may help, the same do not
-            self._forget_round(folder)
+            self.planner.forget(folder)
             production = str(current.manifest)
             return RetrainDecision("failed", "", production, f"no version was made: {error}")
-        verdict = self._judge(current, config, table, trained)
+        verdict = judge_round(self.project, config.retrain, table, trained)
         document = asdict(verdict)
         files = {**trained.files, VERDICT: (json.dumps(document, indent=1) + "\n").encode()}
         found = verdict.overall
@@ -460,156 +366,8 @@ class Retrainer:
         manifest = replace(
             trained.manifest,
             metrics={**trained.manifest.metrics, run.GATE: metric},
-            card=trained.manifest.card + _card(current, table, verdict),
+            card=trained.manifest.card + gate_card(table, verdict),
         )
         registered = self.project.models.register(manifest, files)
-        self._forget_round(folder)
+        self.planner.forget(folder)
         return self._decide(registered, document)
-
-    def _forget_round(self, folder: Path) -> None:
-        (self.folder / _PENDING).unlink(missing_ok=True)
-        shutil.rmtree(folder, ignore_errors=True)
-
-    def _judge(
-        self, current: _Production, config: TrainConfig, table: RoundTable, trained: run.Trained
-    ) -> gate.GateVerdict:
-        signature, task = trained.manifest.signature, current.manifest.signature.task
-        network = trained.files["network.onnx"]
-        rows = table.held_out
-        labels = table.labels.apply(rows[table.label]).astype(np.float64)
-        predicted = export.run_onnx(network, signature.inputs, _raw(rows, signature.inputs))
-        retrain_settings = config.retrain
-        verdict = gate.judge(
-            gate.losses(task, labels, predicted),
-            gate.losses(task, labels, self._predict(current.manifest, rows)),
-            _entities(rows, current.manifest),
-            {name: rows[name].to_pylist() for name in retrain_settings.segments},
-            confidence=retrain_settings.confidence,
-            tolerance=retrain_settings.tolerance,
-            segment_rows=retrain_settings.segment_rows,
-        )
-        bounds = None
-        if task == "regression":
-            seen = table.labels.apply(table.train_rows[table.label])
-            span = float(seen.max() - seen.min())
-            bounds = float(seen.min()) - span, float(seen.max()) + span
-        probes = export.run_onnx(
-            network, signature.inputs, _with_nulls(_raw(rows.slice(0, 1), signature.inputs))
-        )
-        wrong = [
-            f"{what}: {problem}"
-            for what, problem in (
-                ("replayed held-out rows", gate.out_of_range(task, predicted, bounds)),
-                ("rows with nulls", gate.out_of_range(task, probes)),
-            )
-            if problem is not None
-        ]
-        return replace(verdict, reasons=(*wrong, *verdict.reasons))
-
-    def _predict(self, manifest: ModelManifest, rows: pa.Table) -> npt.NDArray[np.float32]:
-        """What a version would have answered: by the network that serves."""
-        network = self.project.models.file(manifest, "network.onnx")
-        inputs = manifest.signature.inputs
-        return export.run_onnx(network, inputs, _raw(rows, inputs))
-
-
-@dataclass(frozen=True)
-class _Production:
-    """The version that a round continues, and what it was trained on."""
-
-    project: Project
-    manifest: ModelManifest
-    config: TrainConfig
-    source: TrainingRows
-    labels: LabelCodec
-
-    @classmethod
-    def of(
-        cls, project: Project, name: str, version: int, settings: Mapping[str, Any]
-    ) -> _Production:
-        manifest = project.models.manifest(name, version)
-        encoder, labels = encoder_of(project, manifest)
-        pins = manifest.training
-        assert pins is not None, "encoder_of has checked it"
-        config = _with_settings(run.config_of(project, manifest), settings)
-        keys = [key.name for key in manifest.signature.entities]
-        source = TrainingRows.of(project.lake, pins.table, config, encoder, labels, keys)
-        pinned(project.lake, pins.table, pins.snapshot)  # SnapshotExpiredError
-        return cls(project, manifest, config, source, labels)
-
-    @property
-    def table(self) -> str:
-        return self.source.table
-
-    @property
-    def since(self) -> str:
-        """The snapshot that it was trained on."""
-        assert self.manifest.training is not None
-        return self.manifest.training.snapshot
-
-    @cached_property
-    def seen_until_ms(self) -> int:
-        """It was trained on rows before this time, exclusive."""
-        if self.config.round.parent:
-            return self.config.round.train_until_ms
-        return TrainingTable.open(self.project, self.config.data).split.train_until_ms
-
-
-def _with_settings(config: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:
-    document = config.to_document()
-    for name, value in settings.items():
-        group, _, key = name.partition(".")
-        if group not in ("retrain", "optimiser", "schedule", "trainer") or not key:
-            raise ConfigurationError(
-                f"{name}: a round takes settings of retrain, optimiser, schedule and trainer, such "
-                "as retrain.min_rows=100; for others train a new version"
-            )
-        document[group][key] = value
-    return TrainConfig.from_document(document)
-
-
-def _raw(rows: pa.Table, inputs: Any) -> dict[str, Any]:
-    """The columns that a network reads."""
-    return {each.name: rows[each.name].combine_chunks() for each in inputs}
-
-
-def _with_nulls(columns: Mapping[str, Any]) -> dict[str, Any]:
-    """A row, with one of its values null, then with the next, and with all of them."""
-    found = {}
-    for number, (name, value) in enumerate(columns.items()):
-        rows = np.arange(len(columns) + 1)
-        is_null = (rows == number) | (rows == len(columns))
-        found[name] = value.take(pa.array(np.zeros(len(rows), np.int64), mask=is_null))
-    return found
-
-
-def _entities(rows: pa.Table, manifest: ModelManifest) -> Ints:
-    """The number of the entity of each row."""
-    codes = np.zeros(rows.num_rows, np.int64)
-    for key in manifest.signature.entities:
-        own = pc.rank(rows[key.name], tiebreaker="dense", null_placement="at_start")
-        _, codes = np.unique(codes * (rows.num_rows + 1) + own.to_numpy(), return_inverse=True)
-    return codes
-
-
-def _card(current: _Production, table: RoundTable, verdict: gate.GateVerdict) -> str:
-    trees = isinstance(current.config.model, GradientBoosting)
-    lines = [
-        "",
-        f"## Continues {current.manifest}",
-        "",
-        ("Trees cannot be continued: they were fitted again on" if trees else
-         "Trained from its weights on")
-        + f" {table.new:,} new rows and {table.replayed:,} older "
-        f"ones. Held out: the {table.held_out.num_rows:,} newest rows, from "
-        f"{table.split.test_from_ms} on (`{table.split.column}`, UTC ms).",
-        "",
-        "| rows | loss minus that of the parent (bounds), from the parent's |",
-        "|---|---|",
-        f"| all | {verdict.overall} |",
-        *(f"| {name} | {found} |" for name, found in verdict.segments.items()),
-        "",
-        "Gate: passed." if verdict.passed else "Gate: not passed.",
-        *(f"- {reason}" for reason in verdict.reasons),
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"

@@ -149,7 +149,7 @@ class TrainingTable:
                 )
         columns = json.loads(properties.get("training-set.features", "{}"))
         features = _features(project, data, columns, lake, table, snapshot.ref)
-        times = _column(lake, table, snapshot.ref, data.time)
+        times = column_of(lake, table, snapshot.ref, data.time)
         if times.null_count or not pa.types.is_integer(times.type):
             raise ConfigurationError(
                 f"data.time: {data.time!r} is {times.type} with {times.null_count} nulls; "
@@ -262,8 +262,8 @@ def _items(project: Project, output: Output) -> int:
     return int(getattr(getattr(feature, "aggregate", None), "n", 0))
 
 
-def _column(lake: Lake, table: str, snapshot: str, column: str) -> Any:
-    """A column of all rows, as Arrow."""
+def column_of(lake: Lake, table: str, snapshot: str, column: str) -> Any:
+    """A column of all rows of a snapshot, as Arrow."""
     with SnapshotReader(
         lake, table, snapshot_id=snapshot, columns=[column], batch_size=1, output="arrow"
     ) as reader:
@@ -271,7 +271,7 @@ def _column(lake: Lake, table: str, snapshot: str, column: str) -> Any:
 
 
 def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
-    lists = _column(lake, table, snapshot, column).to_pylist()
+    lists = column_of(lake, table, snapshot, column).to_pylist()
     return max((len(each) for each in lists if each is not None), default=1) or 1
 
 

@@ -30,6 +30,9 @@ def test_losses_are_those_of_their_definition() -> None:
     assert losses("multiclass", np.array([1.0, 2.0]), three) == pytest.approx(-np.log([0.5, 0.8]))
     assert losses("regression", np.array([3.0]), np.array([[1.0]])).tolist() == [4.0]
     assert losses("binary", np.array([1.0]), np.array([[0.0]]))[0] == pytest.approx(34.5, abs=0.1)
+    nothing = np.array([[np.nan]])
+    assert losses("binary", np.array([0.0]), nothing)[0] == pytest.approx(34.5, abs=0.1)
+    assert losses("regression", np.array([0.0]), nothing)[0] == 1e30
 
 
 def test_a_candidate_that_is_worse_in_a_segment_is_refused() -> None:

@@ -15,6 +15,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("lightning", reason="pip install lightning")
 pytest.importorskip("onnxscript", reason="pip install onnxscript")
+onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 
 from paimon_features.errors import (  # noqa: E402
     ConfigurationError,
@@ -23,10 +24,15 @@ from paimon_features.errors import (  # noqa: E402
 )
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.project.models import ProjectModels  # noqa: E402
-from paimon_features.tables import append_arrow  # noqa: E402
+from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
 from paimon_features.windows import DAY_MS  # noqa: E402
 from tests.trainer_bridge.training.shop import START, make_shop  # noqa: E402
-from trainer_bridge.training import run  # noqa: E402
+from trainer_bridge.models import (  # noqa: E402
+    InputShapes,
+    SequenceTransformerNetwork,
+    TabularTransformerNetwork,
+)
+from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import compose  # noqa: E402
 from trainer_bridge.training.module import TrainingModule  # noqa: E402
 from trainer_bridge.training.retraining import (  # noqa: E402
@@ -39,7 +45,8 @@ from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
-WIDE = ("model=wide_and_deep", "model.dim=16", "model.layers=1", "trainer.epochs=1")
+WIDE = ("model=wide_and_deep", "model.dim=16", "model.layers=1", "trainer.epochs=1",
+        "feedback.loop=losses")  # fmt: skip
 SETTINGS = {"retrain.min_rows": 100, "retrain.epochs": 3, "optimiser.lr": 0.05,
             "trainer.checkpoint_every": 2}  # fmt: skip
 END = START + 90 * DAY_MS
@@ -71,13 +78,16 @@ def new_rows(count: int, days: int, seed: int, turned: bool = False) -> pa.Table
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A project with churn@1 in production."""
+    """A project with churn@1, a network, and trees@1 in production."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     folder = tmp_path_factory.mktemp("shop")
     project = make_shop(folder)
     version, _ = run.train(project, compose(folder / "churn.yaml", [*WIDE]))
     project.models.promote("churn", version.version)
+    trees = ["name=trees", "model=gradient_boosting", "model.trees=20"]
+    run.train(project, compose(folder / "churn.yaml", trees))
+    project.models.promote("trees", 1)
     torch.set_num_threads(threads)
     return folder
 
@@ -104,12 +114,12 @@ def commit(project: Project, rows: pa.Table) -> None:
     append_arrow(project.lake, "training_churn", rows)
 
 
-def decisions(project: Project, **options: Any) -> list[RetrainDecision]:
-    return list(retrain(project, "churn", settings=SETTINGS, **options))
+def decisions(project: Project, name: str = "churn", **options: Any) -> list[RetrainDecision]:
+    return list(retrain(project, name, settings=SETTINGS, **options))
 
 
-def states(project: Project) -> dict[int, str]:
-    return {each.version: each.state for each in project.models.states("churn").versions}
+def states(project: Project, name: str = "churn") -> dict[int, str]:
+    return {each.version: each.state for each in project.models.states(name).versions}
 
 
 class KilledError(Exception):
@@ -137,34 +147,34 @@ def samples(rows: pa.Table, columns: str = "sample_id") -> set[int]:
 def test_rounds_promote_what_is_better_and_return_when_it_is_worse(
     project: Project, tables: list[RoundTable]
 ) -> None:
-    assert decisions(project) == []
+    assert decisions(project, "trees") == []
     commit(project, new_rows(90, 1, seed=9))
-    assert decisions(project) == []  # fewer than min_rows
+    assert decisions(project, "trees") == []  # fewer than min_rows
     commit(project, new_rows(300, 2, seed=1))
-    (promoted,) = decisions(project)
+    (promoted,) = decisions(project, "trees")
     assert (promoted.action, promoted.version, promoted.production) == (
-        "promoted", "churn@2", "churn@2"
+        "promoted", "trees@2", "trees@2"
     ), promoted.text  # fmt: skip
-    assert states(project) == {1: "archived", 2: "production"}
-    published = project.models.place.read().models["churn"].production
+    assert states(project, "trees") == {1: "archived", 2: "production"}
+    published = project.models.place.read().models["trees"].production
     assert published is not None
     assert published.version == 2
-    made = project.models.manifest("churn", 2)
-    assert made.parents == ("churn@1",)
-    assert "## Continues churn@1" in made.card
+    made = project.models.manifest("trees", 2)
+    assert made.parents == ("trees@1",)
+    assert "## Continues trees@1" in made.card
     assert "Gate: passed." in made.card
     difference = made.metrics["gate_difference"]
     assert difference.high is not None
     assert difference.high < 0
-    assert [(n.version, n.action) for n in project.models.notes("churn")] == [(2, "promoted")]
+    assert [(n.version, n.action) for n in project.models.notes("trees")] == [(2, "promoted")]
     # the same rows again make no version; labels that turned are an alarm first
-    assert decisions(project) == []
+    assert decisions(project, "trees") == []
     commit(project, new_rows(300, 6, seed=2, turned=True))
-    back, after = decisions(project)
-    assert (back.action, back.version, back.production) == ("rolled_back", "churn@2", "churn@1")
-    assert "higher than that of churn@1" in back.text
-    assert after.version == "churn@3"
-    assert project.models.manifest("churn", 3).parents == ("churn@1",)
+    back, after = decisions(project, "trees")
+    assert (back.action, back.version, back.production) == ("rolled_back", "trees@2", "trees@1")
+    assert "higher than that of trees@1" in back.text
+    assert after.version == "trees@3"
+    assert project.models.manifest("trees", 3).parents == ("trees@1",)
     # every row is held out at most once, and never one that was trained on before
     first, second = tables
     held = [samples(table.held_out, "event_time_ms") for table in tables]
@@ -173,25 +183,28 @@ def test_rounds_promote_what_is_better_and_return_when_it_is_worse(
     assert not held[0] & trained[0]
     assert not held[1] & (trained[0] | trained[1])
     assert held[0] <= trained[1]
-    # replayed rows are some that churn@1 was trained on, at most as many as the new ones
-    assert 0 < first.replayed <= first.new
+    # replayed rows are some that trees@1 was trained on, all of them for trees
+    assert first.replayed > 200
     old = first.train_rows["event_time_ms"].to_numpy()[first.new :]
     assert (
         old.max()
         < TrainingTable.open(
-            project, run.config_of(project, project.models.manifest("churn", 1)).data
+            project, run.config_of(project, project.models.manifest("trees", 1)).data
         ).split.train_until_ms
     )
-    assert second.replayed <= second.new
+    assert second.new > first.new
 
 
 def test_a_round_that_died_at_any_point_makes_the_same_version(
-    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[RoundTable]
 ) -> None:
     parts = copy_of(shop, tmp_path / "parts")
     commit(parts, new_rows(300, 2, seed=1))
     whole = copy_of(tmp_path / "parts", tmp_path / "whole")
     assert [each.action for each in decisions(whole)] == ["promoted"]
+    assert 0 < tables[0].replayed <= tables[0].new
+    # the parent's graph with other weights: exporting it again would take most of a round
+    monkeypatch.setattr(export, "export_program", None)
 
     def dies(where: Any, name: str, at: int = 1) -> None:
         original, calls = getattr(where, name), 0
@@ -212,7 +225,7 @@ def test_a_round_that_died_at_any_point_makes_the_same_version(
     dies(TrainingModule, "training_step", at=6)
     dies(ProjectModels, "register")
     assert states(parts) == {1: "production"}
-    commit(parts, new_rows(150, 6, seed=3))  # the round that was begun does not see them
+    commit(parts, new_rows(90, 6, seed=3))  # the round that was begun does not see them
     dies(Retrainer, "_decide")
     assert states(parts) == {1: "production", 2: "candidate"}
     dies(ProjectModels, "publish", at=2)  # of the promotion: behind that of the start
@@ -220,21 +233,61 @@ def test_a_round_that_died_at_any_point_makes_the_same_version(
     published = parts.models.place.read().models["churn"].production
     assert published is not None
     assert published.version == 1
-    (after,) = decisions(parts)
-    assert after.version == "churn@3"  # of the rows that came meanwhile
+    assert decisions(parts) == []  # nothing is left to do but to publish
     published = parts.models.place.read().models["churn"].production
     assert published is not None
-    assert published.version >= 2
+    assert published.version == 2
     one, other = (each.models.manifest("churn", 2) for each in (whole, parts))
     assert one.training is not None
     assert other.training is not None
     assert one.training.weights == other.training.weights
+    assert one.training.weights != whole.models.manifest("churn", 1).training.weights  # type: ignore[union-attr]
     assert one.files["network.onnx"] == other.files["network.onnx"]
     assert one.card == other.card
+    # the loss of each row of each epoch is feedback, once
+    feedback = read_arrow(parts.lake, "feedback_losses", ["run_id"])["run_id"].to_pylist()
+    assert feedback.count(other.training.run) == other.training.rows * SETTINGS["retrain.epochs"]
     assert [n.action for n in parts.models.notes("churn") if n.version == 2] == ["promoted"]
     assert not (parts.config.state_dir / "training" / "churn" / "round.json").exists()
     result = run.reproduce(whole, "churn", 2)
     assert result.is_same, result
+
+
+@pytest.mark.parametrize("kind", [TabularTransformerNetwork, SequenceTransformerNetwork])
+def test_exported_graphs_take_other_weights(kind: Any) -> None:
+    lists = kind is SequenceTransformerNetwork
+    shapes = InputShapes(((0, 1), (2,)), (7,) if lists else (), int(lists), 4 if lists else 0)
+    networks = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        networks.append(kind(shapes, 1, dim=8, layers=1, heads=2, dropout=0.0).eval())
+        with torch.no_grad():
+            for parameter in networks[-1].parameters():
+                parameter.add_(torch.randn_like(parameter) / 10)
+    program, data = export.export_program(networks[0], "binary")
+    model = export.program_to_onnx(program, tuple(networks[0].examples()))
+    for each in model.graph.initializer:  # as from_raw_features names them
+        for node in model.graph.node:
+            node.input[:] = [f"network_{n}" if n == each.name else n for n in node.input]
+        each.name = f"network_{each.name}"
+    old, new = ({n: w.numpy() for n, w in each.state_dict().items()} for each in networks)
+    changed = export.graph_with_weights(model.SerializeToString(), old, new)
+    assert changed is not None
+    dice = np.random.default_rng(0)
+    feeds = {name: array.numpy() for name, array in networks[0].examples(5).items()}
+    feeds["numbers"] = dice.normal(size=feeds["numbers"].shape).astype(np.float32)
+    tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
+    with torch.inference_mode():
+        wanted = export.predictions_of("binary", networks[1](**tensors)).numpy()
+        again = export.load_program(
+            export.program_with_weights(data, networks[1].state_dict())
+        )(**tensors).numpy()  # fmt: skip
+    session = onnxruntime.InferenceSession(changed, providers=["CPUExecutionProvider"])
+    assert session.run(None, feeds)[0] == pytest.approx(wanted, abs=1e-5)
+    assert again == pytest.approx(wanted, abs=1e-6)
+    # a weight that is not found: the network is exported instead
+    assert export.graph_with_weights(model.SerializeToString(), {**old, "x": old["norm.bias"]},
+                                     {**new, "x": new["norm.bias"]}) is None  # fmt: skip
 
 
 def test_a_person_promotes_where_the_command_may_not(
@@ -242,28 +295,28 @@ def test_a_person_promotes_where_the_command_may_not(
 ) -> None:
     timer = threading.Timer(0.3, commit, (project, new_rows(300, 2, seed=1)))
     timer.start()
-    (passed,) = decisions(project, follow=True, rounds=1, poll_s=0.05, promote=False)
+    (passed,) = decisions(project, "trees", follow=True, rounds=1, poll_s=0.05, promote=False)
     timer.join()
-    assert (passed.action, passed.production) == ("passed", "churn@1")
-    assert states(project) == {1: "production", 2: "candidate"}
-    project.models.promote("churn", 2)
+    assert (passed.action, passed.production) == ("passed", "trees@1")
+    assert states(project, "trees") == {1: "production", 2: "candidate"}
+    project.models.promote("trees", 2)
     commit(project, new_rows(90, 6, seed=2, turned=True))
-    (alarm,) = decisions(project, promote=False)
-    assert (alarm.action, alarm.production) == ("alarm", "churn@2")
-    assert decisions(project, promote=False) == []  # it is given once
+    (alarm,) = decisions(project, "trees", promote=False)
+    assert (alarm.action, alarm.production) == ("alarm", "trees@2")
+    assert decisions(project, "trees", promote=False) == []  # it is given once
     # somebody else takes the parent out of production during a round
     original = run.run
 
     def meanwhile(*arguments: Any, **options: Any) -> Any:
         made = original(*arguments, **options)
-        project.models.rollback("churn")
+        project.models.rollback("trees")
         return made
 
     monkeypatch.setattr(run, "run", meanwhile)
     commit(project, new_rows(60, 7, seed=4, turned=True))
-    (late,) = [each for each in decisions(project, promote=False) if each.is_round]
+    (late,) = [each for each in decisions(project, "trees", promote=False) if each.is_round]
     assert (late.action, late.production) in (
-        ("superseded", "churn@1"), ("rejected", "churn@1")
+        ("superseded", "trees@1"), ("rejected", "trees@1")
     )  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""The gate of a round: candidate and production on the same rows, by the networks that serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.array_types import Floats, Ints
+from paimon_features.models import ModelManifest
+from trainer_bridge.training import export, gate
+from trainer_bridge.training.config import RetrainConfig
+from trainer_bridge.training.labels import LabelCodec
+from trainer_bridge.training.rounds import RoundTable
+from trainer_bridge.training.run import Trained
+
+if TYPE_CHECKING:
+    from paimon_features.project import Project
+
+
+def judge_round(
+    project: Project, settings: RetrainConfig, table: RoundTable, trained: Trained
+) -> gate.GateVerdict:
+    """Compare what was trained with its parent; both predict the rows that are held out."""
+    signature, parent = trained.manifest.signature, table.parent
+    network, task, rows = trained.files["network.onnx"], signature.task, table.held_out
+    labels = table.labels.apply(rows[table.label]).astype(np.float64)
+    predicted = export.run_onnx(network, signature.inputs, _raw(rows, signature.inputs))
+    verdict = gate.judge(
+        gate.losses(task, labels, predicted),
+        losses_of(project, parent, rows, table.label, table.labels),
+        entities_of(rows, parent),
+        {name: rows[name].to_pylist() for name in settings.segments},
+        confidence=settings.confidence,
+        tolerance=settings.tolerance,
+        segment_rows=settings.segment_rows,
+    )
+    bounds = None
+    if task == "regression":
+        seen = table.labels.apply(table.train_rows[table.label])
+        span = float(seen.max() - seen.min())
+        bounds = float(seen.min()) - span, float(seen.max()) + span
+    probes = export.run_onnx(
+        network, signature.inputs, _with_nulls(_raw(rows.slice(0, 1), signature.inputs))
+    )
+    wrong = [
+        f"{what}: {problem}"
+        for what, problem in (
+            ("replayed held-out rows", gate.out_of_range(task, predicted, bounds)),
+            ("rows with nulls", gate.out_of_range(task, probes)),
+        )
+        if problem is not None
+    ]
+    return replace(verdict, reasons=(*wrong, *verdict.reasons))
+
+
+def losses_of(
+    project: Project, manifest: ModelManifest, rows: pa.Table, label: str, labels: LabelCodec
+) -> Floats:
+    """The loss of what a version would have answered to each row."""
+    network = project.models.file(manifest, "network.onnx")
+    signature = manifest.signature
+    predicted = export.run_onnx(network, signature.inputs, _raw(rows, signature.inputs))
+    return gate.losses(signature.task, labels.apply(rows[label]).astype(np.float64), predicted)
+
+
+def entities_of(rows: pa.Table, manifest: ModelManifest) -> Ints:
+    """The number of the entity of each row."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for key in manifest.signature.entities:
+        own = pc.rank(rows[key.name], tiebreaker="dense", null_placement="at_start")
+        _, codes = np.unique(codes * (rows.num_rows + 1) + own.to_numpy(), return_inverse=True)
+    return codes
+
+
+def gate_card(table: RoundTable, verdict: gate.GateVerdict) -> str:
+    """What the card of a version says of its round."""
+    trees = table.weights is None
+    lines = [
+        "",
+        f"## Continues {table.parent}",
+        "",
+        ("Trees cannot be continued: they were fitted again on" if trees else
+         "Trained from its weights on")
+        + f" {table.new:,} new rows and {table.replayed:,} older "
+        f"ones. Held out: the {table.held_out.num_rows:,} newest rows, from "
+        f"{table.split.test_from_ms} on (`{table.split.column}`, UTC ms).",
+        "",
+        "| rows | loss minus that of the parent (bounds), from the parent's |",
+        "|---|---|",
+        f"| all | {verdict.overall} |",
+        *(f"| {name} | {found} |" for name, found in verdict.segments.items()),
+        "",
+        "Gate: passed." if verdict.passed else "Gate: not passed.",
+        *(f"- {reason}" for reason in verdict.reasons),
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
+def _raw(rows: pa.Table, inputs: Any) -> dict[str, Any]:
+    """The columns that a network reads."""
+    return {each.name: rows[each.name].combine_chunks() for each in inputs}
+
+
+def _with_nulls(columns: Mapping[str, Any]) -> dict[str, Any]:
+    """A row, with one of its values null, then with the next, and with all of them."""
+    found = {}
+    for number, (name, value) in enumerate(columns.items()):
+        rows = np.arange(len(columns) + 1)
+        is_null = (rows == number) | (rows == len(columns))
+        found[name] = value.take(pa.array(np.zeros(len(rows), np.int64), mask=is_null))
+    return found
