@@ -8,6 +8,8 @@ from typing import Protocol
 
 import click
 
+from paimon_features import verbosity
+
 LOG_EVERY_S = 10.0
 
 
@@ -31,7 +33,7 @@ class ProgressLine:
         self.width = 0
 
     def __call__(self, progress: _Progress) -> None:
-        if self.silent:
+        if self.silent or verbosity.quiet():
             return
         if self.live:
             text = str(progress)

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.cli._tables import text_table
 from paimon_features.models import (
@@ -49,7 +50,7 @@ class _OfVersions(click.Command):
         return super().parse_args(ctx, words)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def models() -> None:
     """Show model versions, and decide which of them serve.
 

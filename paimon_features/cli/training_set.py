@@ -62,7 +62,7 @@ def training_set(
     """
     check_engine(engine, cluster)
     project = Project.open(path)
-    with steps("rows", quiet=as_json) as progress:
+    with steps("reading rows", as_json) as progress:
         built = project.build_training_set(
             name,
             service,

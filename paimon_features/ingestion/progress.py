@@ -15,18 +15,19 @@ class IngestProgress:
 
     ``lag`` is the number of messages that are in the topic and not read yet, None where that is
     unknown or nothing but a topic is read. Rows are visible in the tables once they are committed;
-    those of files all at once at the end.
+    those of files all at once at the end. ``phase`` is reading, or what is done before and after.
     """
 
     elapsed_s: float
     rows_read: int
     rows_per_s: float
     lag: int | None = None
+    phase: str = "reading"
 
     def __str__(self) -> str:
         behind = "" if self.lag is None else f"  {self.lag:>12,} behind"
         return (
-            f"{self.elapsed_s:6.0f} s  {self.rows_read:>12,} rows read  "
+            f"{self.elapsed_s:6.0f} s  {self.phase}  {self.rows_read:>12,} rows read  "
             f"{self.rows_per_s:>9,.0f}/s{behind}"
         )
 
@@ -37,6 +38,7 @@ class IngestProgress:
             "rows_read": self.rows_read,
             "rows_per_s": round(self.rows_per_s, 1),
             "lag": self.lag,
+            "phase": self.phase,
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 import subprocess
 import sys
 from pathlib import Path
@@ -23,6 +24,12 @@ from paimon_features.errors import (
     UnknownNameError,
     VerificationError,
 )
+
+
+def module_of(command: str) -> str:
+    name = command.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
 
 NAMES = [name for section in COMMANDS.values() for name in section]
 
@@ -58,7 +65,7 @@ def test_every_command_can_be_imported_and_its_help_teaches(name: str) -> None:
 def test_every_command_has_its_file_and_every_file_its_command() -> None:
     folder = Path(paimon_features.cli.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
-    commands = {name.replace("-", "_") for name in NAMES}
+    commands = {module_of(name) for name in NAMES}
     groups = [load_command(name) for name in NAMES]
     # a subcommand large enough for a file of its own: <group>_<subcommand>.py
     nested = {
@@ -76,7 +83,7 @@ def test_every_command_has_its_file_and_every_file_its_command() -> None:
 def test_a_command_is_defined_in_its_own_file(name: str) -> None:
     callback = load_command(name).callback
     assert callback is not None
-    assert callback.__module__ == f"paimon_features.cli.{name.replace('-', '_')}"
+    assert callback.__module__ == f"paimon_features.cli.{module_of(name)}"
 
 
 def test_an_unknown_command_is_wrong_use() -> None:
