@@ -10,6 +10,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,23 +45,21 @@ def run(*words: str, code: int = 0) -> str:
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
     (port,) = free_ports(1)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paimon_features", "serve", "--port", str(port)],
-        cwd=folder,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, "-m", "paimon_features", "serve", "--port", str(port)]
+    process = subprocess.Popen(command, cwd=folder, stderr=subprocess.DEVNULL)
     try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if f":{port}" in line:
+        url = f"http://127.0.0.1:{port}"
+        while True:
+            assert process.poll() is None, "the server ended by itself"
+            try:
+                urllib.request.urlopen(f"{url}/health/live").close()
                 break
-        yield f"http://127.0.0.1:{port}"
+            except OSError:
+                time.sleep(0.1)
+        yield url
     finally:
         process.terminate()
         process.wait(30)
-        assert process.stderr is not None
-        process.stderr.close()
 
 
 @pytest.mark.redis

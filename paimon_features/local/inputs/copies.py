@@ -23,6 +23,7 @@ from paimon_features.input_settings import InputSettings
 from paimon_features.local.inputs.conversion import CellConverter
 from paimon_features.local.inputs.opening import (
     OpenedInput,
+    checked_form,
     expected_forms,
     form_of,
     identity_of,
@@ -54,6 +55,8 @@ class InputCopies:
         found: dict[Path, None] = {}
         for given in paths:
             path = given.expanduser().resolve()
+            if not path.exists():
+                checked_form(path)  # says which file may be meant
             if self.handles(path):
                 found[path] = None
             elif path.is_dir() and form_of(path) is None:
