@@ -90,7 +90,7 @@ def backfill(
         messages = message_printer(as_json)
         outcome = rewrite(target, copied, rebuild=rebuild, on_message=messages)
     elif engine == "local":
-        with ProgressLine(as_json) as line:
+        with ProgressLine(as_json, events=as_json) as line:
             outcome = local_backfill.backfill(
                 target,
                 memory=memory,

@@ -232,7 +232,7 @@ def ingest(
         }
     )
     try:
-        with ProgressLine(as_json) as line:
+        with ProgressLine(as_json, events=as_json) as line:
             result = resolve_engine(engine).ingest_files(
                 project.lake,
                 project.definitions.source(source),
@@ -311,7 +311,7 @@ def _ingest_table(
 
     defined = project.definitions.source(source)
     try:
-        with ProgressLine(as_json) as line:
+        with ProgressLine(as_json, events=as_json) as line:
             job_id = ingest_change_log(
                 project.lake,
                 defined,

@@ -68,7 +68,7 @@ def submit(
         )
     if checkpoint is not None and not rollback:
         raise click.UsageError("--checkpoint requires --rollback")
-    with ProgressLine(as_json) as line:
+    with ProgressLine(as_json, events=as_json) as line:
         outcome = submission.submit(
             target,
             cluster=cluster_address(target.state_dir, cluster),

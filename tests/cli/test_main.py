@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import paimon_features.cli
@@ -131,3 +132,42 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
     assert isinstance(CliRunner().invoke(cli, ["doctor"]).exception, ZeroDivisionError)
+
+
+def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def working() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paimon_features.cli.load_command", lambda name: working)
+    answer = CliRunner().invoke(cli, ["doctor"])
+    assert answer.exit_code == 130
+    assert answer.stderr == "interrupted\n"
+
+
+def test_the_shell_completes_commands_options_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(cli, ["init"]).exit_code == 0
+    # nothing is run for names: this file would not run
+    with (tmp_path / "features.py").open("a") as file:
+        file.write("\nraise ValueError\n")
+
+    def completed(*words: str, begun: str = "") -> list[str]:
+        found = ShellComplete(cli, {}, "paimon-features", "_").get_completions(list(words), begun)
+        return [item.value for item in found]
+
+    assert completed(begun="des") == ["describe"]
+    assert completed("describe", begun="cu") == ["customer", "customer_spend"]
+    assert completed("ingest") == ["retail"]
+    assert completed("lookup", begun="ch") == ["churn_v1"]
+    assert "--entity" in completed("lookup", begun="--e")
+
+
+def test_completion_is_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for _ in range(2):
+        assert CliRunner().invoke(cli, ["completion", "bash", "--install"]).exit_code == 0
+    assert (tmp_path / ".bashrc").read_text().count("bash_source") == 1
+    assert "_paimon_features_completion" in CliRunner().invoke(cli, ["completion", "bash"]).stdout

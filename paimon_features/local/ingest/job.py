@@ -12,6 +12,8 @@ from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from paimon_features.definitions import EventSource
 from paimon_features.ingestion.files import IngestResult, check_no_job, check_source, ingest_by
 from paimon_features.ingestion.input_columns import FileGroup
@@ -128,7 +130,7 @@ class LocalIngestJob:
         """
         user = f"{run.commit_user_prefix}_{uuid.uuid4()}"
         source = self.source
-        self._progress.start()
+        self._progress.start(_rows_of(groups))
         choose_partitions(self.lake, source, groups, run)
         schema = self.lake.schema(source.table)
         partition_days = self.lake.partition_days(source.table)
@@ -184,6 +186,14 @@ class LocalIngestJob:
                     future.cancel()
 
 
+def _rows_of(groups: Sequence[FileGroup]) -> int | None:
+    """The rows of all files; None if there is one that does not say."""
+    files = [file for group in groups for file in group.files]
+    if any(file.format != "parquet" for file in files):
+        return None
+    return sum(int(pq.read_metadata(file.read_path).num_rows) for file in files)
+
+
 class _RowCount:
     """Counts rows, and reports about every second."""
 
@@ -192,9 +202,10 @@ class _RowCount:
         self.began = time.monotonic()
         self.last = IngestProgress(0.0, 0, 0.0)
         self.rows = 0
+        self.total: int | None = None
 
-    def start(self) -> None:
-        self.began, self.rows = time.monotonic(), 0
+    def start(self, total: int | None) -> None:
+        self.began, self.rows, self.total = time.monotonic(), 0, total
         self.last = IngestProgress(0.0, 0, 0.0)
 
     def phase(self, name: str) -> None:
@@ -213,6 +224,6 @@ class _RowCount:
             return
         self.check()
         rate = (self.rows - self.last.rows_read) / (elapsed - self.last.elapsed_s)
-        self.last = IngestProgress(elapsed, self.rows, rate, phase=phase)
+        self.last = IngestProgress(elapsed, self.rows, rate, None, phase, self.total)
         if self.report is not None:
             self.report(self.last)
