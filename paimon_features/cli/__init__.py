@@ -192,8 +192,10 @@ class LazyGroup(SuggestingGroup):
                 raise
             click.echo(f"error: {missing}", err=True)
             ctx.exit(1)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as interrupt:
             click.echo("interrupted", err=True)
+            # what the frames hold, such as connections, ends with them
+            interrupt.__traceback__ = None
             ctx.exit(INTERRUPTED)
         except PaimonFeaturesError as error:
             if verbosity.verbose():

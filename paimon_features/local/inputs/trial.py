@@ -91,7 +91,7 @@ def read_events(
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class FeatureTrial:
     """The features of some entities at one time; ``rows`` has keys, values and statuses."""
 
     view: str
@@ -108,7 +108,7 @@ def try_view(
     as_of_ms: int | None = None,
     entities: Mapping[str, Sequence[Any]] | None = None,
     limit: int = 5,
-) -> Trial:
+) -> FeatureTrial:
     """Compute a view's features; by default of its entities with most events, after the last.
 
     Raises
@@ -151,4 +151,4 @@ def try_view(
     for key in keys:
         events = events.filter(pc.is_in(events.column(key), pa.array(chosen[key])))
     rows = pa.table({**chosen, "event_time_ms": pa.array([at] * length, pa.int64())})
-    return Trial(view.name, at, newest, count, features(view, events, rows, statuses=True))
+    return FeatureTrial(view.name, at, newest, count, features(view, events, rows, statuses=True))
