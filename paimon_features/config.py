@@ -16,6 +16,7 @@ from paimon_features.schema import NAME
 FILE_NAME = "paimon-features.toml"
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _S3_FOLDER = re.compile(r"s3://[A-Za-z0-9._-]+/[^\s?#]*[^\s?#/]/?")
+ENGINES = ("flink", "local")
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -124,12 +125,16 @@ class ProjectConfig:
     side_folder: Path | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
     outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # source -> how its files are written; ``paimon_features.input_settings`` reads it
+    inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # what ingests files and computes tiles where a command names no engine
+    engine: str = "flink"
 
 
 _TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
 
 _KNOWN: Mapping[str, Mapping[str, type]] = {
-    "project": {"name": str, "definitions": str, "state": str},
+    "project": {"name": str, "definitions": str, "state": str, "engine": str},
     "lake": {"warehouse": str, "database": str, "side_folder": str, "options": dict},
     "online": {
         **dict.fromkeys(("url", "user", "key_prefix", "tls_ca", "tls_cert", "tls_key"), str),
@@ -217,6 +222,9 @@ def read_config(root: Path) -> ProjectConfig:
         raise ConfigurationError(f"{path}: {error}") from error
     outcomes = document.pop("outcomes", {})
     _check_outcomes(path, outcomes)
+    inputs = document.pop("inputs", {})
+    if not isinstance(inputs, dict) or not all(isinstance(v, dict) for v in inputs.values()):
+        raise ConfigurationError(f"{path}: [inputs]; expected a table [inputs.NAME] for a source")
     for table, values in document.items():
         _check_table(path, table, values)
 
@@ -227,6 +235,11 @@ def read_config(root: Path) -> ProjectConfig:
     if not NAME.fullmatch(name):
         raise ConfigurationError(
             f"{path}: [project] name = {name!r}; expected lower-case letters, digits, underscores"
+        )
+    engine = value("project", "engine", "flink")
+    if engine not in ENGINES:
+        raise ConfigurationError(
+            f"{path}: [project] engine = {engine!r}; expected {' or '.join(map(repr, ENGINES))}"
         )
     parallelism = value("flink", "parallelism", FlinkConfig().parallelism)
     if parallelism < 1:
@@ -266,6 +279,8 @@ def read_config(root: Path) -> ProjectConfig:
         side_folder=None if side is None else (root / side).resolve(),
         kafka=document.get("kafka", {}),
         outcomes=outcomes,
+        inputs=inputs,
+        engine=engine,
     )
 
 
@@ -324,7 +339,7 @@ def _check_table(path: Path, table: str, values: object) -> None:
     if known is None or not isinstance(values, dict):
         raise ConfigurationError(
             f"{path}: unknown entry {table!r}; expected the tables {', '.join(_KNOWN)}, "
-            "outcomes.MODEL"
+            "inputs.SOURCE, outcomes.MODEL"
         )
     _check_keys(path, table, values, known)
 

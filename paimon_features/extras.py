@@ -12,7 +12,9 @@ from paimon_features.errors import MissingExtraError
 
 EXTRAS = {
     "cloudpickle": "flink",
+    "deltalake": "formats",
     "duckdb": "local",
+    "fastavro": "formats",
     "fastapi": "fastapi",
     "hiredis": "serve",
     "hydra": "train",
@@ -31,6 +33,7 @@ EXTRAS = {
     "prometheus_client": "serve",
     "pyarrow": "lake",
     "pyflink": "flink",
+    "pyiceberg": "formats",
     "pypaimon": "lake",
     "pypaimon_rust": "lake",
     "redis": "serve",

@@ -4,6 +4,7 @@ Exit codes, of every command:
 
 - 0: done;
 - 1: a check failed, or there was an external error (Java, Redis, a table, a job);
+- 130: Ctrl-C ended work that was not done;
 - 2: wrong use: an unknown option, or a configuration, definition, name or request that cannot
   be right.
 
@@ -15,13 +16,15 @@ and nothing else.
 from __future__ import annotations
 
 import importlib
+import keyword
 import sys
+import traceback
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
-from paimon_features import __version__, light_imports
+from paimon_features import __version__, light_imports, verbosity
 from paimon_features.errors import (
     ConfigurationError,
     DefinitionError,
@@ -31,16 +34,22 @@ from paimon_features.errors import (
 )
 from paimon_features.extras import missing_extra
 from paimon_features.redaction import print_redacted, redact
+from paimon_features.suggestions import did_you_mean
+
+INTERRUPTED = 130
+"""The exit code of work that Ctrl-C ended: 128 and the number of the signal, as of shells."""
 
 WRONG_USE = (ConfigurationError, DefinitionError, RequestError, UnknownNameError)
 """Errors about what the user wrote: exit code 2, as for an unknown option."""
 
 COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Set up": {
-        "init": "Create a project with an example.",
+        "init": "Create a project, from your data or an example.",
+        "try": "Compute features over a file, without a lake.",
         "doctor": "Check this machine and the project.",
         "jars": "Download and verify the Flink jars.",
         "demo": "Run the complete loop on a real retail log.",
+        "completion": "Complete commands, options and names in the shell.",
     },
     "Define": {
         "plan": "Show what apply would change.",
@@ -110,6 +119,14 @@ WITH_FRAMES = (
 )  # fmt: skip
 """Commands that run programs of a user, or libraries that import pandas anyway."""
 
+SYNONYMS = {
+    "build": "training-set", "compact": "maintain", "create": "init", "deploy-k8s": "deploy",
+    "get": "lookup", "list": "describe", "load": "ingest", "ls": "describe", "new": "init",
+    "preview": "try", "query": "lookup", "run": "submit", "server": "serve", "show": "describe",
+    "start": "serve", "validate": "verify",
+}  # fmt: skip
+"""What commands are called elsewhere."""
+
 ONLINE = ("explain", "lookup", "serve", "sizing")
 """Commands of a serving host; all others that need NumPy also need the lake."""
 
@@ -117,6 +134,8 @@ ONLINE = ("explain", "lookup", "serve", "sizing")
 def load_command(name: str) -> click.Command:
     """Import a command of the table."""
     attribute = name.replace("-", "_")
+    if keyword.iskeyword(attribute):
+        attribute += "_"
     command = getattr(importlib.import_module(f"{__name__}.{attribute}"), attribute)
     assert isinstance(command, click.Command), name
     return command
@@ -128,7 +147,23 @@ def _missing(error: ModuleNotFoundError, command: str) -> ImportError:
     return missing_extra(error, f"'paimon-features {command}'", shared) or error
 
 
-class LazyGroup(click.Group):
+class SuggestingGroup(click.Group):
+    """A group whose error about an unknown command names the most similar one."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except click.UsageError as error:
+            known = self.list_commands(ctx)
+            meant = "" if args[0] in known else did_you_mean(args[0], known, SYNONYMS)
+            if not meant or "id you mean" in error.message:
+                raise
+            raise click.UsageError(f"{error.message.rstrip('.')}{meant}", ctx) from None
+
+
+class LazyGroup(SuggestingGroup):
     """A group that imports a command when it runs or its help is shown."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -158,7 +193,14 @@ class LazyGroup(click.Group):
                 raise
             click.echo(f"error: {missing}", err=True)
             ctx.exit(1)
+        except KeyboardInterrupt as interrupt:
+            click.echo("interrupted", err=True)
+            # what the frames hold, such as connections, ends with them
+            interrupt.__traceback__ = None
+            ctx.exit(INTERRUPTED)
         except PaimonFeaturesError as error:
+            if verbosity.verbose():
+                traceback.print_exc()
             click.echo(f"error: {redact(str(error))}", err=True)
             for note in getattr(error, "__notes__", ()):
                 click.echo(f"  {redact(note)}", err=True)
@@ -167,20 +209,24 @@ class LazyGroup(click.Group):
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
-def cli() -> None:
+@click.option("-q", "--quiet", is_flag=True, help="Only results and errors: no progress.")
+@click.option("-v", "--verbose", count=True, help="Log what is done; of errors the traceback.")
+def cli(quiet: bool, verbose: int) -> None:
     """A feature store on Flink, Paimon and Redis.
 
-    Define features once; read the same values online and in training sets. Start with the demo,
-    or with a project of your own:
+    Define features once; read the same values online and in training sets. Start with your own
+    data, or with the demo:
 
     \b
+      paimon-features init shop --from events.csv
+      paimon-features try shop/features.py events.csv
       paimon-features demo --into demo
-      paimon-features init churn && cd churn && paimon-features plan
 
     COMMAND --help shows examples of each command.
 
-    Exit codes: 0 success, 1 a failed check or an external error, 2 usage error.
+    Exit codes: 0 success, 1 a failed check or an external error, 2 usage error, 130 interrupted.
     """
+    verbosity.set_verbosity(quiet, verbose)
 
 
 def main(args: Sequence[str] | None = None) -> None:
@@ -189,7 +235,7 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         # names of files and columns from outside can have parts that no encoding has
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    words = sys.argv[1:] if args is None else args
+    words = [w for w in (sys.argv[1:] if args is None else args) if not w.startswith("-")]
     if words and words[0] not in WITH_FRAMES:
         light_imports.enable()
     cli.main(args, prog_name="paimon-features")

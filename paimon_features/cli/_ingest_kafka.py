@@ -119,7 +119,7 @@ def ingest_topic(
         max_bytes=max_bytes,
         discovery_ms=settings.discovery_ms,
     )
-    with ProgressLine(as_json) as line:
+    with ProgressLine(as_json, events=as_json) as line:
         report = LastProgress(line)
         try:
             return ingest_kafka(

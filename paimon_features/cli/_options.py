@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paimon_features import verbosity
+from paimon_features.cli._human_times import human_time_ms
+from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -27,9 +30,9 @@ ROWS = click.option(
 AS_OF = click.option(
     "--as-of",
     multiple=True,
-    help="Read only data committed by this time: UTC milliseconds, or 2011-12-09T12:50:00. Or "
-    "exactly these snapshots: table@number or table@number@commit, once per table. Or the "
-    "sources of a training set: training_NAME.",
+    help="Read only data committed by this time: UTC milliseconds, 2011-12-09T12:50:00, or "
+    "'2 days ago'. Or exactly these snapshots: table@number or table@number@commit, once per "
+    "table. Or the sources of a training set: training_NAME.",
 )
 MEMORY = click.option(
     "--memory-mb", type=float, help="Approximate memory limit in MiB; default: 1024."
@@ -74,7 +77,11 @@ def check_engine(engine: str, cluster: str | None) -> None:
 
 def message_printer(quiet: bool) -> Callable[[str], None]:
     """Return a callback that prints each line to stderr, or nothing if ``quiet``."""
-    return (lambda _: None) if quiet else (lambda line: click.echo(line, err=True))
+    return (
+        (lambda _: None)
+        if quiet or verbosity.quiet()
+        else (lambda line: click.echo(line, err=True))
+    )
 
 
 def pins(texts: tuple[str, ...]) -> AsOf | str:
@@ -108,7 +115,7 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
 
 
 def time_ms(text: str) -> int:
-    """Parse UTC milliseconds, or an ISO 8601 time (UTC unless it has an offset).
+    """Parse UTC milliseconds, an ISO 8601 time (UTC unless it has an offset), or ``2 days ago``.
 
     >>> time_ms("1323434999000"), time_ms("2011-12-09T12:49:59"), time_ms("2011-12-09T13:50+01:00")
     (1323434999000, 1323434999000, 1323435000000)
@@ -118,19 +125,7 @@ def time_ms(text: str) -> int:
     ConfigurationError
         For anything else, and for a number below 1e11: more likely a year, or seconds.
     """
-    import datetime as dt
-
-    try:
-        if text.isdecimal() and int(text) >= 10**11:
-            return int(text)
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise ConfigurationError(
-            f"time {text!r}: expected UTC milliseconds, or a time such as 2011-12-09T12:50:00"
-        ) from None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=dt.UTC)
-    return (moment - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)) // dt.timedelta(milliseconds=1)
+    return human_time_ms(text, now_ms())
 
 
 def moment_ms(text: str, clock_ms: int) -> int:

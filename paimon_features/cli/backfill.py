@@ -9,22 +9,23 @@ from dataclasses import asdict
 import click
 
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
 from paimon_features.flink.tiles import submission
 from paimon_features.job_control.rewrite import rewrite
 from paimon_features.local import backfill_job as local_backfill
+from paimon_features.project import Project
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=VIEW_NAME)
 @click.option(
     "--engine",
     type=click.Choice(["flink", "local"]),
-    default="flink",
-    show_default=True,
-    help="Flink, or DuckDB in this process, which needs no Java.",
+    help="Flink, or DuckDB in this process, which needs no Java; default: engine under "
+    "[project], else flink.",
 )
 @click.option("--memory", help="With --engine local: DuckDB's memory limit, such as 4GB.")
 @click.option(
@@ -42,7 +43,7 @@ from paimon_features.local import backfill_job as local_backfill
 @JSON
 def backfill(
     view: str,
-    engine: str,
+    engine: str | None,
     memory: str | None,
     copied: int | None,
     rebuild: bool,
@@ -72,6 +73,9 @@ def backfill(
     paimon-features submit customer_spend --cluster
     paimon-features switch customer_spend
     """
+    if engine is None:
+        only_flink = cluster is not None or copied is not None
+        engine = "flink" if only_flink else Project.open(path).config.engine
     if copied is not None and (engine == "local" or cluster is not None or memory is not None):
         raise click.UsageError("--from-generation copies in this process; it takes no engine")
     if engine == "local" and cluster is not None:
@@ -86,7 +90,7 @@ def backfill(
         messages = message_printer(as_json)
         outcome = rewrite(target, copied, rebuild=rebuild, on_message=messages)
     elif engine == "local":
-        with ProgressLine(as_json) as line:
+        with ProgressLine(as_json, events=as_json) as line:
             outcome = local_backfill.backfill(
                 target,
                 memory=memory,

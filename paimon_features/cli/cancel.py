@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import PROJECT
 from paimon_features.cli._tile_jobs import GENERATION, tile_target
 from paimon_features.job_control import jobs as job_control
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=VIEW_NAME)
 @GENERATION
 @PROJECT
 def cancel(view: str, generation: int | None, path: str) -> None:

@@ -59,7 +59,7 @@ def check(
     since_ms = None if since is None else _since(since)
     reports = []
     for name in tables or lake.list():
-        with steps(name, quiet=as_json) as progress:
+        with steps(f"checking {name}", as_json) as progress:
             report = scrub_table(lake, name, since_ms=since_ms, share=sample, progress=progress)
         reports.append(report)
         if not as_json:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.project import Project
 from paimon_features.tables.storage.file_path import note_stores
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager, Scheduler
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def cluster() -> None:
     """Start, stop or inspect a Flink session cluster on this machine.
 

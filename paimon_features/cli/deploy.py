@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.config import find_root, read_config
 from paimon_features.definitions import load_definitions
@@ -25,7 +26,7 @@ from paimon_features.errors import ConfigurationError
 DEFAULTS = DeploySettings()
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def deploy() -> None:
     """Write what runs a project on Kubernetes.
 

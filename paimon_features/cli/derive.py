@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import AS_OF, JSON, MEMORY, PROJECT, pins, time_ms
 from paimon_features.project import Project
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=VIEW_NAME)
 @click.option(
     "--from", "start", help="Windows that start at this time or later; same format as --to."
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import text_table
 from paimon_features.lineage import describe as describe_one
@@ -20,7 +21,7 @@ Document = Mapping[str, Any]
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=ANY_NAME)
 @PROJECT
 @JSON
 def describe(name: str | None, path: str, as_json: bool) -> None:

@@ -11,8 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
-from paimon_features.cli.lookup import COLOURS, WIDTH, parse_entities
+from paimon_features.cli._values import parse_entities
+from paimon_features.cli.lookup import COLOURS, WIDTH
 from paimon_features.clock import now_ms
 from paimon_features.errors import RequestError
 from paimon_features.project import Project
@@ -24,7 +26,7 @@ _MOST_CELLS = 40
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=VIEW_NAME)
 @click.option(
     "--entity",
     "entities",

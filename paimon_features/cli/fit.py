@@ -137,7 +137,7 @@ def fit(
         return _saved(project, called, found, reference)
 
     if not following:
-        with steps("rows", quiet=as_json) as progress:
+        with steps("reading rows", as_json) as progress:
             saved = fitted(progress)
         _show(project, saved, export, as_json)
         return

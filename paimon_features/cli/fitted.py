@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.project import Project
 from paimon_features.tables.fitted import fitted_names, fitted_versions
@@ -19,7 +20,7 @@ NAME = click.argument("name")
 VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def fitted() -> None:
     """Show fitted transformers and export the versions that services pin.
 

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
+from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import PROJECT
 from paimon_features.lineage import lineage, to_svg, to_text
 from paimon_features.project import Project
 
 
 @click.command()
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=ANY_NAME)
 @click.option(
     "--format", "form", type=click.Choice(["text", "svg", "json"]), default="text",
     show_default=True, help="A tree, a picture, or nodes and edges.",

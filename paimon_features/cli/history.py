@@ -75,7 +75,7 @@ def history(
     check_engine(engine, cluster)
     project = Project.open(path)
     names = features.split(",") if "," in features else features
-    with steps("rows", quiet=as_json) as progress:
+    with steps("reading rows", as_json) as progress:
         written = project.write_historical_features(
             names,
             rows,

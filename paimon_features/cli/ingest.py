@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features import light_imports
+from paimon_features.cli import INTERRUPTED
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._ingest_kafka import (
     STOPPED,
@@ -18,9 +19,12 @@ from paimon_features.cli._ingest_kafka import (
     print_status,
     stream_options,
 )
+from paimon_features.cli._inputs import INPUT
+from paimon_features.cli._names import SOURCE_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.errors import ConfigurationError
+from paimon_features.input_settings import InputSettings
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
@@ -28,14 +32,13 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("source")
+@click.argument("source", shell_complete=SOURCE_NAME)
 @click.argument("paths", nargs=-1, type=click.Path(path_type=Path))
 @click.option(
     "--engine",
     type=click.Choice(["flink", "local"]),
-    default="flink",
-    show_default=True,
-    help="Flink, or this process, which needs no Java and ingests files only.",
+    help="Flink, or this process, which needs no Java and ingests files only; default: engine "
+    "under [project], else flink.",
 )
 @click.option(
     "--column",
@@ -100,13 +103,14 @@ if TYPE_CHECKING:
 @click.option(
     "--status", is_flag=True, help="Show the job of this source on a cluster: rows read, rate, lag."
 )
+@INPUT
 @CLUSTER
 @PROJECT
 @JSON
 def ingest(
     source: str,
     paths: tuple[Path, ...],
-    engine: str,
+    engine: str | None,
     columns: tuple[str, ...],
     again: bool,
     mark_ingested: bool,
@@ -122,6 +126,7 @@ def ingest(
     bounded: bool,
     stop: bool,
     status: bool,
+    options: tuple[str, ...],
     cluster: str | None,
     path: str,
     as_json: bool,
@@ -137,6 +142,7 @@ def ingest(
     \b
     paimon-features ingest retail events.parquet
     paimon-features ingest retail events.parquet --engine local        # without Java
+    paimon-features ingest retail umsatz.csv --engine local --input "delimiter=;" --input decimal=,
     paimon-features ingest retail exports/ --column invoice_time_ms=InvoiceDate
     paimon-features ingest retail fixed.csv --again
     paimon-features ingest retail exports/ --mark-ingested   # after the loss of the ledger
@@ -145,6 +151,10 @@ def ingest(
     paimon-features ingest orders --topic shop.public.orders --format debezium-json
     paimon-features ingest orders --from-table shop.orders             # until Ctrl-C
     paimon-features ingest orders --from-table shop.orders --bounded   # all current changes
+
+    --engine local reads other forms, too: CSV in any dialect (--input, or [inputs.SOURCE] of
+    paimon-features.toml), JSON arrays, Avro, ORC, Arrow, and the folder of a Delta, Iceberg or
+    Paimon table.
 
     Both engines accept the same rows and reject the others for the same reasons; either one
     finishes what the other began. --engine local is the faster one on one machine; topics, change
@@ -184,9 +194,21 @@ def ingest(
         (_stop if stop else print_status)(Project.open(path), source, as_json)
         return
     _check_options(paths, again, given, table, bounded)
+    project = Project.open(path)
+    if engine is None:
+        # topics and change logs are read by Flink only
+        only_flink = topic is not None or table is not None or cluster is not None
+        engine = "flink" if only_flink else project.config.engine
     if engine == "local":
         light_imports.enable()
-    project = Project.open(path)
+    settings = InputSettings.of(source, project.config.inputs.get(source, {}))
+    if options:
+        settings = settings.with_options(source, options)
+    if engine == "flink" and not settings.is_default:
+        raise ConfigurationError(
+            f"[inputs.{source}] {', '.join(sorted(settings.changed - {'columns'}))}: Flink reads "
+            "files as they are; add --engine local, which reads them so"
+        )
     address = None if engine == "local" else cluster_address(project.config.state_dir, cluster)
     if topic is not None:
         job_id = ingest_topic(project, source, given, columns, max_line_bytes, address, as_json)
@@ -201,7 +223,7 @@ def ingest(
     from paimon_features.local.ingest.sampling import choose_partitions
 
     own: dict[str, Any] = (
-        {"threads": None}
+        {"threads": None, "settings": settings}
         if engine == "local"
         else {
             "parallelism": project.config.flink.parallelism,
@@ -210,12 +232,12 @@ def ingest(
         }
     )
     try:
-        with ProgressLine(as_json) as line:
+        with ProgressLine(as_json, events=as_json) as line:
             result = resolve_engine(engine).ingest_files(
                 project.lake,
                 project.definitions.source(source),
                 paths,
-                parse_mapping(columns),
+                {**settings.columns, **parse_mapping(columns)},
                 state_dir=project.config.state_dir,
                 again=again,
                 report=line,
@@ -226,7 +248,7 @@ def ingest(
         click.echo(
             "interrupted; repeat the same command: each row is ingested exactly once", err=True
         )
-        sys.exit(1)
+        sys.exit(INTERRUPTED)
     if as_json:
         click.echo(json.dumps(result.to_document(), indent=2))
     else:
@@ -289,7 +311,7 @@ def _ingest_table(
 
     defined = project.definitions.source(source)
     try:
-        with ProgressLine(as_json) as line:
+        with ProgressLine(as_json, events=as_json) as line:
             job_id = ingest_change_log(
                 project.lake,
                 defined,

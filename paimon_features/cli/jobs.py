@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import text_table
 from paimon_features.cli.jobs_iterate import iterate
@@ -16,7 +17,7 @@ from paimon_features.job_control.jobs import JobRow
 from paimon_features.project import Project
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=SuggestingGroup, invoke_without_command=True)
 @click.option(
     "--release",
     metavar="TABLE",

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import click
 
+from paimon_features.cli._names import SOURCE_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.clock import now_ms
 from paimon_features.project import Project
@@ -17,7 +18,7 @@ _BAR = 40
 
 
 @click.command()
-@click.argument("source")
+@click.argument("source", shell_complete=SOURCE_NAME)
 @click.option(
     "--since", metavar="DURATION", help="Only events ingested within this time, such as 7d."
 )

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import datetime as dt
-import decimal
 import json
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import click
@@ -14,23 +11,25 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
+from paimon_features.cli._values import parse_entities, parse_request, shown
 from paimon_features.clock import now_ms
 from paimon_features.definitions import Output, Selection
-from paimon_features.errors import RequestError
 from paimon_features.project import Project
-from paimon_features.schema import DataType
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse, ViewFreshness
 
 WIDTH = 10_000
-ITEMS = 8
-"""Items of a list to show, so that an embedding fits in a line."""
 COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}
 
 
 @click.command()
 @click.argument(
-    "features", nargs=-1, required=True, metavar="SERVICE|VIEW|INTERACTION|VIEW:FEATURE..."
+    "features",
+    nargs=-1,
+    required=True,
+    shell_complete=READ_NAME,
+    metavar="SERVICE|VIEW|INTERACTION|VIEW:FEATURE...",
 )
 @click.option(
     "--entity",
@@ -99,69 +98,6 @@ def _refs(project: Project, features: Sequence[str]) -> tuple[Output, ...]:
     return tuple(dict.fromkeys(refs))
 
 
-def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, list[Any]]:
-    """Parse ``key=value,value`` texts to entity keys of their types.
-
-    >>> from paimon_features.schema import Int64, String
-    >>> parse_entities(["id=1,2", "shop=a\\\\,b", "shop=c"], {"id": Int64, "shop": String})
-    {'id': [1, 2], 'shop': ['a,b', 'c']}
-
-    Raises
-    ------
-    RequestError
-        For a key of no requested view, or a value of the wrong type.
-    """
-    return _parsed("--entity", "KEY", texts, types)
-
-
-def parse_request(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, Any]:
-    """Parse ``name=value`` texts to request inputs; a single value applies to all entities.
-
-    >>> from paimon_features.schema import Float64
-    >>> parse_request(["amount=9.5"], {"amount": Float64})
-    {'amount': 9.5}
-
-    Raises
-    ------
-    RequestError
-        For an unused input, or a value of the wrong type.
-    """
-    found = _parsed("--request", "NAME", texts, types)
-    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
-
-
-def _parsed(
-    option: str, what: str, texts: Sequence[str], types: Mapping[str, DataType]
-) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
-    for text in texts:
-        name, equals, values = text.partition("=")
-        if not equals or name not in types:
-            known = ", ".join(types) or "none"
-            raise RequestError(f"{option} {text}: expected {what}=VALUE with {what}: {known}")
-        for value in re.split(r"(?<!\\),", values):
-            kind = types[name]
-            found.setdefault(name, []).append(_value(option, name, value.replace("\\,", ","), kind))
-    return found
-
-
-def _value(option: str, name: str, value: str, kind: DataType) -> Any:
-    readers: Mapping[str, Callable[[str], Any]] = {
-        "int32": int,
-        "int64": int,
-        "float32": float,
-        "float64": float,
-        "bool": lambda text: {"true": True, "false": False}[text.lower()],
-        "date": dt.date.fromisoformat,
-        "timestamp": dt.datetime.fromisoformat,
-        "string": str,
-    }
-    try:
-        return (decimal.Decimal if kind.is_decimal else readers[kind.text])(value)
-    except (ValueError, KeyError, ArithmeticError):
-        raise RequestError(f"{option} {name}={value}: {value!r} is not a valid {kind!r}") from None
-
-
 def _document(response: OnlineResponse) -> dict[str, Any]:
     return {
         "as_of_ms": response.as_of_ms,
@@ -199,24 +135,6 @@ def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None
     console.print(table)
     for view, freshness in response.freshness.items():
         console.print(f"{view}: {_freshness(freshness, clock_ms)}", style="dim")
-
-
-def shown(value: Any) -> str:
-    """Format a value for people: six digits, and the first items of a long list.
-
-    >>> shown(1234.56789), shown(None), shown(["a", 0.1 + 0.2])
-    ('1,234.57', '-', '[a, 0.3]')
-    >>> shown([0.5] * 16)
-    '[0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5, ... 16 in all]'
-    """
-    if value is None:
-        return "-"
-    if isinstance(value, float):
-        return f"{value:,.6g}"
-    if isinstance(value, list):
-        rest = [f"... {len(value)} in all"] if len(value) > ITEMS else []
-        return f"[{', '.join([*map(shown, value[:ITEMS]), *rest])}]"
-    return str(value)
 
 
 def _cell(value: Any, status: str) -> Text:

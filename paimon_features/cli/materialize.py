@@ -13,6 +13,7 @@ from dataclasses import asdict
 import click
 from rich.console import Console
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, POLL, PROJECT
 from paimon_features.cli._signals import stop_event
 from paimon_features.definitions import CompiledView
@@ -34,7 +35,7 @@ then."""
 
 
 @click.command()
-@click.argument("views", nargs=-1, metavar="[VIEW]...")
+@click.argument("views", nargs=-1, metavar="[VIEW]...", shell_complete=VIEW_NAME)
 @click.option("--follow/--once", default=False, help="Keep running; default: once.")
 @click.option("--rebuild", is_flag=True, help="Read everything again, then switch atomically.")
 @click.option("--shard", default="0/1", show_default=True, help="i/n: only buckets b, b % n = i.")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, moment_ms, time_ms, time_text
 from paimon_features.cli._signals import stop_event
 from paimon_features.cli._tables import text_table
@@ -59,7 +60,7 @@ class _OfVersions(click.Command):
         return super().parse_args(ctx, words)
 
 
-@click.group()
+@click.group(cls=SuggestingGroup)
 def models() -> None:
     """Show model versions, and decide which of them serve.
 

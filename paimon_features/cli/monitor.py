@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms
 from paimon_features.cli._progress_bar import steps
 from paimon_features.cli.lookup import WIDTH
@@ -41,7 +42,7 @@ _HEADS = [
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", shell_complete=ANY_NAME)
 @click.option("--columns", help="Columns of the source, derived ones, or of a table: a,b.")
 @click.option("--features", help="Features of the view: a,b.")
 @click.option("--range", "within", metavar="A..B", help="Event times from A (inclusive) to B.")
@@ -133,7 +134,7 @@ def monitor(
     if fail_over is not None and against == "nothing":
         raise click.UsageError("--fail-over needs something to compare with")
     project = Project.open(path)
-    with steps("rows", quiet=as_json) as progress:
+    with steps("reading rows", as_json) as progress:
         if name in project.definitions.views:
             report = _of_view(
                 project, name, columns, features, rows, (within, against), origin, progress

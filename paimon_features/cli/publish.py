@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 import click
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, POLL, PROJECT
 from paimon_features.cli._signals import stop_event
 from paimon_features.project import Project
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=VIEW_NAME)
 @click.option("--topic", required=True, help="The topic; it has to exist.")
 @click.option("--kafka", metavar="HOST:PORT,...", help="Default: brokers under [kafka].")
 @click.option("--follow/--once", default=False, help="Keep running; default: once.")

@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 import click
 
+from paimon_features.cli._names import SOURCE_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.clock import now_ms
 from paimon_features.project import Project
 
 
 @click.command()
-@click.argument("source")
+@click.argument("source", shell_complete=SOURCE_NAME)
 @PROJECT
 @JSON
 def release(source: str, path: str, as_json: bool) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.project import Project
 
@@ -21,7 +22,7 @@ _DATE = click.DateTime(["%Y-%m-%d"])
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=VIEW_NAME)
 @click.option("--from", "first", type=_DATE, required=True, help="First day (UTC), inclusive.")
 @click.option("--to", "last", type=_DATE, required=True, help="Last day (UTC), inclusive.")
 @click.option(

@@ -7,13 +7,14 @@ from dataclasses import asdict
 
 import click
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_bar import steps
 from paimon_features.project import Project
 
 
 @click.command("rollup")
-@click.argument("views", nargs=-1)
+@click.argument("views", nargs=-1, shell_complete=VIEW_NAME)
 @PROJECT
 @JSON
 def rollup(views: tuple[str, ...], path: str, as_json: bool) -> None:
@@ -36,7 +37,7 @@ def rollup(views: tuple[str, ...], path: str, as_json: bool) -> None:
     )
     done = {}
     for name in names:
-        with steps("units", quiet=as_json) as progress:
+        with steps("rolling up", as_json) as progress:
             done[name] = project.jobs.roll_up(name, progress)
         if not as_json:
             click.echo(f"{name}: {done[name]}")

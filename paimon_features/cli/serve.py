@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.config import LOG_LEVELS, find_root, read_config
 from paimon_features.extras import require
@@ -18,7 +19,7 @@ from paimon_features.extras import require
 TOKEN_FILE = "tokens.toml"
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=SuggestingGroup, invoke_without_command=True)
 @click.option("--host", help="Address to listen on; 127.0.0.1 by default.")
 @click.option("--port", type=click.IntRange(0, 65_535), help="Port; 6566 by default, 0: any free.")
 @click.option("--workers", type=click.IntRange(1, 256), help="Processes; 1 by default.")

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.online.sizing import TotalSize, ViewSize, measured_size, size_of, total
@@ -18,7 +19,7 @@ GIB = 1 << 30
 
 
 @click.command()
-@click.argument("views", nargs=-1)
+@click.argument("views", nargs=-1, shell_complete=VIEW_NAME)
 @click.option(
     "--events-per-day",
     type=click.FloatRange(min=0, min_open=True),

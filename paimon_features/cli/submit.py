@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
@@ -16,7 +17,7 @@ from paimon_features.job_control.backfill import TileJobResult
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=VIEW_NAME)
 @click.option("--bounded", is_flag=True, help="Stop after reading all current events.")
 @click.option("--resume", is_flag=True, help="Only resume the last run; do not start a new one.")
 @click.option("--rollback", is_flag=True, help="Roll back tables that are ahead of the checkpoint.")
@@ -67,7 +68,7 @@ def submit(
         )
     if checkpoint is not None and not rollback:
         raise click.UsageError("--checkpoint requires --rollback")
-    with ProgressLine(as_json) as line:
+    with ProgressLine(as_json, events=as_json) as line:
         outcome = submission.submit(
             target,
             cluster=cluster_address(target.state_dir, cluster),

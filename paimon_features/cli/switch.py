@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import click
 
+from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import PROJECT
 from paimon_features.errors import GenerationError
 from paimon_features.project import Project
 
 
 @click.command()
-@click.argument("view")
+@click.argument("view", shell_complete=VIEW_NAME)
 @click.option("--to", type=int, help="Generation; default: the newest. An older one rolls back.")
 @click.option("--force", is_flag=True, help="Allow a generation without data.")
 @PROJECT

@@ -72,7 +72,7 @@ def training_set(
     if append and (replace or label is not None):
         raise click.UsageError("--append keeps the label, and replaces nothing")
     project = Project.open(path)
-    with steps("rows", quiet=as_json) as progress:
+    with steps("reading rows", as_json) as progress:
         options: dict[str, Any] = {
             "as_of": pins(as_of),
             "progress": progress,

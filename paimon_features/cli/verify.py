@@ -8,6 +8,7 @@ from dataclasses import asdict
 
 import click
 
+from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, moment_ms
 from paimon_features.clock import now_ms
 from paimon_features.project import Project
@@ -17,7 +18,7 @@ SHOWN = 20
 
 
 @click.command()
-@click.argument("features", required=False)
+@click.argument("features", required=False, shell_complete=READ_NAME)
 @click.option(
     "--sample", default=50, show_default=True, help="Entities per view, or requests of the log."
 )

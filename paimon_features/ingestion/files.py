@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol
@@ -124,6 +124,32 @@ class FileJob(Protocol):
         ...
 
 
+class FileForms(Protocol):
+    """Reads inputs in other forms than those of ``ingestion.inputs``, from copies."""
+
+    def find(self, paths: Iterable[Path]) -> list[Path]:
+        """The inputs at some paths, also those of the usual forms."""
+        ...
+
+    def handles(self, path: Path) -> bool:
+        """Whether an input is read from a copy."""
+        ...
+
+    def inspect(self, path: Path) -> InputFile:
+        """What its copy will contain."""
+        ...
+
+    def copied(
+        self, files: Iterable[InputFile], folder: Path
+    ) -> AbstractContextManager[tuple[InputFile, ...]]:
+        """The files with copies below ``folder``, until the end of the block."""
+        ...
+
+
+def _inspected(path: Path, forms: FileForms | None) -> InputFile:
+    return forms.inspect(path) if forms is not None and forms.handles(path) else inspect_file(path)
+
+
 def check_source(lake: Lake, source: EventSource) -> None:
     """Raise ConfigurationError for a feedback source, UnknownNameError for one not applied."""
     if isinstance(source, FeedbackSource):
@@ -162,6 +188,7 @@ def ingest_by(
     *,
     again: bool = False,
     max_line_bytes: int = MAX_LINE_BYTES,
+    forms: FileForms | None = None,
 ) -> IngestResult:
     """Load files into the events table of the job's source, each file once.
 
@@ -176,6 +203,8 @@ def ingest_by(
         Column of the source -> name in the files, where they differ.
     max_line_bytes
         Longer lines of text files are rejected, with their first 1,000 bytes.
+    forms
+        What reads inputs in other forms.
 
     Raises
     ------
@@ -192,7 +221,8 @@ def ingest_by(
     """
     job.check()
     job.ledger.check()
-    inspected = [inspect_file(path) for path in find_files(paths)]
+    found = find_files(paths) if forms is None else forms.find(paths)
+    inspected = [_inspected(path, forms) for path in found]
     choice = job.ledger.choose(inspected, again)
     # problems of columns are reported before an engine starts
     group_files(choice.new, job.source, mapping or {})
@@ -200,7 +230,7 @@ def ingest_by(
         return IngestResult(None, (), _reasons(choice))
     with ExitStack() as stack:
         job.hold(stack, short_lived=sum(file.size for file in choice.new) <= SHORT_LIVED_BYTES)
-        finished, forgotten = _settle(job)
+        finished, forgotten = _settle(job, forms)
         choice = job.ledger.choose(inspected, again)
         left = tuple(path for path in forgotten if path not in {str(f.path) for f in choice.new})
         if not choice.new:
@@ -210,7 +240,7 @@ def ingest_by(
         # the time identifies this run's rows
         begun_ms = max(now_ms(), released.time_ms + 1)
         run = job.ledger.begin(choice.new, dict(mapping or {}), begun_ms, max_line_bytes)
-        result = _run_files(job, run, choice, (True, True), finished, left)
+        result = _run_files(job, run, choice, (True, True), finished, left, forms)
         return replace(result, released=released.events)
 
 
@@ -244,6 +274,7 @@ def _run_files(
     sinks: tuple[bool, bool],
     finished: str | None = None,
     forgotten: tuple[str, ...] = (),
+    forms: FileForms | None = None,
 ) -> IngestResult:
     """Run the job of a recorded run, then close the run."""
     started = time.monotonic()
@@ -253,7 +284,10 @@ def _run_files(
     more = f" and {len(choice.new) - len(shown)} more" if len(choice.new) > len(shown) else ""
     doing = f"ingesting {', '.join(shown)}{more} into {job.source.name!r}"
     copies = job.state_dir / "ingest" / run.id
-    with without_long_lines(choice.new, copies, run.max_line_bytes) as files:
+    with ExitStack() as stack:
+        files = stack.enter_context(without_long_lines(choice.new, copies, run.max_line_bytes))
+        if forms is not None:
+            files = stack.enter_context(forms.copied(files, copies))
         groups = group_files(files, job.source, run.mapping)
         job.run_files(groups, run.run, doing, sinks)
     (accepted, events), (bad, rejects) = (
@@ -278,7 +312,7 @@ def _run_files(
     )
 
 
-def _settle(job: FileJob) -> tuple[str | None, tuple[str, ...]]:
+def _settle(job: FileJob, forms: FileForms | None) -> tuple[str | None, tuple[str, ...]]:
     """Finish or drop an open run: returns the id of a finished one, or the dropped files."""
     run = job.ledger.open_run()
     if run is None:
@@ -291,16 +325,17 @@ def _settle(job: FileJob) -> tuple[str | None, tuple[str, ...]]:
         job.ledger.finish(run, None, None)
         return run.id, ()
     # one of two commits was made, or all rows were of one kind: write what is missing, if any
-    _run_files(job, run, FileChoice(_as_they_were(run), ()), (not events, not rejected))
+    choice = FileChoice(_as_they_were(run, forms), ())
+    _run_files(job, run, choice, (not events, not rejected), forms=forms)
     return run.id, ()
 
 
-def _as_they_were(run: LedgerRun) -> tuple[InputFile, ...]:
+def _as_they_were(run: LedgerRun, forms: FileForms | None) -> tuple[InputFile, ...]:
     """The files of an interrupted run; ConfigurationError if one is gone or has changed."""
     files: list[InputFile] = []
     for known in run.files:
         path = Path(known.path)
-        if not path.is_file() or (file := inspect_file(path)).sha256 != known.sha256:
+        if not path.exists() or (file := _inspected(path, forms)).sha256 != known.sha256:
             raise ConfigurationError(
                 f"run {run.id} was interrupted between its two commits, and its file {path} has "
                 "been removed or changed since; restore it, so that the run can be finished"

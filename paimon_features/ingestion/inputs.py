@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -46,7 +47,8 @@ _FIELDS = re.compile(rf",({FIELD})")
 class InputFile:
     """An inspected file; ``columns`` are its column names, for JSON the keys of its first rows.
 
-    ``copy`` is what the job reads instead of it, if it has lines that are too long.
+    ``copy`` is what the job reads instead of it, if it has lines that are too long, or if it is
+    ``converted`` before; ``unreadable`` then has the rows that could not be split.
     """
 
     path: Path
@@ -57,6 +59,8 @@ class InputFile:
     columns: tuple[str, ...] = ()
     physical: tuple[Physical, ...] = ()
     copy: Path | None = None
+    converted: bool = False
+    unreadable: Path | None = None
 
     @property
     def read_path(self) -> Path:
@@ -127,7 +131,7 @@ def inspect_file(path: Path) -> InputFile:
     elif form == "json":
         columns = _first_keys(path)
     else:
-        columns, physical = _parquet_columns(path)
+        columns, physical = parquet_columns(path)
     doubled = duplicates(columns)
     if doubled:
         raise ConfigurationError(f"{path}: the column {doubled[0]!r} occurs twice")
@@ -201,11 +205,13 @@ def _header_fields(path: Path, header: str) -> tuple[str, ...]:
     return tuple(f[1:-1].replace('""', '"') if f[:1] == '"' else f for f in fields)
 
 
-def _parquet_columns(path: Path) -> tuple[tuple[str, ...], tuple[Physical, ...]]:
+def parquet_columns(
+    path: Path, file: BinaryIO | None = None
+) -> tuple[tuple[str, ...], tuple[Physical, ...]]:
     try:
-        with pq.ParquetFile(path) as file:
-            arrow = file.schema_arrow
-            leaves = [file.schema.column(number) for number in range(len(file.schema))]
+        with pq.ParquetFile(path if file is None else file) as opened:
+            arrow = opened.schema_arrow
+            leaves = [opened.schema.column(number) for number in range(len(opened.schema))]
     except (pa.ArrowInvalid, OSError) as error:
         raise ConfigurationError(f"{path}: it is not a Parquet file: {error}") from error
     stored = {leaf.path: leaf for leaf in leaves}

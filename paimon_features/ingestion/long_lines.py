@@ -51,7 +51,7 @@ def without_long_lines(
     try:
         found = []
         for file in files:
-            if file.format == "parquet" or not _has_long_line(file.path, limit):
+            if file.format == "parquet" or file.converted or not _has_long_line(file.path, limit):
                 found.append(file)
                 continue
             # a folder of its own: a scan reads one folder

@@ -44,10 +44,24 @@ class BackfillProgress:
         left = self.events - self.events_read
         return left / self.rate_per_s if self.rate_per_s else None
 
+    def to_document(self) -> dict[str, object]:
+        """As ``paimon-features backfill --json`` reports it on stderr."""
+        left = self.remaining_s
+        return {
+            "seconds": round(self.elapsed_s, 3),
+            "phase": "computing tiles" if self.events_read else "starting",
+            "events_read": self.events_read,
+            "events": self.events,
+            "tiles": self.tiles,
+            "rate_per_s": round(self.rate_per_s, 1),
+            "remaining_s": None if left is None else round(left, 1),
+        }
+
     def __str__(self) -> str:
         left = "" if self.remaining_s is None else f"  {self.remaining_s:.0f} s left"
         return (
-            f"{self.elapsed_s:6.0f} s  {self.events_read:>12,} of {self.events:,} events  "
+            f"{self.elapsed_s:6.0f} s  {self.events_read / max(self.events, 1):4.0%}  "
+            f"{self.events_read:>12,} of {self.events:,} events  "
             f"{self.rate_per_s:>9,.0f}/s  {self.tiles:,} tiles{left}"
         )
 

@@ -6,16 +6,15 @@ its tiles differently does not, and what only describes it (owner, tags) changes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from typing import Any, Literal, TypeGuard
 
 from paimon_features.definitions import (
     CompiledView,
     Definitions,
     DerivedView,
+    Entity,
     EventSource,
     FeatureView,
     FeedbackSource,
@@ -27,6 +26,7 @@ from paimon_features.planning.center_proposals import proposed_centers
 from paimon_features.planning.partitioning import choose_partitions, partitions_for
 from paimon_features.planning.registry import Document, Key
 from paimon_features.planning.skipped_events import skipped_by_plan
+from paimon_features.schema import DataType
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.fitted import fitted_versions
 from paimon_features.tables.generations import GenerationRecord
@@ -188,6 +188,8 @@ def _plan_one(
     if isinstance(item, FeatureView):
         return _plan_view(lake, old, item.compiled, differs)
     action: Action = "create" if old is None else "change" if differs else "same"
+    if isinstance(item, Entity) and old is None:
+        differs.append(f"keys: {_typed(item.keys)}")
     if kind == "transformed":
         _check_pinned(lake, name, document["fitted"])
     if kind in ("interaction", "transformed") and action != "same":
@@ -244,7 +246,8 @@ def _plan_source(
 ) -> Change:
     if old is None:
         tables = ", ".join(spec.name for spec in _source_tables(source))
-        return Change("source", source.name, "create", (f"creates {tables}",))
+        columns = f"columns: {_typed(source.schema)}; event time: {source.event_time}"
+        return Change("source", source.name, "create", (f"creates {tables}", columns))
     for part in ("schema", "event_time", "table"):
         if old[part] != document[part]:
             raise DefinitionError(
@@ -287,8 +290,11 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         action: Action = "create" if old is None else "change" if differs else "same"
         return Change("feature_view", view.name, action, tuple(details))
     generation = max((r.generation for r in records), default=0) + 1
-    details = [*differs, f"creates {view.table(generation)}, {len(view.partials)} partials: "
-               + ", ".join(_shortened([p.name for p in view.partials]))]  # fmt: skip
+    details = [
+        *differs,
+        f"creates {view.table(generation)}, {len(view.features)} features by " + _typed(view.keys),
+        f"features: {_typed({f.name: f.type for f in view.features})}",
+    ]
     choice = choose_partitions(lake, view)
     if choice.days != 1 and view.partition_days is None:
         details.append(f"gets {choice}")
@@ -342,20 +348,20 @@ def _partitions_advice(
             )
 
 
-def _shortened(names: Sequence[str]) -> list[str]:
-    """Names of partials, those of bins that differ in their number only, as one.
+MOST_NAMES = 40
+"""Columns or features that a plan shows of one definition."""
 
-    >>> _shortened(["p_rows", "p_bin_x_0", "p_bin_x_1", "p_bin_x_2"])
-    ['p_rows', 'p_bin_x_0..2']
+
+def _typed(columns: Mapping[str, DataType]) -> str:
+    """Columns or features with their types.
+
+    >>> from paimon_features.schema import Float64, Int64
+    >>> _typed({"customer_id": Int64, "amount": Float64})
+    'customer_id Int64, amount Float64'
     """
-    out: list[str] = []
-    for head, group in groupby(names, lambda name: re.sub(r"^(p_bin_.*_)\d+$", r"\1", name)):
-        own = list(group)
-        if len(own) > 2:
-            numbers = [int(name.removeprefix(head)) for name in own]
-            own = [f"{head}{min(numbers)}..{max(numbers)}"]
-        out += own
-    return out
+    names = [f"{name} {kind!r}" for name, kind in columns.items()]
+    more = [f"... {len(names)} in all"] if len(names) > MOST_NAMES else []
+    return ", ".join([*names[:MOST_NAMES], *more]) or "all events together"
 
 
 def _bounds(view: CompiledView) -> list[str]:
@@ -366,7 +372,8 @@ def _room(view: CompiledView) -> Iterator[str]:
     """How many events an entity may have in a window until the tightest sum of integers wraps."""
     rooms = [(p.events_that_fit, p.name) for p in view.partials if p.events_that_fit is not None]
     if rooms:
-        events, name = min(rooms)
+        events, partial = min(rooms)
+        name = next((f.name for f in view.features if partial in f.partials), partial)
         yield (
             f"has room for {events:,} events of an entity in a window, each at its bound "
             f"(the sum {name} wraps beyond 64 bits)"

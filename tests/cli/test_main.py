@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import keyword
 import subprocess
 import sys
 from pathlib import Path
 
 import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 import paimon_features.cli
@@ -23,6 +25,12 @@ from paimon_features.errors import (
     UnknownNameError,
     VerificationError,
 )
+
+
+def module_of(command: str) -> str:
+    name = command.replace("-", "_")
+    return f"{name}_" if keyword.iskeyword(name) else name
+
 
 NAMES = [name for section in COMMANDS.values() for name in section]
 
@@ -58,7 +66,7 @@ def test_every_command_can_be_imported_and_its_help_teaches(name: str) -> None:
 def test_every_command_has_its_file_and_every_file_its_command() -> None:
     folder = Path(paimon_features.cli.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}
-    commands = {name.replace("-", "_") for name in NAMES}
+    commands = {module_of(name) for name in NAMES}
     groups = [load_command(name) for name in NAMES]
     # a subcommand large enough for a file of its own: <group>_<subcommand>.py
     nested = {
@@ -76,7 +84,7 @@ def test_every_command_has_its_file_and_every_file_its_command() -> None:
 def test_a_command_is_defined_in_its_own_file(name: str) -> None:
     callback = load_command(name).callback
     assert callback is not None
-    assert callback.__module__ == f"paimon_features.cli.{name.replace('-', '_')}"
+    assert callback.__module__ == f"paimon_features.cli.{module_of(name)}"
 
 
 def test_an_unknown_command_is_wrong_use() -> None:
@@ -124,3 +132,42 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.Monke
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
     assert isinstance(CliRunner().invoke(cli, ["doctor"]).exception, ZeroDivisionError)
+
+
+def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def working() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paimon_features.cli.load_command", lambda name: working)
+    answer = CliRunner().invoke(cli, ["doctor"])
+    assert answer.exit_code == 130
+    assert answer.stderr == "interrupted\n"
+
+
+def test_the_shell_completes_commands_options_and_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert CliRunner().invoke(cli, ["init"]).exit_code == 0
+    # nothing is run for names: this file would not run
+    with (tmp_path / "features.py").open("a") as file:
+        file.write("\nraise ValueError\n")
+
+    def completed(*words: str, begun: str = "") -> list[str]:
+        found = ShellComplete(cli, {}, "paimon-features", "_").get_completions(list(words), begun)
+        return [item.value for item in found]
+
+    assert completed(begun="des") == ["describe"]
+    assert completed("describe", begun="cu") == ["customer", "customer_spend"]
+    assert completed("ingest") == ["retail"]
+    assert completed("lookup", begun="ch") == ["churn_v1"]
+    assert "--entity" in completed("lookup", begun="--e")
+
+
+def test_completion_is_installed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for _ in range(2):
+        assert CliRunner().invoke(cli, ["completion", "bash", "--install"]).exit_code == 0
+    assert (tmp_path / ".bashrc").read_text().count("bash_source") == 1
+    assert "_paimon_features_completion" in CliRunner().invoke(cli, ["completion", "bash"]).stdout

@@ -159,7 +159,7 @@ def test_once_interrupted_releases_its_leases(
     with monkeypatch.context() as patched:
         patched.setattr(Materializer, "run_once", interrupted)
         done = CliRunner().invoke(cli, ["materialize"])
-    assert done.exit_code == 1
+    assert done.exit_code == 130
     assert "customer_spend: stopped; the next run resumes from here" in done.output
     assert leases(redis_url) == []
     commit(project, [event(12346, NOW)])

@@ -206,10 +206,13 @@ def test_of_a_list_of_names_only_those_that_come_and_go_are_shown(lake: Lake) ->
 def test_the_plan_says_which_events_are_kept_out(lake: Lake) -> None:
     text = str(make_plan(lake, shop(["1h"])))
     assert "+ feature view spend" in text
+    assert "creates tiles_spend_g1" in text
+    assert "p_" not in text, "partials are internal"
+    assert "count_1h Int64, sum_amount_1h Float64" in text
     assert "keeps out and counts events with |amount| > 92233720.36" in text
     assert (
         "has room for 1,000,000,000 events of an entity in a window, each at its bound "
-        "(the sum p_sum_amount_s2 wraps beyond 64 bits)"
+        "(the sum sum_amount_1h wraps beyond 64 bits)"
     ) in text
 
 

@@ -9,7 +9,10 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from paimon_features.definitions import EventSource
 from paimon_features.ingestion.files import IngestResult, check_no_job, check_source, ingest_by
@@ -18,11 +21,13 @@ from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
 from paimon_features.ingestion.progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingestion.runs import IngestRun
+from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.cells import CellBatch
 from paimon_features.local.ingest.duplicates import without_duplicates
 from paimon_features.local.ingest.judge import Judged, judge
 from paimon_features.local.ingest.parts import parts_of
 from paimon_features.local.ingest.sampling import choose_partitions
+from paimon_features.local.inputs.copies import InputCopies
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.append_files import AppendFiles
 from paimon_features.tables.lease import Lease, ProcessHolder
@@ -43,12 +48,14 @@ def ingest_files(
     report: OnIngestProgress | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     threads: int | None = None,
+    settings: InputSettings | None = None,
 ) -> IngestResult:
     """Load files into the source's events table, each file once, without Java.
 
     The rows that are accepted, and those that are rejected, are those of
     ``paimon_features.flink.ingest.files.ingest_files``, and either engine finishes what the other
-    began. ``threads`` convert rows, one per core by default.
+    began. ``threads`` convert rows, one per core by default. ``settings`` say how the files are
+    written; other forms of files and tables than those of Flink are converted first.
 
     Raises
     ------
@@ -56,7 +63,10 @@ def ingest_files(
         As ``ingest_by``.
     """
     job = LocalIngestJob(lake, source, state_dir, threads, report)
-    return ingest_by(job, paths, mapping, again=again, max_line_bytes=max_line_bytes)
+    used = settings or InputSettings()
+    columns = {**used.columns, **(mapping or {})}
+    forms = InputCopies(source, replace(used, columns=columns), job.converted)
+    return ingest_by(job, paths, columns, again=again, max_line_bytes=max_line_bytes, forms=forms)
 
 
 class LocalIngestJob:
@@ -77,6 +87,10 @@ class LocalIngestJob:
         self.ledger = IngestLedger(lake, source)
         self.leases: list[Lease] = []
         self._progress = _RowCount(report, lambda: lease.check_all(self.leases))
+
+    def converted(self, rows: int) -> None:
+        """Count rows that were converted to a copy."""
+        self._progress.add(rows, "converting")
 
     def check(self) -> None:
         """Raise ConfigurationError for a feedback source, UnknownNameError for one not applied."""
@@ -116,7 +130,7 @@ class LocalIngestJob:
         """
         user = f"{run.commit_user_prefix}_{uuid.uuid4()}"
         source = self.source
-        self._progress.start()
+        self._progress.start(_rows_of(groups))
         choose_partitions(self.lake, source, groups, run)
         schema = self.lake.schema(source.table)
         partition_days = self.lake.partition_days(source.table)
@@ -131,6 +145,7 @@ class LocalIngestJob:
                     events.write(conform(self.lake, source.table, rows, schema))
                 if sinks[1] and judged.rejected is not None:
                     rejected.write(judged.rejected)
+            self._progress.phase("committing")
             append_files(self.lake, source.rejected_table, rejected, user)
             append_files(self.lake, source.table, events, user)
 
@@ -171,6 +186,14 @@ class LocalIngestJob:
                     future.cancel()
 
 
+def _rows_of(groups: Sequence[FileGroup]) -> int | None:
+    """The rows of all files; None if there is one that does not say."""
+    files = [file for group in groups for file in group.files]
+    if any(file.format != "parquet" for file in files):
+        return None
+    return sum(int(pq.read_metadata(file.read_path).num_rows) for file in files)
+
+
 class _RowCount:
     """Counts rows, and reports about every second."""
 
@@ -179,12 +202,21 @@ class _RowCount:
         self.began = time.monotonic()
         self.last = IngestProgress(0.0, 0, 0.0)
         self.rows = 0
+        self.total: int | None = None
 
-    def start(self) -> None:
-        self.began, self.rows = time.monotonic(), 0
+    def start(self, total: int | None) -> None:
+        self.began, self.rows, self.total = time.monotonic(), 0, total
         self.last = IngestProgress(0.0, 0, 0.0)
 
-    def add(self, rows: int) -> None:
+    def phase(self, name: str) -> None:
+        """Report another phase at once."""
+        if self.report is not None:
+            elapsed = time.monotonic() - self.began
+            self.report(
+                IngestProgress(elapsed, self.rows, self.rows / max(elapsed, 1e-9), None, name)
+            )
+
+    def add(self, rows: int, phase: str = "reading") -> None:
         """Count rows; raises LeaseLostError once the tables were taken over."""
         self.rows += rows
         elapsed = time.monotonic() - self.began
@@ -192,6 +224,6 @@ class _RowCount:
             return
         self.check()
         rate = (self.rows - self.last.rows_read) / (elapsed - self.last.elapsed_s)
-        self.last = IngestProgress(elapsed, self.rows, rate)
+        self.last = IngestProgress(elapsed, self.rows, rate, None, phase, self.total)
         if self.report is not None:
             self.report(self.last)

@@ -18,7 +18,7 @@ from paimon_features.ingestion.runs import IngestRun
 from paimon_features.local.ingest.cells import CellBatch
 from paimon_features.local.ingest.converted import Converted
 from paimon_features.local.ingest.java_text import json_object, texts_of
-from paimon_features.schema import String
+from paimon_features.schema import String, arrow_schema
 from paimon_features.tables.rejects import (
     BAD_RETRACTION,
     MISSING_EVENT_ID,
@@ -62,6 +62,10 @@ def judge(batch: CellBatch, group: FileGroup, source: EventSource, run: IngestRu
     A row is rejected for the first reason that applies: it cannot be split, then the columns in the
     source's order, then its time, its retraction, its event id.
     """
+    if not batch.columns:  # nothing but rows that could not be split
+        reasons, details, raws = zip(*batch.broken, strict=True)
+        bad_rows = rejected_rows(reasons, details, raws, batch.origin, run)
+        return Judged(arrow_schema(source.schema).empty_table(), bad_rows, batch.origin)
     names = [column.name for column in group.columns]
     converted = {
         name: batch.columns[name].convert(source.schema[name], name == source.event_time)

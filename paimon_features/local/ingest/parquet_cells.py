@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -34,9 +36,17 @@ def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], 
     """
     fields = list(dict.fromkeys(column.field for column in group.columns))
     # nanoseconds since 1970 end in 2262
-    with pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us") as parquet:
+    if file.unreadable is not None:
+        yield partial(_unreadable, file.unreadable, str(file.path))
+    with pq.ParquetFile(file.read_path, coerce_int96_timestamp_unit="us") as parquet:
         for batch in parquet.iter_batches(BATCH_ROWS, columns=fields):
             yield partial(_batches, batch, group.columns, str(file.path))
+
+
+def _unreadable(path: Path, origin: str) -> list[CellBatch]:
+    """The rows that could not be split when the file was converted."""
+    rows = [tuple(json.loads(line)) for line in path.read_text("utf-8").splitlines()]
+    return [CellBatch(0, {}, lambda _: [], origin, rows)]
 
 
 def _batches(batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str) -> list[CellBatch]:

@@ -1,0 +1,29 @@
+"""The option ``--input``, and how the files of a source are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from paimon_features.config import FILE_NAME, read_config
+from paimon_features.input_settings import InputSettings
+
+INPUT = click.option(
+    "--input",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="How the file is written, as under [inputs.SOURCE]: delimiter, quote, encoding, header, "
+    "names, skip, line_breaks, decimal, thousands, nulls, time_format, time_zone, time_unit, "
+    "columns=COLUMN=NAME; repeatable.",
+)
+
+
+def settings_beside(definitions: Path, source: str, options: tuple[str, ...]) -> InputSettings:
+    """The settings of a source in the project of a definitions file, changed by ``--input``."""
+    settings = InputSettings()
+    folder = definitions.resolve().parent
+    if (folder / FILE_NAME).is_file():
+        settings = InputSettings.of(source, read_config(folder).inputs.get(source, {}))
+    return settings.with_options(source, options)

@@ -1,0 +1,199 @@
+"""How the files of a source are written: ``[inputs.NAME]`` of paimon-features.toml, checked.
+
+``paimon-features init --from`` writes what it found in a file; every entry may be changed there.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from paimon_features.errors import ConfigurationError
+from paimon_features.suggestions import did_you_mean
+
+TIME_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
+"""Nanoseconds of each unit of numbers that are times."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputSettings:
+    """How the files of one source are written; the defaults are what ``ingest`` always reads.
+
+    Attributes
+    ----------
+    delimiter, quote
+        The characters between and around the fields of a text file.
+    encoding
+        Of a text file, in Python's names: ``utf-8``, ``cp1252``, ``utf-16``.
+    header
+        Whether the first line (after ``skip`` lines) names the columns; else ``names`` does.
+    line_breaks
+        Whether quoted fields may contain line breaks.
+    decimal, thousands
+        The character before the fraction of a number, and the one between groups of digits.
+    nulls
+        Texts that stand for no value, in addition to an empty field.
+    time_format
+        Formats of texts that are times, as of ``strptime``, tried in order.
+    time_zone
+        The zone of times that name none, such as ``Europe/Berlin``; UTC by default.
+    time_unit
+        What a number in the event time counts since 1970: s, ms, us or ns.
+    columns
+        Column of the source -> its name in the file, where they differ.
+
+    >>> InputSettings.of("sales", {"delimiter": ";", "decimal": ","}).decimal
+    ','
+    >>> InputSettings().is_default
+    True
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    encoding: str = "utf-8"
+    header: bool = True
+    names: tuple[str, ...] = ()
+    skip: int = 0
+    line_breaks: bool = False
+    decimal: str = "."
+    thousands: str = ""
+    nulls: tuple[str, ...] = ()
+    time_format: tuple[str, ...] = ()
+    time_zone: str = "UTC"
+    time_unit: str = "ms"
+    columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def is_default(self) -> bool:
+        """Whether values need no conversion; ``columns`` is none."""
+        return not self.changed - {"columns"}
+
+    @property
+    def changed(self) -> set[str]:
+        """The names of the entries that are not defaults."""
+        standard = InputSettings()
+        return {f.name for f in fields(self) if getattr(self, f.name) != getattr(standard, f.name)}
+
+    def to_document(self) -> dict[str, Any]:
+        """What ``of`` reads again, without defaults."""
+        document: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            if name in self.changed:
+                value = getattr(self, name)
+                document[name] = (
+                    list(value)
+                    if isinstance(value, tuple)
+                    else dict(value)
+                    if isinstance(value, Mapping)
+                    else value
+                )
+        return document
+
+    @classmethod
+    def of(cls, source: str, values: Mapping[str, Any]) -> InputSettings:
+        """Read the table ``[inputs.<source>]``.
+
+        Raises
+        ------
+        ConfigurationError
+            For an unknown entry, or a value that it cannot have.
+        """
+        where = f"[inputs.{source}]"
+        known = {f.name: f for f in fields(cls)}
+        standard = cls()
+        read: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise ConfigurationError(
+                    f"{where} has an unknown entry {name!r}; it takes: {', '.join(known)}"
+                    f"{did_you_mean(name, known)}"
+                )
+            read[name] = _checked(where, name, value, getattr(standard, name))
+        settings = cls(**read)
+        settings._check(where)
+        return settings
+
+    def with_options(self, source: str, options: Iterable[str]) -> InputSettings:
+        """The settings with ``NAME=VALUE`` texts of a command line.
+
+        >>> InputSettings().with_options("s", ["delimiter=tab", "header=false"]).delimiter
+        '\\t'
+        """
+        values = self.to_document()
+        standard = InputSettings()
+        for text in options:
+            name, equals, value = text.partition("=")
+            if not equals:
+                raise ConfigurationError(f"--input {text}: expected NAME=VALUE, as delimiter=;")
+            default = getattr(standard, name, None)
+            if isinstance(default, Mapping):
+                column, _, in_file = value.partition("=")
+                values[name] = {**values.get(name, {}), column: in_file}
+            elif isinstance(default, tuple):
+                # a format may contain a comma: repeat the option for several
+                added = value.split(",") if name == "names" else [value]
+                values[name] = [*values.get(name, []), *added]
+            elif isinstance(default, bool):
+                values[name] = {"true": True, "false": False}.get(value.lower(), value)
+            elif isinstance(default, int):
+                values[name] = int(value) if value.isdecimal() else value
+            else:
+                values[name] = {"tab": "\t", "space": " "}.get(value, value)
+        return InputSettings.of(source, values)
+
+    def _check(self, where: str) -> None:
+        def refuse(name: str, expected: str) -> None:
+            raise ConfigurationError(
+                f"{where} {name} = {getattr(self, name)!r}; expected {expected}"
+            )
+
+        for name in ("delimiter", "quote"):
+            letter = getattr(self, name)
+            if len(letter) != 1 or not letter.isascii() or letter in "\r\n\0":
+                refuse(name, "one ASCII character")
+        if self.delimiter == self.quote:
+            refuse("quote", f"another character than the delimiter, {self.delimiter!r}")
+        try:
+            codecs.lookup(self.encoding)
+        except LookupError:
+            refuse("encoding", "a name such as utf-8, cp1252, latin-1 or utf-16")
+        if self.decimal not in (".", ","):
+            refuse("decimal", "'.' or ','")
+        if self.thousands not in ("", ".", ",", " ", "'", "_", "\u00a0", "\u202f"):
+            refuse("thousands", "'', '.', ',', ' ', \"'\" or '_'")
+        if self.thousands == self.decimal:
+            refuse("thousands", f"another character than decimal, {self.decimal!r}")
+        if self.time_unit not in TIME_UNITS:
+            refuse("time_unit", ", ".join(TIME_UNITS))
+        if self.skip < 0:
+            refuse("skip", "0 or more lines")
+        if self.names and self.header:
+            refuse("names", "header = false with them: the header has the names")
+        for text in self.time_format:
+            if "%" not in text:
+                refuse("time_format", "formats such as '%d.%m.%Y %H:%M'")
+        try:
+            ZoneInfo(self.time_zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            refuse("time_zone", "a name of the time zone database, such as 'Europe/Berlin'")
+
+
+def _checked(where: str, name: str, value: Any, default: Any) -> Any:
+    if isinstance(default, tuple):
+        items = [value] if isinstance(value, str) else value
+        if isinstance(items, list) and all(isinstance(item, str) for item in items):
+            return tuple(items)
+        expected = "a text, or a list of texts"
+    elif isinstance(default, Mapping):
+        if isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values()):
+            return MappingProxyType(dict(value))
+        expected = 'a table such as { customer_id = "CustomerID" }'
+    else:
+        if type(value) is type(default):
+            return value
+        expected = {str: "a text", bool: "true or false", int: "a number"}[type(default)]
+    raise ConfigurationError(f"{where} {name} = {value!r}; expected {expected}")

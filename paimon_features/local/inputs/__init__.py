@@ -1,0 +1,1 @@
+"""Bounded inputs in the forms that people have: read, converted for ``ingest``, and described."""

@@ -1,0 +1,175 @@
+"""Inputs of any form as files that ``ingest`` reads: copies in Parquet, with the same rows.
+
+A copy has the columns of the source, converted by its settings, and is deleted after its run.
+Rows that cannot be split are in a file next to it, for the rejected table.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from paimon_features.definitions import EventSource
+from paimon_features.errors import ConfigurationError, TableError
+from paimon_features.ingestion.inputs import FORMATS, InputFile, find_files, parquet_columns
+from paimon_features.input_settings import InputSettings
+from paimon_features.local.inputs.conversion import CellConverter
+from paimon_features.local.inputs.opening import (
+    OpenedInput,
+    checked_form,
+    expected_forms,
+    form_of,
+    identity_of,
+    open_input,
+    size_of,
+)
+from paimon_features.schema import String
+
+OnRows = Callable[[int], None]
+"""Receives the rows that were copied since the last call."""
+
+
+class InputCopies:
+    """The inputs of one source, and copies of those that ``ingest`` cannot read as they are."""
+
+    def __init__(
+        self, source: EventSource, settings: InputSettings, on_rows: OnRows = lambda _: None
+    ) -> None:
+        self.source, self.settings, self.on_rows = source, settings, on_rows
+
+    def find(self, paths: Iterable[Path]) -> list[Path]:
+        """The files and tables at ``paths``; of folders all that are of a known form.
+
+        Raises
+        ------
+        ConfigurationError
+            For a missing path, one of an unknown form, and a folder without any.
+        """
+        found: dict[Path, None] = {}
+        for given in paths:
+            path = given.expanduser().resolve()
+            if not path.exists():
+                checked_form(path)  # says which file may be meant
+            if self.handles(path):
+                found[path] = None
+            elif path.is_dir() and form_of(path) is None:
+                inside = [
+                    p
+                    for p in sorted(path.rglob("*"))
+                    if p.is_file()
+                    and form_of(p) is not None
+                    and not any(part[0] in "._" for part in p.relative_to(path).parts)
+                ]
+                if not inside:
+                    raise ConfigurationError(
+                        f"{given}: there is no file to ingest in this folder; {expected_forms()}"
+                    )
+                found.update(dict.fromkeys(inside))
+            else:
+                found.update(dict.fromkeys(find_files([given])))
+        return list(found)
+
+    def handles(self, path: Path) -> bool:
+        """Whether an input is read from a copy."""
+        form = form_of(path) if path.exists() else None
+        if form is None:
+            return False
+        known = any(path.name.lower().endswith(ending) for ending in FORMATS)
+        return not known or not self.settings.is_default
+
+    def inspect(self, path: Path) -> InputFile:
+        """The columns of an input as its copy has them.
+
+        Raises
+        ------
+        ConfigurationError, MissingExtraError
+            As ``open_input``.
+        """
+        opened = open_input(path, self.settings)
+        names = self.columns_of(opened)
+        with self._converter(opened, names) as converter:
+            empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
+            schema = converter.convert(empty).schema
+        # as Arrow writes them: the storage decides what ingest declares
+        file = io.BytesIO()
+        pq.write_table(schema.empty_table(), file)
+        file.seek(0)
+        columns, physical = parquet_columns(path, file)
+        return InputFile(
+            path, "parquet", size_of(path), identity_of(path), "", columns, physical, None, True
+        )
+
+    @contextmanager
+    def copied(self, files: Iterable[InputFile], folder: Path) -> Iterator[tuple[InputFile, ...]]:
+        """The files, those that are read from a copy with one below ``folder``, until the end."""
+        import shutil
+
+        made: list[Path] = []
+        try:
+            out = []
+            for file in files:
+                if not file.converted:
+                    out.append(file)
+                    continue
+                copy = folder / f"converted-{len(made)}" / "rows.parquet"
+                made.append(copy.parent)
+                out.append(replace(file, copy=copy, unreadable=self._copy(file.path, copy)))
+            yield tuple(out)
+        finally:
+            for path in made:
+                shutil.rmtree(path, ignore_errors=True)
+
+    def columns_of(self, opened: OpenedInput) -> dict[str, str]:
+        """Column of the source -> its name in an input; columns that it lacks are left out."""
+        wanted = self.settings.columns
+        plain = {_plain(name): name for name in opened.schema.names}
+        found = {}
+        for name in self.source.schema:
+            field = wanted.get(name, name)
+            if field in opened.schema.names:
+                found[name] = field
+            elif name not in wanted and _plain(name) in plain:
+                found[name] = plain[_plain(name)]
+        return found
+
+    def _converter(self, opened: OpenedInput, names: dict[str, str]) -> CellConverter:
+        converter = CellConverter.of_source(self.settings, self.source, names)
+        # others are shown in errors, and counted as ignored
+        others = {n: String for n in opened.schema.names if n not in converter.columns}
+        converter.columns = {**converter.columns, **others}
+        return converter
+
+    def _copy(self, path: Path, copy: Path) -> Path | None:
+        opened = open_input(path, self.settings)
+        names = self.columns_of(opened)
+        bad = copy.with_name("unreadable.jsonl")
+        try:
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            writer: pq.ParquetWriter | None = None
+            with CellConverter.of_source(self.settings, self.source, names) as converter:
+                empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
+                schema = converter.convert(empty).schema
+                writer = pq.ParquetWriter(copy, schema, compression="zstd")
+                with writer, bad.open("w", encoding="utf-8") as unreadable:
+                    for batch in opened.batches:
+                        writer.write_batch(converter.convert(batch).cast(schema))
+                        self.on_rows(batch.num_rows)
+                        for row in opened.unreadable:
+                            unreadable.write(json.dumps([row.reason, row.detail, row.text]) + "\n")
+                        opened.unreadable.clear()
+        except OSError as error:
+            raise TableError(
+                f"{path}: its copy for ingestion cannot be written: {error}; free space"
+            ) from error
+        return bad if bad.stat().st_size else None
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isascii() and c.isalnum())

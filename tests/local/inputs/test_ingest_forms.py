@@ -1,0 +1,61 @@
+"""Files in any form enter the lake once, and what is no event of them is kept with the reason."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from paimon_features.definitions import Definitions, EventSource
+from paimon_features.input_settings import InputSettings
+from paimon_features.local.ingest.job import ingest_files
+from paimon_features.planning.plan import apply_plan
+from paimon_features.schema import Float64, Int64, String
+from paimon_features.tables import Lake, read_arrow
+
+pytest.importorskip("duckdb")
+SCHEMA = {"customer_id": Int64, "time": Int64, "amount": Float64, "note": String}
+
+
+def test_a_dialect_is_ingested_once_and_its_bad_rows_are_kept(tmp_path: Path) -> None:
+    source = EventSource("sales", schema=SCHEMA, event_time="time")
+    lake = Lake.open(str(tmp_path / "lake"), "features")
+    apply_plan(lake, Definitions.of([source]), now_ms=1)
+    file = tmp_path / "sales.csv"
+    file.write_bytes(
+        "Kunde;time;amount;note\n"
+        '1;01.03.2024 08:00;1.234,50;"two\nlines, Köln"\n'
+        "2;31.02.2024 08:00;1,00;no such day\n"
+        "3;01.03.2024 08:00;12.34,5;no number\n"
+        "4;01.03.2024 08:00\n".encode("cp1252")
+    )
+    settings = InputSettings.of(
+        "sales",
+        {
+            "delimiter": ";",
+            "encoding": "cp1252",
+            "decimal": ",",
+            "thousands": ".",
+            "line_breaks": True,
+            "time_format": "%d.%m.%Y %H:%M",
+            "columns": {"customer_id": "Kunde"},
+        },
+    )
+    state = tmp_path / "state"
+    done = ingest_files(lake, source, [file], state_dir=state, settings=settings)
+    assert done.accepted == 1
+    assert done.rejected == {"too_few_columns": 1, "wrong_type": 2}
+    (event,) = read_arrow(lake, source.table, columns=list(SCHEMA)).to_pylist()
+    assert event == {
+        "customer_id": 1,
+        "time": 1_709_280_000_000,
+        "amount": 1234.5,
+        "note": "two\nlines, Köln",
+    }
+    rejected = read_arrow(lake, source.rejected_table).to_pylist()
+    assert {row["origin"] for row in rejected} == {str(file)}
+    assert any("31.02.2024" in row["detail"] for row in rejected)
+    again = ingest_files(lake, source, [file], state_dir=state, settings=settings)
+    assert again.accepted == 0
+    assert [path for path, _ in again.skipped] == [str(file)]
+    assert not list(state.rglob("*.parquet"))
