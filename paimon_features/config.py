@@ -17,6 +17,8 @@ from paimon_features.schema import NAME
 FILE_NAME = "paimon-features.toml"
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _S3_FOLDER = re.compile(r"s3://[A-Za-z0-9._-]+/[^\s?#]*[^\s?#/]/?")
+TOKEN_USE_FILES = "token-use-*.jsonl"
+"""The files in the folder of ``[serve] audit``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError, RequestError
-from paimon_features.models import ModelManifest, ModelState, ModelStates
+from paimon_features.models import SHARES, ModelManifest, ModelState, ModelStates
 from paimon_features.online.models import (
     AGAIN,
     PUBLISHED,
@@ -103,8 +103,10 @@ class ProjectModels:
             If it cannot be published; what was changed in the lake stays changed.
         """
         moment = now_ms()
+        share = f", {traffic / SHARES:.2%} of the traffic" if traffic else ""
         return self._changed(
             name,
+            f"version {version} -> {state}{share}",
             lambda states: states.changed(version, state, moment, traffic=traffic),
             moment,
             expected_serial,
@@ -117,7 +119,7 @@ class ProjectModels:
         """Put the version back into production that was there before; see ``promote``."""
         moment = now_ms()
         change = partial(ModelStates.rolled_back, now_ms=moment)
-        return self._changed(name, change, moment, expected_serial, publish)
+        return self._changed(name, "rollback", change, moment, expected_serial, publish)
 
     def publish(self) -> PublishedModels:
         """Publish the versions in production, challengers and shadows for serving hosts.
@@ -175,6 +177,7 @@ class ProjectModels:
     def _changed(
         self,
         name: str,
+        action: str,
         change: Callable[[ModelStates], ModelStates],
         moment: int,
         expected_serial: int | None,
@@ -182,9 +185,11 @@ class ProjectModels:
     ) -> ModelStates:
         from paimon_features.tables.models import change_states
 
-        after = change_states(
-            self._project.lake, name, change, now_ms=moment, expected_serial=expected_serial
-        )
+        with self._project.audited("model", name, {"action": action}) as details:
+            after = change_states(
+                self._project.lake, name, change, now_ms=moment, expected_serial=expected_serial
+            )
+            details["serial"] = after.serial
         if publish:
             try:
                 self.publish()

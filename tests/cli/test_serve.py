@@ -45,7 +45,7 @@ def test_a_token_is_printed_once_and_opens_its_service(project: Path) -> None:
     assert done.exit_code == 0, done.output
     token = done.stdout.strip()
     rights = Tokens(project / "tokens.toml").rights(f"Bearer {token}".encode())
-    assert (rights.client, rights.services) == ("reading_v1", {"reading_v1"})
+    assert (rights.client, rights.grants.services) == ("reading_v1", {"reading_v1"})
     assert '[serve] tokens = "tokens.toml"' in done.stderr
 
 

@@ -17,7 +17,6 @@ INTERVAL_S = 60.0
 MAX_CLIENTS = 10_000
 """Clients of an interval with a line of their own; the others share one."""
 MAX_FILE_BYTES = 64 << 20
-FILES = "token-use-*.jsonl"
 
 
 class TokenUse:

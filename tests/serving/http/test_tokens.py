@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from paimon_features.config import TOKEN_USE_FILES
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.http.access import Quota
-from paimon_features.serving.http.token_use import FILES, TokenUse
+from paimon_features.serving.http.token_use import TokenUse
 from paimon_features.serving.http.tokens import NewToken, Tokens, add_token
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
@@ -224,7 +225,7 @@ def test_summaries_of_use_have_names_and_no_token(make_client: Any, file: Path) 
     client.app.tick()
     assert not folder.exists()  # not before a minute has passed
     client.app.close()
-    (path,) = folder.glob(FILES)
+    (path,) = folder.glob(TOKEN_USE_FILES)
     (line,) = [json.loads(line) for line in path.read_text().splitlines()]
     assert (line["name"], line["requests"], line["rows"], line["refused"]) == ("reader", 3, 3, 0)
     assert line["since_ms"] <= line["time_ms"]
