@@ -42,10 +42,10 @@ def plan(fail_on: Sequence[str], file: Path | None, path: str, as_json: bool) ->
     \b
     + would be created    ~ would change    - no longer defined (its tables stay)
     """
-    from paimon_features.planning.reviewed import FAIL_ON
-
     project = Project.open(path)
     changes = project.plan()
+    from paimon_features.planning.reviewed import FAIL_ON
+
     print_changes(project, changes, as_json)
     if file is not None:
         try:
