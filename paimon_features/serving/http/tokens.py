@@ -371,7 +371,7 @@ def add_token(path: Path, name: str, granted: NewToken | Sequence[str], created:
         f"[[token]]\nname = {_quoted(name)}\nsha256 = {_quoted(digest)}\n"
         f"{''.join(granted.lines())}created = {_quoted(created)}\n"
     )
-    _entry(f"the new token {name!r}", tomllib.loads(entry)["token"][0], content.roles)
+    _entry("the new token", tomllib.loads(entry)["token"][0], content.roles)
     path.parent.mkdir(parents=True, exist_ok=True)
     before = path.read_text(encoding="utf-8") if path.exists() else ""
     separator = "\n" if before and not before.endswith("\n\n") else ""
