@@ -5,7 +5,7 @@
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
 #   make test-fast  the tests that need no engine and no server
 #   make coverage   all tests with branch coverage, the report in htmlcov/
-#   make lint     style, types, import layers
+#   make lint     style, types (of the public API also by pyright, where Node.js is), import layers
 #   make docs     the documentation site, in site/; links and anchors are checked
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
@@ -24,6 +24,8 @@
 #   make alerts   when the alerts of docker/alerts.yml fire, by Prometheus' promtool (needs Go)
 #   make images   builds the images of docker/ (docker, podman or buildah), checks their sizes, and starts
 #                 the platform from them;  ARGS="--only serving": one image
+#   make extras   the wheel with each extra in clean environments, for every Python of this machine;
+#                 ARGS="--extra serve --python 3.13": these alone
 #   make release  packages, bills of materials, licences and their hashes, in dist/
 #   make lock     the lock files from pyproject.toml;  ARGS=--upgrade moves every pin
 #   make clean    removes what the targets made, but not .venv and the cached jars
@@ -32,7 +34,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests alerts images release lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests alerts images extras release lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -71,6 +73,7 @@ lint:
 	.venv/bin/ruff check
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
+	.venv/bin/python tools/public_types.py
 	.venv/bin/lint-imports
 
 docs:
@@ -127,6 +130,10 @@ alerts:
 images:
 	@tools/setup.sh test
 	.venv/bin/python tools/images.py $(ARGS)
+
+extras:
+	@tools/setup.sh test
+	.venv/bin/python tools/try_extras.py $(ARGS)
 
 release:
 	@tools/setup.sh test

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from paimon_features.durations import parse_duration
 from paimon_features.errors import ConfigurationError, DefinitionError
@@ -17,6 +18,8 @@ FILE_NAME = "paimon-features.toml"
 _HOST_NAME = re.compile(r"\.?[A-Za-z0-9_-]+(?:\.[A-Za-z0-9_-]+)*")
 _S3_FOLDER = re.compile(r"s3://[A-Za-z0-9._-]+/[^\s?#]*[^\s?#/]/?")
 ENGINES = ("flink", "local")
+TOKEN_USE_FILES = "token-use-*.jsonl"
+"""The files in the folder of ``[serve] audit``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -37,11 +40,39 @@ class FlinkConfig:
     checkpoint_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+ASYMMETRIC = (
+    "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
+)  # fmt: skip
+"""Algorithms of JWTs whose keys can be public."""
+
+
+@dataclass(frozen=True, slots=True)
+class OidcConfig:
+    """The identity provider whose JWTs the feature server accepts.
+
+    A token has the issuer and one of the audiences; its times may be off by ``clock_skew_ms``.
+    ``jwks_url`` is where its keys are, by default where the issuer's configuration says, and
+    ``tls_ca`` the absolute path of certificates that sign the provider's, None for those of the
+    system. The claim ``roles_claim`` has the values that give roles; a dot leads into an object.
+    """
+
+    issuer: str
+    audience: tuple[str, ...]
+    jwks_url: str | None = None
+    algorithms: tuple[str, ...] = ("RS256", "ES256")
+    roles_claim: str = "roles"
+    clock_skew_ms: int = 30_000
+    refresh_ms: int = 600_000
+    tls_ca: Path | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class ServeConfig:
     """The feature server: where it listens, who may read, and what it takes at most.
 
-    ``tokens`` is the absolute path of the token file, None where everybody may read. Limits of
+    ``tokens`` is the absolute path of the token file, None where everybody may read; with ``oidc``
+    its roles are also given to JWTs of an identity provider. ``audit`` is the absolute path of the
+    folder for summaries of the tokens' use, None for no summaries. Limits of
     one request: ``max_body_bytes``, ``max_entities``, ``max_features`` and, for both together,
     ``max_values``; a text among its entity keys and request inputs has at most ``max_text_bytes``
     in UTF-8. A worker takes on ``max_concurrent`` requests at once, and none that would
@@ -68,6 +99,8 @@ class ServeConfig:
     port: int = 6566
     workers: int = 1
     tokens: Path | None = None
+    oidc: OidcConfig | None = None
+    audit: Path | None = None
     hosts: tuple[str, ...] | None = None
     max_body_bytes: int = 8 << 20
     max_entities: int = 20_000
@@ -131,6 +164,11 @@ class ProjectConfig:
     engine: str = "flink"
 
 
+_OIDC: Mapping[str, type] = {
+    **dict.fromkeys(("issuer", "jwks_url", "roles_claim", "clock_skew", "refresh", "tls_ca"), str),
+    "audience": object,  # a text or a list
+    "algorithms": list,
+}
 _TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
 
 _KNOWN: Mapping[str, Mapping[str, type]] = {
@@ -153,6 +191,8 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "port": int,
         "workers": int,
         "tokens": str,
+        "oidc": dict,
+        "audit": str,
         "hosts": list,
         "max_body_bytes": int,
         "max_entities": int,
@@ -286,9 +326,16 @@ def read_config(root: Path) -> ProjectConfig:
 
 def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     settings = dict(values)
-    for name in ("tokens", "request_log", "prediction_log"):
+    for name in ("tokens", "request_log", "prediction_log", "audit"):
         if name in settings:
             settings[name] = (path.parent / settings[name]).resolve()
+    if "oidc" in settings:
+        settings["oidc"] = _oidc(path, settings["oidc"])
+        if "tokens" not in settings:
+            raise ConfigurationError(
+                f"{path}: [serve.oidc] needs [serve] tokens: the file with the roles that claims "
+                "give, [role.NAME] with oidc = [VALUES OF THE CLAIM]"
+            )
     if settings.get("bundle", "online") != "online":
         settings["bundle"] = str((path.parent / settings["bundle"]).resolve())
     for name in ("max_wait", "cache", "predict_delay", "predict_timeout", *_TIMEOUTS):
@@ -334,6 +381,63 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
     return serve
 
 
+def is_trusted_url(url: str) -> bool:
+    """Whether nobody between the hosts can change what the address returns: https, or this host."""
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+    except ValueError:
+        return False
+    local = host in ("localhost", "127.0.0.1", "::1")
+    return bool(host) and (parts.scheme == "https" or (parts.scheme == "http" and local))
+
+
+def _oidc(path: Path, values: Mapping[str, Any]) -> OidcConfig:
+    where = f"{path}: [serve.oidc]"
+    _check_keys(where, _OIDC, values)
+    for name in ("issuer", "audience"):
+        if not values.get(name):
+            raise ConfigurationError(f"{where} {name} is missing; expected the {name} of the JWTs")
+    settings = dict(values)
+    for name in ("issuer", "jwks_url"):
+        if name in settings and not is_trusted_url(settings[name]):
+            raise ConfigurationError(
+                f"{where} {name} = {settings[name]!r}; expected https://HOST/... (http only on "
+                "this host): whoever can change keys on their way can make tokens"
+            )
+    settings["audience"] = _texts(where, "audience", settings["audience"])
+    if "algorithms" in settings:
+        settings["algorithms"] = _texts(where, "algorithms", settings["algorithms"])
+        for name in settings["algorithms"]:
+            if name not in ASYMMETRIC:
+                raise ConfigurationError(
+                    f"{where} algorithms: {name!r}; expected some of {', '.join(ASYMMETRIC)}"
+                )
+    if "tls_ca" in settings:
+        settings["tls_ca"] = (path.parent / settings["tls_ca"]).resolve()
+    for name in ("clock_skew", "refresh"):
+        if name in settings:
+            try:
+                settings[f"{name}_ms"] = parse_duration(settings.pop(name))
+            except DefinitionError as error:
+                raise ConfigurationError(f"{where} {name}: {error}") from error
+    config = OidcConfig(**settings)
+    if config.clock_skew_ms > 300_000 or not 60_000 <= config.refresh_ms <= 86_400_000:
+        raise ConfigurationError(
+            f"{where}: clock_skew {config.clock_skew_ms} ms, refresh {config.refresh_ms} ms; "
+            "expected at most 5min, and from 1min to 1d"
+        )
+    return config
+
+
+def _texts(where: str, key: str, value: Any) -> tuple[str, ...]:
+    """A text or a list of texts."""
+    values = [value] if isinstance(value, str) else value
+    if not isinstance(values, list) or not values or not all(isinstance(v, str) for v in values):
+        raise ConfigurationError(f"{where} {key} = {value!r}; expected a list of texts")
+    return tuple(values)
+
+
 def _check_table(path: Path, table: str, values: object) -> None:
     known = _KNOWN.get(table)
     if known is None or not isinstance(values, dict):
@@ -341,7 +445,7 @@ def _check_table(path: Path, table: str, values: object) -> None:
             f"{path}: unknown entry {table!r}; expected the tables {', '.join(_KNOWN)}, "
             "inputs.SOURCE, outcomes.MODEL"
         )
-    _check_keys(path, table, values, known)
+    _check_keys(f"{path}: [{table}]", known, values)
 
 
 def _check_outcomes(path: Path, tables: object) -> None:
@@ -353,7 +457,7 @@ def _check_outcomes(path: Path, tables: object) -> None:
             )
         if type(values.get("otherwise")) is int:
             values["otherwise"] = float(values["otherwise"])
-        _check_keys(path, f"outcomes.{model}", values, _OUTCOME_KEYS)
+        _check_keys(f"{path}: [outcomes.{model}]", _OUTCOME_KEYS, values)
         if not all(isinstance(text, str) for text in values.get("keys", {}).values()):
             raise ConfigurationError(
                 f"{path}: [outcomes.{model}] keys = {values['keys']!r}; expected the name of a "
@@ -361,16 +465,12 @@ def _check_outcomes(path: Path, tables: object) -> None:
             )
 
 
-def _check_keys(
-    path: Path, table: str, values: Mapping[str, object], known: Mapping[str, type]
-) -> None:
+def _check_keys(where: str, known: Mapping[str, type], values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if key not in known:
             hint = "; a password comes from the environment" if key == "password" else ""
             raise ConfigurationError(
-                f"{path}: [{table}] has an unknown key {key!r}; it takes: {', '.join(known)}{hint}"
+                f"{where} has an unknown key {key!r}; it takes: {', '.join(known)}{hint}"
             )
-        if type(value) is not known[key]:
-            raise ConfigurationError(
-                f"{path}: [{table}] {key} = {value!r}; expected {known[key].__name__}"
-            )
+        if known[key] is not object and type(value) is not known[key]:
+            raise ConfigurationError(f"{where} {key} = {value!r}; expected {known[key].__name__}")

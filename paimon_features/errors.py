@@ -23,6 +23,7 @@
     │   ├── DamagedFileError                  a file of the warehouse is not what was written
     │   ├── StorageWriteError                 the file system refused a write: it is full, say
     │   ├── StoreUnreachableError (OSError)   the object store does not reply, or only with errors
+    │   ├── PlanMovedError                    a reviewed plan is not what would be applied now
     │   ├── HandoverError                     the snapshot at which a stream must start is gone
     │   └── SnapshotExpiredError (LookupError) a requested snapshot is gone
     ├── JobError (RuntimeError)               a Flink job failed or cannot be reached
@@ -197,6 +198,10 @@ class StorageWriteError(TableError):
 
 class StoreUnreachableError(TableError, OSError):
     """The object store of a warehouse does not reply, or only with errors that may pass."""
+
+
+class PlanMovedError(TableError):
+    """A reviewed plan is not what would be applied now: definitions or tables are others."""
 
 
 class HandoverError(TableError):

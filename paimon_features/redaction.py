@@ -22,7 +22,11 @@ _SETTING = re.compile(
     (=>?\s*(?:"[^"]*"|'[^']*'|[^\s,;'")\]}]+)|:\s*(?:"[^"]*"|'[^']*'))""",
     re.I | re.X,
 )
-_TOKEN = re.compile(r"\bpf_[A-Za-z0-9_-]{20,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b")
+_TOKEN = re.compile(
+    r"""\bpf_[A-Za-z0-9_-]{20,}|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b
+    |(?<![\w-])eyJ[\w-]{10,400}\.[\w-]{2,8000}(?:\.[\w-]{0,2000})?  # a JWT""",
+    re.X,
+)
 _BEARER = re.compile(r"\b(bearer|basic)\s+(?!<)[A-Za-z0-9._~+/=-]{8,}", re.I)
 
 

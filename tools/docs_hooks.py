@@ -166,18 +166,22 @@ def _type(schema: Mapping[str, Any]) -> str:
 def _configuration() -> Iterator[str]:
     from paimon_features import config
 
-    defaults = {
+    general = {
         field.name: field.default
         for table in (config.ServeConfig, config.FlinkConfig)
         for field in dataclasses.fields(table)
     }
-    for table, keys in config._KNOWN.items():
+    oidc = {field.name: field.default for field in dataclasses.fields(config.OidcConfig)}
+    for table, keys in {**config._KNOWN, "serve.oidc": config._OIDC}.items():
+        defaults = oidc if table == "serve.oidc" else general
         yield f"## `[{table}]`\n"
         yield "| key | type | default |\n|---|---|---|"
         for key, kind in keys.items():
             known = defaults.get(key, defaults.get(f"{key}_ms", _DEFAULTS.get((table, key), "")))
+            known = "" if known is dataclasses.MISSING else known
+            named = "str or list" if kind is object else kind.__name__
             text = f"`{known}` ms" if f"{key}_ms" in defaults else f"`{known}`"
-            yield f"| `{key}` | {kind.__name__} | {'' if known in ('', None) else text} |"
+            yield f"| `{key}` | {named} | {'' if known in ('', None) else text} |"
         yield ""
         yield f"{_MEANING[table]}\n"
 
@@ -207,4 +211,6 @@ _MEANING: Mapping[str, str] = {
     "committed, and so a lower bound of freshness.",
     "serve": "See [the feature server](../how-to/serving/feature-server.md). `max_wait` and "
     "`cache` are durations.",
+    "serve.oidc": "Needs the extra `oidc`. `clock_skew` and `refresh` are durations. See "
+    "[tokens, roles and quotas](../how-to/serving/access.md#jwts-of-an-identity-provider).",
 }

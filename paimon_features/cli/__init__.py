@@ -80,6 +80,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "maintain": "Compact small files and expire snapshots.",
         "check": "Read the warehouse and report damaged files.",
         "leases": "Show which process or job owns each table.",
+        "audit": "Show who changed what, when, from which commit.",
         "records": "Show lost records of the warehouse; accept their loss.",
     },
     "Serve and train": {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
 
 from paimon_features.cli._changes import print_changes
@@ -10,14 +12,33 @@ from paimon_features.project import Project
 
 
 @click.command()
+@click.option(
+    "--plan",
+    "file",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Apply only this plan, of 'plan --out FILE': nothing if definitions, applied versions or "
+    "generations are others now.",
+)
+@click.option(
+    "--take-over",
+    is_flag=True,
+    help="Make a database this project's that belonged to another one: after a renaming.",
+)
 @PROJECT
 @JSON
-def apply(path: str, as_json: bool) -> None:
+def apply(file: Path | None, take_over: bool, path: str, as_json: bool) -> None:
     """Create tables and generations for the definitions, and write the registry.
 
-    Shows the same difference as 'plan'. Repeating it is harmless.
+    Shows the same difference as 'plan'. Repeating it is harmless. The audit log has who did it.
 
     \b
     paimon-features apply
+    paimon-features apply --plan plan.json    # exactly what was reviewed
     """
-    print_changes(Project.open(path).apply(), as_json)
+    project = Project.open(path)
+    reviewed = None
+    if file is not None:
+        from paimon_features.planning.reviewed import ReviewedPlan
+
+        reviewed = ReviewedPlan.read(file)
+    print_changes(project, project.apply(reviewed, take_over=take_over), as_json)

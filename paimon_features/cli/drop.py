@@ -44,7 +44,9 @@ def drop(kind: str, name: str, generation: int | None, yes: bool, path: str, as_
             raise click.ClickException("nothing was deleted: the name was not typed")
     store = project.store if planned.online else None
     job_state = job_state_folder(project.config.state_dir, project.config.flink)
-    planned.carry_out(project.lake, project.name, store, job_state, now_ms())
+    details = {"kind": planned.kind, "generation": generation, "tables": list(planned.tables)}
+    with project.audited("drop", name, details):
+        planned.carry_out(project.lake, project.name, store, job_state, now_ms())
     if as_json:
         click.echo(json.dumps({"kind": planned.kind, "name": name, "tables": planned.tables}))
     else:

@@ -86,7 +86,10 @@ def forget(
         typed = click.prompt("Type forget to delete this", default="", show_default=False, err=True)
         if typed != "forget":
             raise click.ClickException("nothing was deleted: 'forget' was not typed")
-    report = deletion.carry_out()
+    # whom it is about is what the log must not keep
+    with project.audited("forget", "", {"online": not no_online}) as details:
+        report = deletion.carry_out()
+        details |= {"entities": report.entities, "rows": report.rows}
     if expire_now and report.remains:
         from paimon_features.operations.forget.expiry import expire_now as expire
 

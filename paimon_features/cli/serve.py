@@ -7,6 +7,7 @@ import json
 import signal
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ import click
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.config import LOG_LEVELS, find_root, read_config
+from paimon_features.errors import UnknownNameError
 from paimon_features.extras import require
 
 TOKEN_FILE = "tokens.toml"
@@ -105,38 +107,70 @@ def serve(
     "--service",
     "services",
     multiple=True,
-    required=True,
-    help="A service whose features the token may read; repeatable; '*' for all.",
+    help="A service whose features the token may read, or a pattern; repeatable; '*' for all.",
 )
-@click.option("--name", help="Name of its holder in the log; default: the services.")
+@click.option(
+    "--view", "views", multiple=True, help="A feature view that it may read, or a pattern."
+)
+@click.option(
+    "--model",
+    "models",
+    multiple=True,
+    help="A model that it may use; without it, those that read features of the token.",
+)
+@click.option("--role", "roles", multiple=True, help="A role of the token file; repeatable.")
+@click.option("--requests-per-s", type=click.FloatRange(0.001, 1e9), help="Quota of requests.")
+@click.option("--rows-per-s", type=click.FloatRange(0.001, 1e9), help="Quota of entities.")
+@click.option("--name", help="Name of its holder in the log; default: what it may read.")
 @PROJECT
 @JSON
-def token(services: Sequence[str], name: str | None, path: str, as_json: bool) -> None:
+def token(
+    services: Sequence[str],
+    views: Sequence[str],
+    models: Sequence[str],
+    roles: Sequence[str],
+    requests_per_s: float | None,
+    rows_per_s: float | None,
+    name: str | None,
+    path: str,
+    as_json: bool,
+) -> None:
     """Create a bearer token and print it once; the token file stores its hash.
 
     \b
     paimon-features serve token --service churn_v1 --name "churn scorer"
+    paimon-features serve token --view 'customer_*' --requests-per-s 50 --name explorer
+    paimon-features serve token --role scorer --name nightly    # [role.scorer] in the file
 
     The token file is set by [serve] tokens; the default is tokens.toml in the project. A running
     server reloads it. To revoke a token, delete its entry.
     """
     _check_extra()
     from paimon_features.project import Project
-    from paimon_features.serving.http.tokens import EVERYTHING, add_token
+    from paimon_features.serving.http.tokens import NewToken, add_token
 
     config = read_config(find_root(Path(path)))
     definitions = Project(config).definitions
-    for service in services:
-        if service != EVERYTHING:
-            definitions.service(service)
+    for kind, names, known in (
+        ("service", services, definitions.services),
+        ("feature view", views, definitions.views),
+    ):
+        for each in names:
+            if not any(fnmatchcase(one, each) for one in known) and each != "*":
+                raise UnknownNameError.of(kind, each, known)
+    granted = NewToken(services, views, models, roles, requests_per_s, rows_per_s)
+    of = [*services, *views, *(f"model {each}" for each in models), *roles]
+    if not of:
+        raise click.UsageError("pass at least one --service, --view, --model or --role")
     file = config.serve.tokens or config.root / TOKEN_FILE
-    who = name or "+".join(services)
-    made = add_token(file, who, services, dt.datetime.now(dt.UTC).date().isoformat())
+    who = name or "+".join(of)
+    made = add_token(file, who, granted, dt.datetime.now(dt.UTC).date().isoformat())
     if as_json:
         click.echo(json.dumps({"name": who, "token": made, "file": str(file)}))
         return
     click.echo(made)
-    click.echo(f"{who!r} may read {', '.join(services)}; kept as a hash in {file}", err=True)
+    verb = "use" if models or roles else "read"
+    click.echo(f"{who!r} may {verb} {', '.join(of)}; kept as a hash in {file}", err=True)
     if config.serve.tokens is None:
         click.echo(f'To use it:  [serve] tokens = "{TOKEN_FILE}" in paimon-features.toml', err=True)
 

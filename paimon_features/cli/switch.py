@@ -37,7 +37,9 @@ def switch(view: str, to: int | None, force: bool, path: str) -> None:
             f"feature view {view!r}: nothing was written to generation {number} yet; "
             f"'paimon-features backfill {view}' first, or --force"
         )
-    record = generations.activate(project.lake, view, number)
+    before = next((r.generation for r in records if r.state == "active"), None)
+    with project.audited("switch", view, {"from": before, "to": number}):
+        record = generations.activate(project.lake, view, number)
     project.publish_bundle()
     click.echo(f"{view}: generation {record.generation} ({record.table}) is now active")
     if record.fingerprint != compiled.fingerprint:

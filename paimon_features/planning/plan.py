@@ -6,8 +6,10 @@ its tiles differently does not, and what only describes it (owner, tags) changes
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Any, Literal, TypeGuard
 
 from paimon_features.definitions import (
@@ -40,6 +42,8 @@ from paimon_features.tables.specs import (
 )
 
 Action = Literal["create", "change", "generation", "same", "gone"]
+Effect = Literal["create", "change", "generation", "backfill", "removed"]
+"""What a reviewer of a plan looks for: ``removed`` is no longer defined, and its tables stay."""
 
 ASSUMED_EVENTS_PER_S = 200_000
 """Rate of a backfill where none was measured yet: two cores, a few partials."""
@@ -61,7 +65,8 @@ _SIGNS: Mapping[Action, str] = {
 class Change:
     """What ``apply`` would do to one definition.
 
-    ``generation`` is the number of the tile table's generation that would be made, if any.
+    ``generation`` is the number of the tile table's generation that would be made, if any, and
+    ``backfill`` whether there are events of which its tiles have to be computed.
     """
 
     kind: str
@@ -69,6 +74,15 @@ class Change:
     action: Action
     details: tuple[str, ...] = ()
     generation: int | None = None
+    backfill: bool = False
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """What it does, for a review; empty where nothing would be done."""
+        if self.action == "same":
+            return ()
+        first: Effect = "removed" if self.action == "gone" else self.action
+        return (first, "backfill") if self.backfill else (first,)
 
     def __str__(self) -> str:
         lines = [f"{_SIGNS[self.action]} {self.kind.replace('_', ' ')} {self.name}"]
@@ -77,9 +91,18 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class ProjectPlan:
-    """All changes, in the order in which they would be made."""
+    """All changes, in the order in which they would be made.
+
+    ``state`` is what they follow from, by hashes: definitions, what is applied, generations.
+    """
 
     changes: tuple[Change, ...]
+    state: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+
+    @property
+    def effects(self) -> tuple[Effect, ...]:
+        """The effects of all changes, each once."""
+        return tuple(dict.fromkeys(e for change in self.changes for e in change.effects))
 
     @property
     def is_empty(self) -> bool:
@@ -99,20 +122,45 @@ def make_plan(lake: Lake, definitions: Definitions) -> ProjectPlan:
         For a change that cannot be made, such as other columns of a source with history.
     """
     known = _applied(lake)
-    changes = [_plan_one(lake, known, *item) for item in _documents(definitions)]
+    items = list(_documents(definitions))
+    changes = [_plan_one(lake, known, *item) for item in items]
     defined = {(change.kind, change.name) for change in changes}
     for kind, name in known.keys() - defined:
         detail = "no longer defined; its tables stay"
         changes.append(Change(kind, name, "gone", (detail,)))
-    return ProjectPlan(tuple(changes))
+    return ProjectPlan(tuple(changes), _state(lake, known, items))
 
 
-def apply_plan(lake: Lake, definitions: Definitions, now_ms: int) -> ProjectPlan:
+def _state(
+    lake: Lake, known: Mapping[Key, Document], items: Sequence[tuple[str, str, Document, Any]]
+) -> Mapping[str, Mapping[str, Any]]:
+    views = [name for kind, name, _, _ in items if kind == "feature_view"]
+    return {
+        "definitions": {f"{kind} {n}": registry.hash_of(doc) for kind, n, doc, _ in items},
+        "applied": {f"{kind} {n}": registry.hash_of(doc) for (kind, n), doc in known.items()},
+        "generations": {
+            f"feature_view {view}": [
+                [record.generation, record.fingerprint, record.state]
+                for record in generations.load(lake, view)
+            ]
+            for view in views
+        },
+    }
+
+
+def apply_plan(
+    lake: Lake,
+    definitions: Definitions,
+    now_ms: int,
+    check: Callable[[ProjectPlan], None] | None = None,
+) -> ProjectPlan:
     """Make what ``make_plan`` shows: tables, generations, registry rows.
 
-    Repeating it is harmless.
+    Repeating it is harmless. ``check`` may raise to refuse the plan before anything is changed.
     """
     plan = make_plan(lake, definitions)
+    if check is not None:
+        check(plan)
     for source in definitions.sources.values():
         for spec in _source_tables(source):
             lake.create(spec)
@@ -302,8 +350,8 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     details += _room(view)
     details += map(str, proposed_centers(lake, view))
     details += skipped_by_plan(lake, view)
+    events = _events(lake, view.source)
     if records:
-        events = _events(lake, view.source)
         details.append(
             f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "
             f"{_duration(lake, events)}; then "
@@ -316,13 +364,18 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
                 "'paimon-features "
                 f"backfill {view.name} --from-generation {same[-1]}' copies them instead"
             )
-    elif events := _events(lake, view.source):
+    elif events:
         details.append(
             f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "
             f"{_duration(lake, events)}"
         )
     return Change(
-        "feature_view", view.name, "generation" if records else "create", tuple(details), generation
+        "feature_view",
+        view.name,
+        "generation" if records else "create",
+        tuple(details),
+        generation,
+        backfill=bool(records) or bool(events),
     )
 
 

@@ -68,7 +68,7 @@ def record(lake: Lake, documents: Mapping[Key, Document | None], now_ms: int) ->
     new = []
     for (kind, name), document in documents.items():
         past = history.get((kind, name), [])
-        if _hash(past[-1].document if past else None) != _hash(document):
+        if hash_of(past[-1].document if past else None) != hash_of(document):
             new.append(Version(kind, name, len(past) + 1, now_ms, document))
     if new:
         _write(lake, new)
@@ -77,14 +77,14 @@ def record(lake: Lake, documents: Mapping[Key, Document | None], now_ms: int) ->
 
 def differs(old: Document, new: Document) -> bool:
     """Whether two documents mean different definitions."""
-    return _hash(old) != _hash(new)
+    return hash_of(old) != hash_of(new)
 
 
 def _write(lake: Lake, new: Iterable[Version]) -> None:
     spec = registry_spec(REGISTRY)
     lake.create(spec)
     rows = [
-        (v.applied_at_ms, v.kind, v.name, v.number, _hash(v.document), _canonical(v.document))
+        (v.applied_at_ms, v.kind, v.name, v.number, hash_of(v.document), _canonical(v.document))
         for v in new
     ]
     columns = [pa.array(list(column)) for column in zip(*rows, strict=True)]
@@ -95,5 +95,6 @@ def _canonical(document: Document | None) -> str:
     return json.dumps(dict(document or {}), sort_keys=True, separators=(",", ":"))
 
 
-def _hash(document: Document | None) -> str:
+def hash_of(document: Document | None) -> str:
+    """Equal for documents that mean the same."""
     return hashlib.sha256(_canonical(document).encode()).hexdigest()[:16]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from paimon_features.config import ProjectConfig, find_root, read_config
 from paimon_features.definitions import (
@@ -17,7 +18,7 @@ from paimon_features.definitions import (
     Selection,
     load_definitions,
 )
-from paimon_features.errors import GenerationError
+from paimon_features.errors import GenerationError, PaimonFeaturesError
 from paimon_features.extras import require
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
 from paimon_features.online.bundles import BundlePlace
@@ -105,6 +106,40 @@ class ProjectContext:
     def store(self) -> OnlineStore:
         """The online store of the configuration."""
         return open_store(self.online_settings)
+
+    @contextmanager
+    def audited(self, kind: str, name: str, details: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+        """Record the change that the block makes in the audit log, also where it fails.
+
+        Yields the details, to which the block may add; it removes all of them where nothing was
+        changed, so that there is nothing to record. A change that was made stays made if its
+        record cannot be written; the error says so.
+        """
+        from paimon_features.clock import now_ms
+        from paimon_features.identity import identity_of
+        from paimon_features.tables import audit_log
+
+        collected = dict(details)
+
+        def write(error: BaseException | None = None) -> None:
+            who = identity_of(self.config.definitions)
+            audit_log.record(self.lake, kind, self.name, name, who, now_ms(), collected, error)
+
+        try:
+            yield collected
+        except Exception as error:
+            try:
+                write(error)
+            except PaimonFeaturesError as second:
+                error.add_note(f"nor was it recorded in the audit log: {second}")
+            raise
+        if not collected:
+            return
+        try:
+            write()
+        except PaimonFeaturesError as error:
+            error.add_note("the change was made; only its record in the audit log is missing")
+            raise
 
     def view(self, name: str) -> CompiledView:
         """The feature view of that name, compiled; UnknownNameError if there is none."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError, RequestError
-from paimon_features.models import ModelManifest, ModelState, ModelStates, VersionNote
+from paimon_features.models import SHARES, ModelManifest, ModelState, ModelStates, VersionNote
 from paimon_features.online.models import (
     AGAIN,
     PUBLISHED,
@@ -137,8 +137,10 @@ class ProjectModels:
             If it cannot be published; what was changed in the lake stays changed.
         """
         moment = now_ms()
+        share = f", {traffic / SHARES:.2%} of the traffic" if traffic else ""
         return self._changed(
             name,
+            f"version {version} -> {state}{share}",
             lambda states: states.changed(version, state, moment, traffic=traffic),
             moment,
             expected_serial,
@@ -157,7 +159,7 @@ class ProjectModels:
         """Put the version back into production that was there before; see ``promote``."""
         moment = now_ms()
         change = partial(ModelStates.rolled_back, now_ms=moment)
-        return self._changed(name, change, moment, expected_serial, publish, note)
+        return self._changed(name, "rollback", change, moment, expected_serial, publish, note)
 
     def notes(self, name: str) -> list[VersionNote]:
         """The notes about all versions, the newest last; UnknownNameError for an unknown model."""
@@ -231,6 +233,7 @@ class ProjectModels:
     def _changed(
         self,
         name: str,
+        action: str,
         change: Callable[[ModelStates], ModelStates],
         moment: int,
         expected_serial: int | None,
@@ -239,10 +242,12 @@ class ProjectModels:
     ) -> ModelStates:
         from paimon_features.tables.models import change_states
 
-        after = change_states(
-            self._project.lake, name, change, now_ms=moment, expected_serial=expected_serial,
-            note=note,
-        )  # fmt: skip
+        with self._project.audited("model", name, {"action": action}) as details:
+            after = change_states(
+                self._project.lake, name, change, now_ms=moment, expected_serial=expected_serial,
+                note=note,
+            )  # fmt: skip
+            details["serial"] = after.serial
         if publish:
             try:
                 self.publish()

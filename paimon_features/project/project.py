@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.training_set import TrainingSet
     from paimon_features.planning.plan import ProjectPlan
+    from paimon_features.planning.reviewed import ReviewedPlan
 
 
 class Project(ProjectContext):
@@ -45,21 +46,57 @@ class Project(ProjectContext):
     # -- definitions -----------------------------------------------------------------------
 
     def plan(self) -> ProjectPlan:
-        """What ``apply`` would change."""
+        """What ``apply`` would change.
+
+        Raises
+        ------
+        ConfigurationError
+            If the database belongs to another project.
+        """
         lake = self.lake
         from paimon_features.planning.plan import make_plan
+        from paimon_features.tables.database_owner import check_owner
 
+        check_owner(lake, self.name)
         return make_plan(lake, self.definitions)
 
-    def apply(self) -> ProjectPlan:
+    def apply(
+        self, reviewed: ReviewedPlan | None = None, *, take_over: bool = False
+    ) -> ProjectPlan:
         """Create tables and generations for the definitions, and write the registry.
 
-        Then the bundle is published, where ``[serve] bundle`` says so; see ``publish_bundle``.
+        Then the bundle is published, where ``[serve] bundle`` says so; see ``publish_bundle``. With
+        ``reviewed`` only that plan is applied. ``take_over`` makes a database this project's that
+        belonged to another one.
+
+        Raises
+        ------
+        PlanMovedError
+            If the reviewed plan is not what would be applied now; nothing is changed then.
+        ConfigurationError
+            If the database belongs to another project.
         """
         lake = self.lake
         from paimon_features.planning.plan import apply_plan
+        from paimon_features.planning.reviewed import audited_changes, digest
+        from paimon_features.tables import database_owner
 
-        plan = apply_plan(lake, self.definitions, now_ms())
+        def check(plan: ProjectPlan) -> None:
+            if reviewed is not None:
+                reviewed.check(plan, self.name, lake.database)
+            with self.audited("take_over", lake.database, {"from": before}) as details:
+                if not database_owner.claim(lake, self.name, take_over=take_over) or not before:
+                    details.clear()
+
+        definitions = self.definitions
+        before = database_owner.owner(lake)
+        if not take_over:
+            database_owner.check_owner(lake, self.name)
+        with self.audited("apply", "", {"reviewed": reviewed is not None}) as details:
+            plan = apply_plan(lake, definitions, now_ms(), check)
+            details |= {"digest": digest(plan.state), **audited_changes(plan)}
+            if plan.is_empty:
+                details.clear()
         self.publish_bundle()
         return plan
 

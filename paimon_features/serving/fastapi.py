@@ -46,6 +46,7 @@ from paimon_features.serving.http.messages import BodyPart, Reply
 from paimon_features.serving.http.messages import Request as Head
 from paimon_features.serving.http.model_reload import ModelReloader
 from paimon_features.serving.http.reload import Reloader
+from paimon_features.serving.http.token_use import TokenUse
 from paimon_features.serving.request_log.log import open_request_log
 from paimon_features.serving.request_log.prediction_log import open_prediction_log
 from paimon_features.traces import open_tracer
@@ -101,6 +102,7 @@ class _Embedded:
         self.config = read_config(root)
         self.app: FeatureApp | None = None
         self._store: OnlineStore | None = None
+        self._reloader: Reloader | None = None
         self._jobs: list[asyncio.Task[None]] = []
         self._users = 0
 
@@ -120,7 +122,7 @@ class _Embedded:
     async def _open(self) -> None:
         config, serve = self.config, self.config.serve
         self._store = store = open_store(OnlineSettings.of(config.online, root=config.root))
-        reloader = Reloader(config, serve, store)
+        self._reloader = reloader = Reloader(config, serve, store)
         models = ModelReloader(model_place_of(config, lambda: store), threads=serve.predict_threads)
         definitions, tokens = await asyncio.to_thread(reloader.first)
         self.app = app = FeatureApp(
@@ -132,6 +134,7 @@ class _Embedded:
             # which names an application has is its own business
             hosts=Hosts(None),
             tracer=open_tracer("paimon-features-serve"),
+            token_use=None if serve.audit is None else TokenUse(serve.audit, config.name),
         )
         app.replace_models(await asyncio.to_thread(models.load, app.state.models))
         work = [self._tick(app)]
@@ -146,6 +149,8 @@ class _Embedded:
         if self.app is not None:
             self.app.close()
             self.app = None
+        if self._reloader is not None:
+            self._reloader.close()
         if self._store is not None:
             self._store.close()
             self._store = None

@@ -82,7 +82,7 @@ def test_a_changed_interaction_needs_no_backfill_and_the_plan_says_so(project: P
     assert plan.count("is computed when it is read: no backfill") == 2
     assert "feature view" not in plan
     applied = json.loads(run("apply", "--json").output)
-    assert {c["name"] for c in applied if c["action"] == "change"} == {"lively", "over"}
+    assert {c["name"] for c in applied["changes"] if c["action"] == "change"} == {"lively", "over"}
     registry = read_arrow(project.lake, "registry").to_pylist()
     kinds = {(row["kind"], row["name"], row["version"]) for row in registry}
     assert {("interaction", "over", 2), ("request_source", "basket", 1)} <= kinds

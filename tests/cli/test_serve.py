@@ -45,8 +45,33 @@ def test_a_token_is_printed_once_and_opens_its_service(project: Path) -> None:
     assert done.exit_code == 0, done.output
     token = done.stdout.strip()
     rights = Tokens(project / "tokens.toml").rights(f"Bearer {token}".encode())
-    assert (rights.client, rights.services) == ("reading_v1", {"reading_v1"})
+    assert (rights.client, rights.grants.services) == ("reading_v1", {"reading_v1"})
     assert '[serve] tokens = "tokens.toml"' in done.stderr
+
+
+def test_a_token_may_have_roles_views_models_and_rates(project: Path) -> None:
+    (project / "tokens.toml").write_text('[role.payer]\nservices = ["paying_*"]\n')
+    done = run(
+        project, "token", "--role", "payer", "--view", "cli*", "--model", "churn",
+        "--requests-per-s", "5", "--name", "mixed",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    token = done.stdout.strip()
+    rights = Tokens(project / "tokens.toml").rights(f"Bearer {token}".encode())
+    grants = rights.grants
+    assert grants.has_service("paying_v1")
+    assert grants.has_view("clicks")
+    assert grants.names_model("churn")
+    assert rights.quota is not None
+    assert rights.quota.requests_per_s == 5
+    for arguments, code, message in (
+        (["--role", "nobody", "--name", "x"], 2, "there is no role 'nobody'"),
+        (["--view", "nothing*"], 2, "there is no feature view 'nothing*'"),
+        ([], 2, "pass at least one --service, --view, --model or --role"),
+    ):
+        refused = run(project, "token", *arguments)
+        assert refused.exit_code == code
+        assert message in f"{refused.output} {refused.exception}"
 
 
 def test_a_token_for_programs_is_json_and_goes_where_the_settings_say(project: Path) -> None:

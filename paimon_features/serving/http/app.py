@@ -42,8 +42,10 @@ from paimon_features.serving.http.model_pages import ModelPages, model_error
 from paimon_features.serving.http.predictions import PREFIX as PREDICT_PREFIX
 from paimon_features.serving.http.predictions import ROUTE as PREDICT_ROUTE
 from paimon_features.serving.http.predictions import Predictions
+from paimon_features.serving.http.quotas import Quotas
 from paimon_features.serving.http.served_models import ModelSet
 from paimon_features.serving.http.state import ServerState
+from paimon_features.serving.http.token_use import TokenUse
 from paimon_features.serving.http.tokens import Tokens
 from paimon_features.serving.prediction.batcher import Batcher
 from paimon_features.serving.request_log.log import RequestLog
@@ -66,6 +68,8 @@ class FeatureApp:
         prediction_log: PredictionLog | None = None,
         hosts: Hosts | None = None,
         tracer: Tracer | None = None,
+        quotas: Quotas | None = None,
+        token_use: TokenUse | None = None,
     ) -> None:
         self.log = log or logs.AccessLog(config.log_level, config.log_sample)
         self.counts = counts_file.load() if counts_file else Counts(starts=1)
@@ -79,7 +83,9 @@ class FeatureApp:
             self.counts,
             Batcher(max_rows=config.predict_batch, max_delay_s=config.predict_delay_ms / 1_000),
             config.predict_timeout_ms / 1_000,
+            quotas or Quotas(),
         )
+        self._token_use = token_use
         self._store_log = logs.StoreLog()
         self._hosts = hosts or Hosts(config.hosts)
         self.reads = FeatureReads(self.state, self._store_log, request_log, traced=bool(tracer))
@@ -109,6 +115,11 @@ class FeatureApp:
         self.state.definitions = definitions
         self.state.coalescer.fetcher = definitions.reader
 
+    def replace_tokens(self, tokens: Tokens | None) -> None:
+        """Know these tokens from now on, and no others."""
+        self._collect_use()
+        self.state.tokens = tokens
+
     def replace_models(self, models: ModelSet) -> None:
         """Answer requests that arrive from now on with these models."""
         self.state.models = models
@@ -118,6 +129,8 @@ class FeatureApp:
         self.state.batcher.expire(time.monotonic())
         self.log.flush()
         self._update_counts()
+        if self._token_use is not None:
+            self._token_use.write(now_ms() / 1000)
         if self._counts_file is not None:
             self._counts_file.write(self.counts, now_ms() / 1000)
 
@@ -133,6 +146,8 @@ class FeatureApp:
         if self._tracer is not None:
             self._tracer.close()
         self.tick()
+        if self._token_use is not None:
+            self._token_use.write(now_ms() / 1000, at_once=True)
 
     @property
     def is_working(self) -> bool:
@@ -289,9 +304,20 @@ class FeatureApp:
         self.counts.written_s = now_ms() / 1000
         return [self.counts]
 
+    def _collect_use(self) -> None:
+        """Add what clients with tokens did since the last time."""
+        if self.state.tokens is None:
+            return
+        now_s = now_ms() / 1000
+        for client, label, used in self.state.tokens.take_usage():
+            self.counts.use(label, used)
+            if self._token_use is not None:
+                self._token_use.add(client, used, now_s)
+
     def _update_counts(self) -> None:
         """Add what was read and logged since the last update."""
         state = self.state
+        self._collect_use()
         self.counts.in_flight = state.admission.in_flight
         self.counts.buffered_bytes = state.buffers.held
         self._batches.add(

@@ -16,8 +16,8 @@ from paimon_features.definitions import (
 from paimon_features.definitions.metadata import Described
 from paimon_features.definitions.selection import Computation
 from paimon_features.schema import DataType
+from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.definition_set import DefinitionSet
-from paimon_features.serving.http.tokens import Rights
 
 
 def catalogue(definitions: DefinitionSet, rights: Rights) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def catalogue(definitions: DefinitionSet, rights: Rights) -> dict[str, Any]:
     services = [
         _service(definitions, name)
         for name in definitions.definitions.services
-        if rights.services is None or name in rights.services
+        if rights.grants.has_service(name)
     ]
     entities = {view["entity"] for view in views}
     document = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -27,14 +27,16 @@ from paimon_features.schema import DataType
 from paimon_features.serving.cached_fetcher import CachedFetcher
 from paimon_features.serving.coalesce import Reader
 from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.serving.http.access import Grants, Rights
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.request_body import ParsedRequest
-from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.query import FeatureQuery
 
 _REMEMBERED = 256
 """How many lists of features are cached, and how long one of them may be."""
+
+_MOST_GRANTS = 16_384
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,7 @@ class DefinitionSet:
         self.cache: CachedFetcher | None = None
         self._services: dict[str, RequestPlan] = {}
         self._lists: dict[tuple[str, ...], RequestPlan] = {}
-        self._granted: dict[Rights, frozenset[str]] = {}
+        self._granted: dict[Grants, frozenset[str]] = {}
         for name in definitions.services:
             try:
                 self.plan(name, ())
@@ -145,17 +147,34 @@ class DefinitionSet:
 
     def granted(self, rights: Rights) -> frozenset[str] | None:
         """The names of the features that may be read; None for all of them."""
-        if rights.services is None:
+        grants = rights.grants
+        if grants.reads_everything:
             return None
-        found = self._granted.get(rights)
+        found = self._granted.get(grants)
         if found is None:
-            found = frozenset(
-                str(item)
-                for name in rights.services & self.definitions.services.keys()
-                for item in self.definitions.services[name].items()
-            )
-            self._granted[rights] = found
+            if len(self._granted) >= _MOST_GRANTS:
+                self._granted.clear()
+            found = self._granted[grants] = frozenset(self._named(grants))
         return found
+
+    def _named(self, grants: Grants) -> Iterator[str]:
+        """What services and views that are granted consist of, and what is computed of views."""
+        for name, service in self.definitions.services.items():
+            if grants.has_service(name):
+                yield from map(str, service.items())
+        of_views = {
+            f"{name}:{feature.name}"
+            for name, view in self.definitions.views.items()
+            if grants.has_view(name)
+            for feature in view.compiled.features
+        }
+        yield from of_views
+        for name in self.definitions.interactions:
+            if of_views.issuperset(map(str, self.definitions.interaction(name).refs)):
+                yield name
+        for name in self.definitions.transformed:
+            if of_views.issuperset(map(str, self.definitions.transformation(name).refs)):
+                yield name
 
     def check_rights(self, plan: RequestPlan, rights: Rights) -> None:
         """Raise RequestRejected (403) unless the rights cover all requested features."""
@@ -167,8 +186,8 @@ class DefinitionSet:
             403,
             "forbidden",
             f"the token {rights.client!r} may not read {', '.join(beyond[:5])}"
-            f"{' and others' if len(beyond) > 5 else ''}; it may read the features of these "
-            f"services: {', '.join(sorted(rights.services or ()))}",
+            f"{' and others' if len(beyond) > 5 else ''}; it may read the features of "
+            f"{rights.grants}",
         )
 
     def query(

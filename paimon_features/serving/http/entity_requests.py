@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from typing import NamedTuple, Protocol
 
+from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
@@ -24,7 +25,6 @@ from paimon_features.serving.http.messages import (
     take_body,
 )
 from paimon_features.serving.http.state import ServerState
-from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.traces import ended_now
 

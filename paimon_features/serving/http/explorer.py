@@ -10,9 +10,9 @@ import msgspec
 from paimon_features.errors import OverloadedError, UnknownNameError
 from paimon_features.serving.explain import explain
 from paimon_features.serving.explain_query import ExplainQuery
+from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.http_errors import Headers, RequestRejected
-from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.ui import content_security_policy
 
 UI_HEADERS: Headers = (
@@ -46,6 +46,10 @@ class Explorer:
         if self._waiting >= _MOST_WAITING:
             raise OverloadedError(f"{self._waiting} others wait for an explanation; retry later")
         query_ = ExplainQuery.of(query.decode("latin-1"))
+        if not rights.grants.explain:
+            raise RequestRejected(
+                403, "forbidden", f"the token {rights.client!r} may not explain features"
+            )
         features = _allowed(definitions, rights, query_)
         entity = query_.typed(definitions.fetcher.variants(query_.view)[0].keys)
         as_of_ms = definitions.fetcher.clock() if query_.as_of_ms is None else query_.as_of_ms

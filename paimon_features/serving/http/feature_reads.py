@@ -11,6 +11,7 @@ from typing import Any
 
 from paimon_features.errors import UnknownNameError
 from paimon_features.serving.coalesce import PendingQuery
+from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.definition_set import DefinitionSet, RequestPlan
 from paimon_features.serving.http.entity_requests import (
     EntityRequests,
@@ -33,7 +34,6 @@ from paimon_features.serving.http.rendered_reply import (
     render,
 )
 from paimon_features.serving.http.request_body import ParsedRequest, decode
-from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.response import OnlineResponse
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -64,6 +64,7 @@ class FeatureReads(EntityRequests):
         definitions = state.definitions
         plan = self._plan(definitions, parsed, head.rights)
         query, rows = definitions.query(parsed, plan, state.limits)
+        state.note_rows(head.rights, rows)
         read = _Read(
             self, request, len(body), admitted, parsed, plan, rows, head.reply_format, finish
         )
@@ -95,7 +96,7 @@ class FeatureReads(EntityRequests):
         try:
             plan = definitions.plan(parsed.service, parsed.features)
         except UnknownNameError as error:
-            if rights.services is None:
+            if rights.grants.reads_everything:
                 raise
             # the names in the message's second half are not for this token
             raise RequestRejected(

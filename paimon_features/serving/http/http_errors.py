@@ -78,6 +78,7 @@ CODES: Mapping[str, str] = {
     "unknown_name": "a view, feature, service or interaction that is not defined",
     "unauthorized": "the token is missing or unknown",
     "forbidden": "the token does not grant the right to read this",
+    "quota_exceeded": "the token is over its rate of requests or rows; see Retry-After",
     "not_found": "no such path",
     "unknown_host": "the name in the Host header is not one of this server",
     "method_not_allowed": "the path takes another method",

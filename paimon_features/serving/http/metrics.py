@@ -32,6 +32,14 @@ LATENCIES_S = (
 )  # fmt: skip
 ENTITIES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 100_000)
 
+MAX_CLIENTS = 1_000
+"""Clients with a label of their own; the others share one."""
+OTHERS = "(others)"
+_OF_CLIENTS = {
+    "client_requests": "Requests of clients with tokens, by the token's name.",
+    "client_rows": "Entities and rows that they requested.",
+    "client_refused": "Requests that were over their quota.",
+}
 KEPT_S = 10.0
 """A worker that has not written for this long is gone: its gauges no longer count."""
 
@@ -91,6 +99,7 @@ class Counts(msgspec.Struct):
     predictions: dict[str, int] = msgspec.field(default_factory=dict)
     network: dict[str, int] = msgspec.field(default_factory=dict)
     shadows: dict[str, ShadowCounts] = msgspec.field(default_factory=dict)
+    clients: dict[str, list[int]] = msgspec.field(default_factory=dict)
     waiting_rows: int = 0
     starts: int = 0
     in_flight: int = 0
@@ -127,6 +136,14 @@ class Counts(msgspec.Struct):
             else:
                 for status, count in enumerate(own):
                     known[status] += count
+
+    def use(self, label: str, used: tuple[int, int, int]) -> None:
+        """Count requests, rows and refusals of the clients with this label."""
+        if label not in self.clients and len(self.clients) >= MAX_CLIENTS:
+            label = OTHERS
+        known = self.clients.setdefault(label, [0, 0, 0])
+        for number, count in enumerate(used):
+            known[number] += count
 
     def predict(self, version: str, rows: int) -> None:
         """Count the predictions of a version, ``model@version``."""
@@ -244,6 +261,7 @@ class _Collector:
         """Each family of metrics, summed over the workers."""
         alive = [c for c in self._counts if self._now_s - c.written_s < KEPT_S]
         yield from self._of_requests()
+        yield from self._of_clients()
         yield from self._of_reads()
         yield from self._of_views(alive)
         yield from self._of_models(alive)
@@ -286,6 +304,18 @@ class _Collector:
             yield self._summed("prediction_log_rows",
                                "Rows of the prediction log: written, dropped.",
                                "result", [c.logged_predictions for c in self._counts])  # fmt: skip
+
+    def _of_clients(self) -> Iterator[Metric]:
+        totals: dict[tuple[str, ...], list[int]] = {}
+        for counts in self._counts:
+            for label, own in counts.clients.items():
+                found = totals.setdefault((label,), [0, 0, 0])
+                for number, count in enumerate(own):
+                    found[number] += count
+        for number, (name, text) in enumerate(_OF_CLIENTS.items()):
+            values = {key: float(own[number]) for key, own in totals.items()}
+            if values:
+                yield _counter(name, text, values, ("client",))
 
     def _of_reads(self) -> Iterator[Metric]:
         entities = HistogramCounts.over(ENTITIES)

@@ -20,6 +20,7 @@ from paimon_features.clock import now_ms
 from paimon_features.errors import shortened
 from paimon_features.models import SHARES, ModelSignature
 from paimon_features.redaction import redact
+from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.health import StoreProbe
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.messages import (
@@ -41,7 +42,6 @@ from paimon_features.serving.http.model_bodies import (
 from paimon_features.serving.http.predictions import plain_output, version_headers
 from paimon_features.serving.http.served_models import BoundVersion, LoadedModel
 from paimon_features.serving.http.state import ServerState
-from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.prediction.batcher import Prediction
 from paimon_features.serving.prediction.network import Outputs
 
@@ -173,6 +173,7 @@ class ModelPages:
                 asked = decode_infer(body)
                 wanted = _wanted(asked, bound.signature)
                 arrays, rows = infer_arrays(asked, bound.signature, state.limits)
+                state.note_rows(rights, rows)
                 outputs = await self._predict(bound, arrays, rows)
                 document: dict[str, Any] = {
                     "model_name": model.name,
@@ -205,6 +206,7 @@ class ModelPages:
             bound = self._version(model, "")
             form, content = decode_invocation(body)
             arrays, rows = invocation_arrays(form, content, bound.signature, state.limits)
+            state.note_rows(rights, rows)
             outputs = await self._predict(bound, arrays, rows)
             return self._reply(bound, rows, {"predictions": plain_output(outputs[0])})
 

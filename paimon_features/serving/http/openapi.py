@@ -141,7 +141,21 @@ def _read(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]
     body = {Format.JSON.value: {"schema": schema, "examples": _examples(catalogue)}}
     reply = {Format.JSON.value: {"schema": {"$ref": "#/components/schemas/Reply"}}}
     binary = {"schema": {"type": "string", "contentMediaType": arrow}}
-    errors = ("400", "401", "403", "404", "406", "408", "413", "415", "421", "422", "500", "503")
+    errors = (
+        "400",
+        "401",
+        "403",
+        "404",
+        "406",
+        "408",
+        "413",
+        "415",
+        "421",
+        "422",
+        "429",
+        "500",
+        "503",
+    )
     return {
         "summary": "Features of entities, as of now or another time.",
         "description": "The body is JSON, MessagePack of the same structure "

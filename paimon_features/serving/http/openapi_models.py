@@ -19,6 +19,7 @@ STATUS_TEXTS: Mapping[str, str] = {
     "413": "Over a limit of this server.",
     "415": "The server does not read this format.",
     "421": "The Host header has a name that is not one of this server.",
+    "429": "The token is over its quota: see Retry-After.",
     "422": "A field is missing, unknown or of a wrong type, or values do not fit.",
 }
 """What statuses mean at all endpoints."""
@@ -29,7 +30,21 @@ _TEXTS: Mapping[str, str] = {
     "500": "The network failed, or an internal error of the server.",
     "503": "Overloaded, or the store or the model is not ready: see Retry-After.",
 }
-_ERRORS = ("400", "401", "403", "404", "406", "408", "413", "415", "421", "422", "500", "503")
+_ERRORS = (
+    "400",
+    "401",
+    "403",
+    "404",
+    "406",
+    "408",
+    "413",
+    "415",
+    "421",
+    "422",
+    "429",
+    "500",
+    "503",
+)
 
 MODEL_SCHEMAS: Mapping[str, Any] = {
     "PredictReply": {
@@ -154,7 +169,7 @@ def model_paths() -> dict[str, Any]:
         ("/v2/models/{model}", [model]),
         ("/v2/models/{model}/versions/{version}", [model, version]),
     ):
-        errors = ("401", "403", "404", "421", "503")
+        errors = ("401", "403", "404", "421", "429", "503")
         paths[path] = {
             "get": _operation("Inputs and outputs of a model.", errors, parameters, "InferError")
         }

@@ -137,6 +137,9 @@ class Predictions(EntityRequests):
                 f"{MAX_EXPLAIN_ROWS // (1 + len(bound.inputs)):,} for this model: each input of an "
                 "entity is one more row",
             )
+        if asked.full is True or asked.explain is True:
+            state.models.check_shown(bound, head.rights, definitions, explain=asked.explain is True)
+        state.note_rows(head.rights, rows)
         work = _Work(
             self, request, len(body), admitted, asked, bound, rows, head.reply_format, finish,
             client,

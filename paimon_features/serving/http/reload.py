@@ -37,6 +37,11 @@ class Reloader:
         self._serve = serve
         self._store = store
         self._tokens = serve.tokens
+        self._issuer = None
+        if serve.oidc is not None:
+            from paimon_features.serving.http.oidc import OidcIssuer
+
+            self._issuer = OidcIssuer(serve.oidc)
         self._stamp: Stamp = ()
         self._lock = asyncio.Lock()
 
@@ -44,7 +49,18 @@ class Reloader:
         """The first definitions and tokens; raises as ``load_definitions`` and ``Tokens`` do."""
         self._stamp = self._stamps()
         definitions = self._definition_set(self._source.load(again=False))
-        return definitions, None if self._tokens is None else Tokens(self._tokens)
+        tokens = self._load_tokens()
+        if self._issuer is not None:
+            self._issuer.start()
+        return definitions, tokens
+
+    def close(self) -> None:
+        """Stop to fetch the keys of the identity provider."""
+        if self._issuer is not None:
+            self._issuer.close()
+
+    def _load_tokens(self) -> Tokens | None:
+        return None if self._tokens is None else Tokens(self._tokens, self._issuer)
 
     async def watch(self, app: FeatureApp) -> None:
         """Reload whenever a file has changed; checks once a second, until cancelled."""
@@ -73,14 +89,14 @@ class Reloader:
                 LOGGER.exception("reload failed, nothing was replaced")
                 return False
             app.replace_definitions(definitions)
-            app.state.tokens = tokens
+            app.replace_tokens(tokens)
             app.state.reload_error = None
             _count(app, "done")
             LOGGER.info("reloaded %s", self._source)
             return True
 
     def _load(self, before: DefinitionSet) -> tuple[DefinitionSet, Tokens | None]:
-        tokens = None if self._tokens is None else Tokens(self._tokens)
+        tokens = self._load_tokens()
         definitions: Definitions = self._source.load(again=True)
         if not any(view.compiled.is_online for view in definitions.views.values()):
             raise ConfigurationError(f"{self._source} has no feature view that is read online")

@@ -18,9 +18,9 @@ from paimon_features.errors import PaimonFeaturesError
 from paimon_features.models import ModelManifest, ModelStates, VersionState
 from paimon_features.schema import type_from_text
 from paimon_features.serving.entities import entity_keys
+from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.definition_set import DefinitionSet, RequestPlan
 from paimon_features.serving.http.http_errors import RequestRejected, not_ready
-from paimon_features.serving.http.tokens import Rights
 from paimon_features.serving.prediction.input_arrays import input_array
 from paimon_features.serving.prediction.network import OnnxNetwork
 from paimon_features.serving.response import OnlineResponse
@@ -300,21 +300,40 @@ class ModelSet:
                 + ("" if self.problem is None else "; the models could not be loaded"),
             )
         if not self.may_use(name, rights, definitions):
-            services = ", ".join(sorted(rights.services or ()))
             raise RequestRejected(
                 403,
                 "forbidden",
                 f"the token {rights.client!r} may not use the model {name!r}: it reads features "
-                f"beyond those of these services: {services}",
+                f"beyond those of {rights.grants}",
             )
         return found
 
     def may_use(self, name: str, rights: Rights, definitions: DefinitionSet) -> bool:
-        """Whether the rights cover all features of all versions of a model."""
+        """Whether the rights name a model, or cover all features of all its versions."""
+        if rights.grants.names_model(name):
+            return True
+        if not rights.grants.covered_models:
+            return False
         granted = definitions.granted(rights)
         if granted is None:
             return True
         return all(granted.issuperset(each.features) for each in self._versions(name, definitions))
+
+    def check_shown(
+        self, bound: BoundVersion, rights: Rights, definitions: DefinitionSet, *, explain: bool
+    ) -> None:
+        """Raise RequestRejected (403) unless a prediction may be returned with its features."""
+        granted = definitions.granted(rights)
+        if explain and not rights.grants.explain:
+            problem = "may not explain predictions"
+        elif granted is not None and not granted.issuperset(bound.features):
+            problem = (
+                f"may use the model {bound.manifest.name!r} but not read its features: leave out "
+                "'full' and 'explain'"
+            )
+        else:
+            return
+        raise RequestRejected(403, "forbidden", f"the token {rights.client!r} {problem}")
 
     def _versions(self, name: str, definitions: DefinitionSet) -> list[BoundVersion]:
         return list(self.models[name].bound(definitions).values())

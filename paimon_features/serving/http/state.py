@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from paimon_features.serving.coalesce import Coalescer
+from paimon_features.serving.http.access import ANYBODY, Rights
 from paimon_features.serving.http.admission import Admission
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.definition_set import DefinitionSet
@@ -12,8 +13,9 @@ from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.messages import Request
 from paimon_features.serving.http.metrics import Counts
+from paimon_features.serving.http.quotas import Quotas
 from paimon_features.serving.http.served_models import ModelSet
-from paimon_features.serving.http.tokens import ANYBODY, Rights, Tokens
+from paimon_features.serving.http.tokens import Tokens
 from paimon_features.serving.prediction.batcher import Batcher
 
 
@@ -35,15 +37,16 @@ class ServerState:
     counts: Counts
     batcher: Batcher
     predict_timeout_s: float
+    quotas: Quotas
     reload_error: str | None = field(default=None)
     models: ModelSet = field(default_factory=ModelSet)
 
     def is_operator(self, request: Request) -> bool:
-        """Whether the client has a token for everything, and so may read details of the host."""
+        """Whether the client's token lets it read details of the host."""
         if self.tokens is None or not request.authorization:
             return False
         try:
-            return self.tokens.rights(request.authorization).services is None
+            return self.tokens.rights(request.authorization).grants.admin
         except RequestRejected:
             return False
 
@@ -53,10 +56,25 @@ class ServerState:
         Raises
         ------
         RequestRejected
-            401 without a known token, on a server with tokens.
+            401 without a known token, on a server with tokens; 429 over the client's quota.
         """
         if self.tokens is None:
             return ANYBODY
         rights = self.tokens.rights(request.authorization)
         request.client = rights.client
+        rights.usage.requests += 1
+        if rights.quota is not None:
+            self.quotas.take_request(rights)
         return rights
+
+    def note_rows(self, rights: Rights, rows: int) -> None:
+        """Count the rows of a request that is about to be answered.
+
+        Raises
+        ------
+        RequestRejected
+            429 if the client is over its quota of rows.
+        """
+        rights.usage.rows += rows
+        if rights.quota is not None:
+            self.quotas.take_rows(rights, rows)

@@ -32,9 +32,11 @@ from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.model_reload import ModelReloader
 from paimon_features.serving.http.no_pandas import forbid_pandas
+from paimon_features.serving.http.quotas import Quotas
 from paimon_features.serving.http.reload import Reloader
 from paimon_features.serving.http.server import HttpServer
 from paimon_features.serving.http.supervisor import is_loopback
+from paimon_features.serving.http.token_use import TokenUse
 from paimon_features.serving.request_log.log import open_request_log
 from paimon_features.serving.request_log.prediction_log import open_prediction_log
 from paimon_features.traces import open_tracer
@@ -108,6 +110,8 @@ def main() -> None:
         prediction_log=prediction_log,
         hosts=Hosts(names),
         tracer=open_tracer("paimon-features-serve"),
+        quotas=Quotas(Path(settings.folder) / "quotas"),
+        token_use=None if serve.audit is None else TokenUse(serve.audit, config.name),
     )
     app.replace_models(models.load(app.state.models))
     connections = Connections(serve, app.state.buffers, app.counts, files=raise_file_limit())
@@ -149,6 +153,7 @@ def main() -> None:
             for task in [*jobs]:
                 task.cancel()
             app.close()
+            reloader.close()
             store.close()
 
     # the loop gives up its handlers before this process has ended

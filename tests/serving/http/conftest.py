@@ -31,7 +31,8 @@ from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import AccessLog
 from paimon_features.serving.http.messages import BodyPart, Reply, Request, reply_bytes
-from paimon_features.serving.http.tokens import Tokens
+from paimon_features.serving.http.token_use import TokenUse
+from paimon_features.serving.http.tokens import TokenIssuer, Tokens
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.traces import Tracer
 from paimon_features.windows import HOUR_MS
@@ -223,6 +224,8 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
         definitions: Definitions | None = None,
         tokens: Path | None = None,
         tracer: Tracer | None = None,
+        issuer: TokenIssuer | None = None,
+        token_use: TokenUse | None = None,
         **settings: Any,
     ) -> Client:
         log = io.StringIO()
@@ -231,7 +234,8 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
         app = FeatureApp(
             served,
             config,
-            tokens=None if tokens is None else Tokens(tokens),
+            tokens=None if tokens is None else Tokens(tokens, issuer),
+            token_use=token_use,
             log=AccessLog(config.log_level, config.log_sample, log),
             tracer=tracer,
         )
