@@ -6,10 +6,8 @@ its tiles differently does not, and what only describes it (owner, tags) changes
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any, Literal, TypeGuard
 
 from paimon_features.definitions import (
