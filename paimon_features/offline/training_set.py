@@ -100,7 +100,8 @@ def build_training_set(
     every source table with its snapshot and commit, the label, and ``as_of``. The snapshots
     that were read are tagged ``training_<name>``, so that they stay readable.
 
-    The same call on the same snapshots is the same training set: it is not built again. On
+    The same call on the same snapshots is the same training set: it is not built again, and keeps
+    the rows that ``append_training_rows`` has added. On
     another ``engine`` it is another one, as sums of floats may differ in their last bits.
     Neither rows nor features have to fit into memory (``memory_mb``, ``spill_folder``).
 
