@@ -21,6 +21,7 @@ EXTRAS = {
     "jgo": "flink",
     "lightning": "train",
     "matplotlib": "demo",
+    "mcp": "mcp",
     "msgspec": "serve",
     "numpy": "lake",
     "onnx": "onnx",

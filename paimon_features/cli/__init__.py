@@ -78,6 +78,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "publish": "Publish fresh features to a Kafka topic.",
         "lookup": "Read online features of entities.",
         "serve": "Run the feature server; manage its tokens.",
+        "mcp": "Serve read-only tools to agents (MCP).",
         "bundle": "Publish definitions for servers that run no code.",
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
