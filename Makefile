@@ -18,6 +18,7 @@
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
 #   make mutants  faults in windows, merges, records, compare-and-set, restarts: each must fail a test
+#   make feast-test  the Feast plugin, in an environment of its own with Feast, build/feast
 #   make manifests  renders deploy/kubernetes/base, and checks it, the overlay and all options against
 #                 the schemas of Kubernetes (needs Go);  ARGS="--crd FILE": the operator's, too
 #   make alerts   when the alerts of docker/alerts.yml fire, by Prometheus' promtool (needs Go)
@@ -31,7 +32,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests alerts images release lock clean
+.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests alerts images release lock clean feast-test
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -105,6 +106,15 @@ fuzz:
 mutants:
 	@tools/setup.sh test
 	.venv/bin/python tools/mutants.py $(ARGS)
+
+FEAST = feast[redis,duckdb]==0.67.0
+feast-test:
+	@tools/setup.sh test
+	test -x build/feast/bin/python || .venv/bin/python -m venv build/feast
+	.venv/bin/python -m uv pip install --quiet --python build/feast/bin/python \
+		"$(FEAST)" --editable ".[client,lake,local,serve]"
+	PAIMON_FEATURES_FEAST_PYTHON=$(CURDIR)/build/feast/bin/python .venv/bin/python -m pytest \
+		tests/feast_plugin $(ARGS)
 
 manifests:
 	@tools/setup.sh test

@@ -83,6 +83,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
         "rollup": "Roll up old tiles for lifetime windows.",
+        "sql": "Query the tables of the lake in SQL.",
         "history": "Write historical features to a file.",
         "training-set": "Build a point-in-time training set.",
         "fit": "Fit a transformer on a view, once or continuously.",
