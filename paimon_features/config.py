@@ -115,6 +115,8 @@ class ProjectConfig:
     lake_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     side_folder: Path | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
+    openlineage: str | None = None
+    """Where events of OpenLineage go: an address ``http...``, or the absolute path of a file."""
 
 
 _TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
@@ -133,6 +135,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("password_file", "partition_discovery"), str),
         "tls": bool,
     },
+    "lineage": {"openlineage": str},
     "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str, "checkpoints": str},
     "serve": {
         "host": str,
@@ -243,7 +246,14 @@ def read_config(root: Path) -> ProjectConfig:
         lake_options=lake_options,
         side_folder=None if side is None else (root / side).resolve(),
         kafka=document.get("kafka", {}),
+        openlineage=_openlineage(root, value("lineage", "openlineage", None)),
     )
+
+
+def _openlineage(root: Path, where: str | None) -> str | None:
+    if where is None or where.startswith(("http://", "https://")):
+        return where
+    return str((root / where).resolve())
 
 
 def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:

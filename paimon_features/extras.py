@@ -27,6 +27,7 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "predict",
     "onnxscript": "train",
+    "openlineage": "openlineage",
     "opentelemetry": "otel",
     "polars": "polars",
     "prometheus_client": "serve",

@@ -22,6 +22,7 @@ from typing import Any
 import click
 
 from paimon_features import __version__, light_imports
+from paimon_features.cli._lineage import observed
 from paimon_features.errors import (
     ConfigurationError,
     DefinitionError,
@@ -115,6 +116,14 @@ ONLINE = ("explain", "lookup", "serve", "sizing")
 """Commands of a serving host; all others that need NumPy also need the lake."""
 
 
+OBSERVED = (
+    "apply", "backfill", "derive", "drop", "fit", "forget", "history", "ingest", "maintain",
+    "materialize", "publish", "release", "repair", "request-log", "rollup", "submit", "switch",
+    "train", "training-set",
+)  # fmt: skip
+"""Commands whose runs are told to OpenLineage, where that is configured."""
+
+
 def load_command(name: str) -> click.Command:
     """Import a command of the table."""
     attribute = name.replace("-", "_")
@@ -140,9 +149,10 @@ class LazyGroup(click.Group):
         if not known:
             return None
         try:
-            return load_command(cmd_name)
+            command = load_command(cmd_name)
         except ModuleNotFoundError as error:
             raise _missing(error, cmd_name) from error
+        return observed(command) if cmd_name in OBSERVED else command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, section in COMMANDS.items():

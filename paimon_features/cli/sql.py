@@ -6,10 +6,11 @@ import base64
 import csv
 import datetime as dt
 import decimal
+import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import click
@@ -47,6 +48,11 @@ _WIDEST = 60
     show_default=True,
     help="Memory of the query in MiB; more is spilled to disk.",
 )
+@click.option(
+    "--fail-on-rows",
+    is_flag=True,
+    help="Exit code 1 if there is a row: a check that finds what must not be.",
+)
 @PROJECT
 @JSON
 def sql(
@@ -55,6 +61,7 @@ def sql(
     texts: tuple[str, ...],
     limit: int,
     memory_mb: float,
+    fail_on_rows: bool,
     path: str,
     as_json: bool,
 ) -> None:
@@ -81,7 +88,9 @@ def sql(
     parameters = _parameters(texts)
     reader = project.sql(statement, parameters, memory_mb=memory_mb)
     names = reader.schema.names
-    rows = (row for batch in reader for row in zip(*_columns(batch), strict=True))
+    found = (row for batch in reader for row in zip(*_columns(batch), strict=True))
+    first = next(found, None)
+    rows = itertools.chain([] if first is None else [first], found)
     left = None if limit == 0 else limit
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -95,6 +104,8 @@ def sql(
         click.echo("\n".join(text_table([names, *lines])))
     if more:
         click.echo(f"the first {limit:,} rows; --limit 0 prints all", err=True)
+    if fail_on_rows and first is not None:
+        sys.exit(1)
 
 
 def _list(project: Project, as_json: bool) -> None:
@@ -133,7 +144,7 @@ def _columns(batch: Any) -> list[list[Any]]:
     return [column.to_pylist() for column in batch.columns]
 
 
-def _print(rows: Iterator[tuple[Any, ...]], left: int | None, write: Any) -> bool:
+def _print(rows: Iterable[tuple[Any, ...]], left: int | None, write: Any) -> bool:
     """Write rows up to the limit; whether there are more."""
     for number, row in enumerate(rows):
         if number == left:
@@ -142,7 +153,7 @@ def _print(rows: Iterator[tuple[Any, ...]], left: int | None, write: Any) -> boo
     return False
 
 
-def _print_json(rows: Iterator[tuple[Any, ...]], names: list[str], left: int | None) -> bool:
+def _print_json(rows: Iterable[tuple[Any, ...]], names: list[str], left: int | None) -> bool:
     separator = "["
 
     def write(row: tuple[Any, ...]) -> None:
