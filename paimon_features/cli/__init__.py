@@ -22,7 +22,6 @@ from typing import Any
 import click
 
 from paimon_features import __version__, light_imports
-from paimon_features.cli._lineage import observed
 from paimon_features.errors import (
     ConfigurationError,
     DefinitionError,
@@ -152,7 +151,11 @@ class LazyGroup(click.Group):
             command = load_command(cmd_name)
         except ModuleNotFoundError as error:
             raise _missing(error, cmd_name) from error
-        return observed(command) if cmd_name in OBSERVED else command
+        if cmd_name not in OBSERVED:
+            return command
+        from paimon_features.cli._lineage import observed  # --help imports nothing
+
+        return observed(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, section in COMMANDS.items():

@@ -53,7 +53,7 @@ class CommandRun:
         require("openlineage", "openlineage", "[lineage] openlineage")
         self._config, self._command, self._params, self._warn = config, command, params, warn
         self._problem: str | None = None
-        self._sender = _Sender(config, command, params)
+        self._sender = _EventSender(config, command, params)
         self._start = threading.Thread(
             target=self._guarded, args=(self._sender.start, _now()), daemon=True
         )
@@ -93,7 +93,7 @@ class CommandRun:
             self._problem = redact(f"{type(error).__name__}: {error}")[:300]
 
 
-class _Sender:
+class _EventSender:
     """Builds the events and sends them; imports the library in the thread that needs it."""
 
     def __init__(self, config: ProjectConfig, command: str, params: Mapping[str, Any]) -> None:

@@ -48,12 +48,12 @@ def command_datasets(project: Project, command: str, params: Params) -> Datasets
     PaimonFeaturesError
         If definitions or tables cannot be read.
     """
-    reader = _Reader(project)
+    reader = _DatasetReader(project)
     find = _COMMANDS.get(command)
     return ([], []) if find is None else find(reader, params)
 
 
-class _Reader:
+class _DatasetReader:
     def __init__(self, project: Project) -> None:
         self.project = project
 
@@ -152,14 +152,14 @@ def _of_events(
     return tuple((events, name) for name in sorted(named))
 
 
-def _apply(reader: _Reader, params: Params) -> Datasets:
+def _apply(reader: _DatasetReader, params: Params) -> Datasets:
     defined = reader.project.definitions
     tables = [reader.table(source.table) for source in defined.sources.values()]
     tables += [reader.tiles(view.compiled) for view in defined.views.values()]
     return [], tables
 
 
-def _ingest(reader: _Reader, params: Params) -> Datasets:
+def _ingest(reader: _DatasetReader, params: Params) -> Datasets:
     source = reader.project.definitions.source(params["source"])
     inputs = [reader.file(path) for path in params.get("paths") or ()]
     if params.get("topic"):
@@ -169,30 +169,30 @@ def _ingest(reader: _Reader, params: Params) -> Datasets:
     return inputs, [reader.table(source.table), reader.table(source.rejected_table)]
 
 
-def _tile_job(reader: _Reader, params: Params) -> Datasets:
+def _tile_job(reader: _DatasetReader, params: Params) -> Datasets:
     view = reader.project.view(params["view"])
     return [reader.table(view.source.table)], [reader.tiles(view, params.get("generation"))]
 
 
-def _materialize(reader: _Reader, params: Params) -> Datasets:
+def _materialize(reader: _DatasetReader, params: Params) -> Datasets:
     names = params.get("views") or list(reader.project.definitions.views)
     views = [reader.project.view(name) for name in names]
     online = [view for view in views if view.is_online]
     return [reader.tiles(view) for view in online], [reader.online(view) for view in online]
 
 
-def _rows(reader: _Reader, rows: str) -> LineageDataset:
+def _rows(reader: _DatasetReader, rows: str) -> LineageDataset:
     name = rows.partition("@")[0]
     return reader.table(name) if name in reader.project.lake.list() else reader.file(rows)
 
 
-def _training_set(reader: _Reader, params: Params) -> Datasets:
+def _training_set(reader: _DatasetReader, params: Params) -> Datasets:
     inputs, columns = reader.features(params["service"])
     target = reader.table(TRAINING_PREFIX + params["name"], columns)
     return [*inputs, _rows(reader, params["rows"])], [target]
 
 
-def _history(reader: _Reader, params: Params) -> Datasets:
+def _history(reader: _DatasetReader, params: Params) -> Datasets:
     inputs, columns = reader.features(params["features"])
     file = reader.file(params["output"])
     fields = tuple((name, "") for name in columns)
@@ -200,25 +200,25 @@ def _history(reader: _Reader, params: Params) -> Datasets:
     return [*inputs, _rows(reader, params["rows"])], [target]
 
 
-def _train(reader: _Reader, params: Params) -> Datasets:
+def _train(reader: _DatasetReader, params: Params) -> Datasets:
     place = f"paimon-features://{reader.project.name}"
     model = LineageDataset(place, f"models.{params['name']}", place)
     return [reader.table(TRAINING_PREFIX + params["training_set"])], [model]
 
 
-def _maintain(reader: _Reader, params: Params) -> Datasets:
+def _maintain(reader: _DatasetReader, params: Params) -> Datasets:
     names = params.get("tables") or reader.project.lake.list()
     tables = [reader.table(name) for name in names]
     return tables, tables
 
 
-def _derive(reader: _Reader, params: Params) -> Datasets:
+def _derive(reader: _DatasetReader, params: Params) -> Datasets:
     made = reader.project.definitions.derived_view(params["name"])
     view = reader.project.view(made.compiled.view.name)
     return [reader.tiles(view)], [reader.table(made.table)]
 
 
-def _publish(reader: _Reader, params: Params) -> Datasets:
+def _publish(reader: _DatasetReader, params: Params) -> Datasets:
     view = reader.project.view(params["view"])
     topic = reader.topic(params["topic"], params.get("kafka"))
     return [reader.online(view)], [topic]

@@ -50,7 +50,7 @@ def iterable_dataset(reader: SnapshotReader) -> IterableDataset:
             "handed over as they are"
         )
     features = Features.from_arrow_schema(reader.schema)
-    return IterableDataset(_Batches(reader), info=DatasetInfo(features=features))
+    return IterableDataset(_ReaderBatches(reader), info=DatasetInfo(features=features))
 
 
 def dataset(reader: SnapshotReader, columns: Sequence[str] | None = None) -> Dataset:
@@ -65,7 +65,7 @@ def dataset(reader: SnapshotReader, columns: Sequence[str] | None = None) -> Dat
     return Dataset(InMemoryTable(table))
 
 
-class _Batches(_BaseExamplesIterable):  # type: ignore[misc]
+class _ReaderBatches(_BaseExamplesIterable):  # type: ignore[misc]
     """The batches ``index``, ``index + count``, ``index + 2 * count``, ... of a reader's epoch.
 
     ``epoch`` is another epoch than the reader's, from its start.
@@ -115,14 +115,16 @@ class _Batches(_BaseExamplesIterable):  # type: ignore[misc]
             self._state_dict["batch"] = number + 1 if at_end else number
             self._state_dict["row"] = 0 if at_end else row
 
-    def shuffle_data_sources(self, generator: Any) -> _Batches:
+    def shuffle_data_sources(self, generator: Any) -> _ReaderBatches:
         """The batches of an epoch that the generator draws."""
         epoch = int(copy.deepcopy(generator).integers(1, 1 << 31))
-        return _Batches(self.reader, self.index, self.count, epoch)
+        return _ReaderBatches(self.reader, self.index, self.count, epoch)
 
-    def shard_data_sources(self, num_shards: int, index: int, contiguous: bool = True) -> _Batches:
+    def shard_data_sources(
+        self, num_shards: int, index: int, contiguous: bool = True
+    ) -> _ReaderBatches:
         """Every ``num_shards``-th of these batches, whatever ``contiguous`` says."""
-        return _Batches(
+        return _ReaderBatches(
             self.reader, self.index + self.count * index, self.count * num_shards, self.epoch
         )
 

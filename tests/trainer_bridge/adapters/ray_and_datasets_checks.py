@@ -123,7 +123,7 @@ def check_ray(folder: str) -> None:
 
     from trainer_bridge.adapters import ray as ray_adapter
 
-    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=100 << 20)
+    ray.init(num_cpus=6, include_dashboard=False, object_store_memory=100 << 20)
     try:
         made = ray_adapter.dataset(reader(folder), tasks=2)
         assert made.schema().names == ["n", "x", "label"]
