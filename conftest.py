@@ -42,10 +42,14 @@ BYTES_OF_A_PROCESS = 5 * 2**30
 ENGINE_OF_MODULES = {
     # the rest of paimon_features/flink imports pyflink where it uses it: SQL needs no Flink
     "paimon_features/flink/iteration": "pyflink",
+    "paimon_features/feast_plugin": "feast",
+    "paimon_features/mcp_server/protocol.py": "mcp",
     "paimon_features/online/redis_store": "redis",
     "paimon_features/serving/fastapi.py": "fastapi",
     "trainer_bridge/adapters/duckdb.py": "duckdb",
+    "trainer_bridge/adapters/huggingface.py": "datasets",
     "trainer_bridge/adapters/polars.py": "polars",
+    "trainer_bridge/adapters/ray.py": "ray",
     "trainer_bridge/adapters/torch.py": "torch",
     "trainer_bridge/adapters/torch": "torch",
     "trainer_bridge/adapters/tensorflow": "tensorflow",

@@ -162,6 +162,8 @@ class ProjectConfig:
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # what ingests files and computes tiles where a command names no engine
     engine: str = "flink"
+    openlineage: str | None = None
+    """Where events of OpenLineage go: an address ``http...``, or the absolute path of a file."""
 
 
 _OIDC: Mapping[str, type] = {
@@ -185,6 +187,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("password_file", "partition_discovery"), str),
         "tls": bool,
     },
+    "lineage": {"openlineage": str},
     "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str, "checkpoints": str},
     "serve": {
         "host": str,
@@ -321,7 +324,14 @@ def read_config(root: Path) -> ProjectConfig:
         outcomes=outcomes,
         inputs=inputs,
         engine=engine,
+        openlineage=_openlineage(root, value("lineage", "openlineage", None)),
     )
+
+
+def _openlineage(root: Path, where: str | None) -> str | None:
+    if where is None or where.startswith(("http://", "https://")):
+        return where
+    return str((root / where).resolve())
 
 
 def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:

@@ -207,6 +207,8 @@ _MEANING: Mapping[str, str] = {
     "See [the online store](../how-to/serving/online-store.md).",
     "kafka": "The environment variable `PAIMON_FEATURES_KAFKA_PASSWORD` takes precedence over "
     "`password_file`. See [Kafka topics](../how-to/data/kafka.md#security).",
+    "lineage": "An address (`http://marquez:5000`) or a file for events of OpenLineage. See "
+    "[OpenLineage](../how-to/integrations/openlineage.md).",
     "flink": "`checkpoint_interval` is a duration. It is also the interval at which tiles are "
     "committed, and so a lower bound of freshness.",
     "serve": "See [the feature server](../how-to/serving/feature-server.md). `max_wait` and "

@@ -88,10 +88,12 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "publish": "Publish fresh features to a Kafka topic.",
         "lookup": "Read online features of entities.",
         "serve": "Run the feature server; manage its tokens.",
+        "mcp": "Serve read-only tools to agents (MCP).",
         "bundle": "Publish definitions for servers that run no code.",
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
         "rollup": "Roll up old tiles for lifetime windows.",
+        "sql": "Query the tables of the lake in SQL.",
         "history": "Write historical features to a file.",
         "training-set": "Build a point-in-time training set.",
         "fit": "Fit a transformer on a view, once or continuously.",
@@ -130,6 +132,14 @@ SYNONYMS = {
 
 ONLINE = ("explain", "lookup", "serve", "sizing")
 """Commands of a serving host; all others that need NumPy also need the lake."""
+
+
+OBSERVED = (
+    "apply", "backfill", "derive", "drop", "fit", "forget", "history", "ingest", "maintain",
+    "materialize", "publish", "release", "repair", "request-log", "rollup", "submit", "switch",
+    "train", "training-set",
+)  # fmt: skip
+"""Commands whose runs are told to OpenLineage, where that is configured."""
 
 
 def load_command(name: str) -> click.Command:
@@ -175,9 +185,14 @@ class LazyGroup(SuggestingGroup):
         if not known:
             return None
         try:
-            return load_command(cmd_name)
+            command = load_command(cmd_name)
         except ModuleNotFoundError as error:
             raise _missing(error, cmd_name) from error
+        if cmd_name not in OBSERVED:
+            return command
+        from paimon_features.cli._lineage import observed  # --help imports nothing
+
+        return observed(command)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         for heading, section in COMMANDS.items():

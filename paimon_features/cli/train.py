@@ -67,3 +67,11 @@ def train(
     click.echo(f"{manifest}: " + ("registered" if is_new else "is this run, registered before"))
     click.echo(f"look at it:  paimon-features models show {manifest.name} {manifest.version}")
     click.echo(f"serve it:    paimon-features models promote {manifest.name} {manifest.version}")
+
+
+def named_settings(config: Path, overrides: tuple[str, ...]) -> dict[str, str]:
+    """The names of the model and of its training set, for lineage."""
+    from trainer_bridge.training.config import compose
+
+    settings = compose(config, overrides)
+    return {"name": settings.name, "training_set": settings.data.training_set}

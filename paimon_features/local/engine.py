@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import queue
 import tempfile
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -13,10 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, JobError, MissingExtraError
+from paimon_features.errors import ConfigurationError, JobError, MissingExtraError, RequestError
+from paimon_features.expressions.nodes import quoted
 
 _BATCHES_AHEAD = 2
 _TABLE_ROWS = 1_000_000
+QUOTE = '"'
 
 
 class DuckDBEngine:
@@ -98,6 +101,54 @@ class DuckDBEngine:
             finally:
                 self._connection.unregister("__stream")
 
+    def remove(self, name: str) -> None:
+        """Forget what ``add`` gave this name."""
+        self._connection.unregister(name)
+
+    def add_files(self, name: str, paths: Sequence[str]) -> None:
+        """Let statements read Parquet files under this name, lazily; see ``confine``."""
+        listed = ", ".join(quoted(path, "'") for path in paths)
+        # partition folders are not columns: the files contain them
+        rows = f"SELECT * FROM read_parquet([{listed}], hive_partitioning = false)"
+        self._connection.execute(f"CREATE VIEW {quoted(name, QUOTE)} AS {rows}")
+
+    def confine(self, paths: Sequence[str]) -> None:
+        """From now on statements read these files and no others, write none, change no setting."""
+        listed = ", ".join(quoted(path, "'") for path in paths)
+        self._connection.execute(f"SET allowed_paths = [{listed}]")
+        self._connection.execute("SET enable_external_access = false")
+        self._connection.execute("SET lock_configuration = true")
+
+    def syntax_tree(self, statement: str) -> dict[str, Any]:
+        """A query as DuckDB parses it; with ``error`` and ``error_message`` where it cannot, or
+        where it is something else than queries."""
+        [row] = self._connection.execute("SELECT json_serialize_sql(?)", [statement]).fetchall()
+        tree: dict[str, Any] = json.loads(row[0])
+        return tree
+
+    def plan_text(self, statement: str, parameters: Any = None) -> str:
+        """The optimized plan of a query, as text.
+
+        Raises
+        ------
+        RequestError
+            For a query that cannot be: unknown names, wrong types.
+        """
+        duckdb = _duckdb()
+        try:
+            rows = self._connection.execute(f"EXPLAIN (FORMAT json) {statement}", parameters)
+            return "\n".join(str(row[1]) for row in rows.fetchall())
+        except duckdb.Error as error:
+            # its further lines draw the place in another statement than the user's
+            raise RequestError(f"SQL: {str(error).splitlines()[0]}") from error
+
+    def query(
+        self, statement: str, parameters: Any, batch_rows: int
+    ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The schema and the rows of a query with parameters; closing the rows ends it."""
+        rows = self._run(statement, batch_rows, "SQL", parameters)
+        return next(rows), rows
+
     def stream(self, statement: str, batch_rows: int, what: str) -> Iterator[pa.RecordBatch]:
         """The rows of a statement, in batches of about this size. One statement at a time.
 
@@ -118,7 +169,9 @@ class DuckDBEngine:
         schema, *batches = self._run(statement, _TABLE_ROWS, what)
         return pa.Table.from_batches(batches, schema)
 
-    def _run(self, statement: str, batch_rows: int, what: str) -> Generator[Any, None, None]:
+    def _run(
+        self, statement: str, batch_rows: int, what: str, parameters: Any = None
+    ) -> Generator[Any, None, None]:
         """The schema of the result, then its batches.
 
         DuckDB works in a thread, so that Ctrl-C ends a statement at once (inside a call of its
@@ -135,7 +188,8 @@ class DuckDBEngine:
 
         def work() -> None:
             try:
-                reader = self._connection.sql(statement).to_arrow_reader(batch_rows)
+                found = self._connection.sql(statement, params=parameters)
+                reader = found.to_arrow_reader(batch_rows)
                 put(reader.schema)
                 for batch in reader:
                     put(batch)

@@ -297,6 +297,23 @@ class Project(ProjectContext):
             engine=self._engine(engine),
         )
 
+    def sql(
+        self,
+        statement: str,
+        parameters: Sequence[Any] | Mapping[str, Any] | None = None,
+        *,
+        memory_mb: float = 1_024.0,
+    ) -> pa.RecordBatchReader:
+        """The rows of a SELECT over the tables of the lake; see ``local.sql.query``.
+
+        ``project.sql("SELECT ...").read_all()`` is an Arrow table, ``.read_pandas()`` a DataFrame.
+        It needs the extra ``local``.
+        """
+        lake = self.lake
+        from paimon_features.local.sql import query
+
+        return query(lake, statement, parameters, memory_mb=memory_mb)
+
     def _engine(self, engine: EngineName | EngineOptions) -> OfflineEngine | None:
         from paimon_features.engines import history_engine
 

@@ -1,0 +1,88 @@
+"""Tells OpenLineage of the runs of commands, where that is configured."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from paimon_features.config import ProjectConfig, find_root, read_config
+from paimon_features.errors import PaimonFeaturesError
+
+if TYPE_CHECKING:
+    from paimon_features.openlineage_events import CommandRun
+
+
+def observed(command: click.Command) -> click.Command:
+    """The command; its runs send events from now on. Repeating this is harmless."""
+    if not isinstance(command.invoke, functools.partial):
+        command.invoke = functools.partial(_invoke, command, command.invoke)  # type: ignore[method-assign]
+    return command
+
+
+def _invoke(command: click.Command, invoke: Any, context: click.Context) -> Any:
+    run = _run(command, context)
+    if run is None:
+        return invoke(context)
+    try:
+        done = invoke(context)
+    except (click.exceptions.Exit, SystemExit) as error:
+        code = error.exit_code if isinstance(error, click.exceptions.Exit) else error.code
+        if code in (0, None):
+            run.complete()
+        else:
+            run.fail(f"exit code {code}")
+        raise
+    except (KeyboardInterrupt, click.Abort):
+        run.abort()
+        raise
+    except BaseException as error:
+        run.fail(str(error) or type(error).__name__)
+        raise
+    run.complete()
+    return done
+
+
+def _run(command: click.Command, context: click.Context) -> CommandRun | None:
+    """The run to tell of; None where nobody listens."""
+    try:
+        config = read_config(find_root(Path(context.params.get("path", "."))))
+    except PaimonFeaturesError:
+        return None  # the command says it
+    if not is_configured(config):
+        return None
+    # the library, and what reads the lake, only where they are used
+    from paimon_features.openlineage_events import CommandRun
+
+    name, params = str(command.name), dict(context.params)
+    try:
+        if name == "train":
+            from paimon_features.cli.train import named_settings
+
+            with suppress(PaimonFeaturesError):  # the command says it
+                params |= named_settings(params["config"], params["overrides"])
+        return CommandRun(config, name, params, lambda line: click.echo(line, err=True))
+    except PaimonFeaturesError as error:
+        click.echo(f"warning: {error}", err=True)
+        return None
+
+
+def is_configured(config: ProjectConfig, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether events are to be sent: by ``[lineage] openlineage``, or by what the library reads
+    (OPENLINEAGE_URL and other variables, openlineage.yml here or in ~/.openlineage)."""
+    if environ.get("OPENLINEAGE_DISABLED", "").lower().strip() == "true":
+        return False
+    if config.openlineage is not None:
+        return True
+    named = ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG")
+    if any(environ.get(name) for name in named):
+        return True
+    if any(name.startswith("OPENLINEAGE__TRANSPORT") for name in environ):
+        return True
+    home = Path(environ.get("HOME", "/")) / ".openlineage"
+    return any((folder / "openlineage.yml").is_file() for folder in (Path(), home))

@@ -1,0 +1,238 @@
+"""Events of OpenLineage about commands, against its JSON schemas."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from click.testing import CliRunner, Result
+from referencing import Registry, Resource
+
+from paimon_features.cli import cli
+from paimon_features.openlineage_events import command_run
+from paimon_features.project import Project
+from paimon_features.tables import EventWriter
+from paimon_features.windows import DAY_MS, HOUR_MS
+
+pytest.importorskip("openlineage", reason="pip install 'paimon-features[openlineage]'")
+
+NOW = 1_323_432_000_000
+SCHEMAS = [json.loads(f.read_text()) for f in Path(__file__).with_name("schemas").glob("*.json")]
+REGISTRY: Any = Registry().with_resources(
+    [(schema["$id"], Resource.from_contents(schema)) for schema in SCHEMAS]
+)
+OF_FACETS = {
+    name: {"$ref": f"{schema['$id']}#/$defs/{definition['$ref'].rsplit('/', 1)[1]}"}
+    for schema in SCHEMAS
+    for name, definition in schema.get("properties", {}).items()
+    if "$ref" in definition
+}
+
+
+def check(event: dict[str, Any]) -> None:
+    """The event, and each of its facets, is valid by the schema of its name."""
+    [envelope] = [s for s in SCHEMAS if s["$id"].endswith("/OpenLineage.json")]
+    run = {"$ref": f"{envelope['$id']}#/$defs/RunEvent"}
+    found = [(run, event)]
+    for owner in (event["run"], event["job"], *event["inputs"], *event["outputs"]):
+        for name, facet in owner.get("facets", {}).items():
+            found.append((OF_FACETS[name], facet))
+    for schema, document in found:
+        jsonschema.Draft202012Validator(
+            schema, registry=REGISTRY, format_checker=jsonschema.FormatChecker()
+        ).validate(document)
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("OPENLINEAGE_URL", "OPENLINEAGE_CONFIG", "OPENLINEAGE_DISABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", "memory://")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert run("init", "shop").exit_code == 0
+    monkeypatch.chdir(tmp_path / "shop")
+    with Path("paimon-features.toml").open("a") as file:
+        file.write('\n[lineage]\nopenlineage = "events.jsonl"\n')
+    return tmp_path / "shop"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, arguments)
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    file = folder / "events.jsonl"
+    found = [json.loads(line) for line in file.read_text().splitlines() if line]
+    file.unlink()
+    for event in found:
+        check(event)
+    return found
+
+
+def named(datasets: list[dict[str, Any]]) -> dict[str, Any]:
+    return {one["name"].rsplit("/", 1)[-1]: one.get("facets", {}) for one in datasets}
+
+
+def columns(facets: dict[str, Any], column: str) -> set[tuple[str, str]]:
+    fields = facets["columnLineage"]["fields"][column]["inputFields"]
+    return {(one["name"].rsplit("/", 1)[-1], one["field"]) for one in fields}
+
+
+def test_events_tell_versions_and_columns_from_events_to_a_training_set(shop: Path) -> None:
+    assert run("apply").exit_code == 0
+    start, complete = events(shop)
+    assert (start["eventType"], complete["eventType"]) == ("START", "COMPLETE")
+    assert start["run"]["runId"] == complete["run"]["runId"]
+    assert complete["job"]["namespace"] == "shop"
+    assert complete["job"]["name"] == "apply"
+    assert {*named(complete["outputs"])} == {"events_retail", "tiles_customer_spend_g1"}
+
+    project = Project.open(".")
+    import pyarrow as pa
+
+    rows = {
+        "invoice": ["1", "1"], "stock_code": ["a", "a"], "description": ["x", "x"],
+        "quantity": [1, 2], "invoice_time_ms": [NOW - DAY_MS, NOW - HOUR_MS],
+        "unit_price": [1.25, 1.25], "customer_id": [1, 1], "country": ["FR", "FR"],
+    }  # fmt: skip
+    source = project.definitions.source("retail")
+    written = EventWriter.of(project.lake, source, lambda: NOW).write(pa.table(rows))
+    assert written.written == 2, written
+    assert run("backfill", "customer_spend", "--engine", "local").exit_code == 0
+    start, complete = events(shop)
+    assert complete["job"]["name"] == "backfill.customer_spend"
+    assert complete["job"]["facets"]["jobType"]["processingType"] == "BATCH"
+    events_table = named(complete["inputs"])["events_retail"]
+    assert events_table["version"]["datasetVersion"].startswith("1@")
+    types = {one["name"]: one["type"] for one in events_table["schema"]["fields"]}
+    assert types["quantity"] == "int64"
+    assert events_table["symlinks"]["identifiers"][0]["name"] == "features.events_retail"
+    tiles = named(complete["outputs"])["tiles_customer_spend_g1"]
+    assert tiles["version"]["datasetVersion"].startswith("1@")
+    assert columns(tiles, "p_sum_amount_s2") == {
+        ("events_retail", "quantity"), ("events_retail", "unit_price"),
+    }  # fmt: skip
+    assert columns(tiles, "customer_id") == {("events_retail", "customer_id")}
+
+    (shop / "rows.csv").write_text(f"customer_id,event_time_ms\n1,{NOW}\n")
+    done = run("training-set", "t", "--service", "churn_v1", "--rows", "rows.csv")
+    assert (done.exit_code, "lineage" in done.stderr) == (0, False), done.output
+    start, complete = events(shop)
+    assert {*named(complete["inputs"])} == {"tiles_customer_spend_g1", "rows.csv"}
+    training = named(complete["outputs"])["training_t"]
+    assert columns(training, "count_7d") == {("tiles_customer_spend_g1", "p_rows")}
+    assert training["version"]["datasetVersion"].startswith("1@")
+
+    # the memory store of another process: what is told is the same
+    run("materialize", "customer_spend")
+    *_, complete = events(shop)
+    [online] = complete["outputs"]
+    assert (online["namespace"], online["name"]) == ("memory://", "shop.customer_spend")
+    assert columns(online["facets"], "count_7d") == {("tiles_customer_spend_g1", "p_rows")}
+
+
+def test_a_failure_is_told_with_its_message_and_without_secrets(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_PASSWORD", "hunter2-hunter2")
+    assert run("backfill", "hunter2-hunter2", "--engine", "local").exit_code == 2
+    _, fail = events(shop)
+    assert fail["eventType"] == "FAIL"
+    message = fail["run"]["facets"]["errorMessage"]["message"]
+    assert message.startswith("there is no feature view '***'")
+    # a command that only looks is not told of
+    assert run("plan").exit_code == 0
+    assert not (shop / "events.jsonl").exists()
+    monkeypatch.setenv("OPENLINEAGE_DISABLED", "true")
+    assert run("apply").exit_code == 0
+    assert not (shop / "events.jsonl").exists()
+
+
+class Collector(BaseHTTPRequestHandler):
+    """Keeps events; answers nothing while ``silent``."""
+
+    received: list[dict[str, Any]]
+    silent: threading.Event | None = None
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.received.append(json.loads(body))
+        if self.silent is not None:
+            self.silent.wait()
+        self.send_response(201)
+        self.end_headers()
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """No line per request."""
+
+
+@pytest.fixture
+def collector() -> Iterator[HTTPServer]:
+    Collector.received, Collector.silent = [], None
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        if Collector.silent is not None:
+            Collector.silent.set()
+        server.shutdown()
+        thread.join()
+
+
+def set_target(shop: Path, target: str) -> None:
+    file = shop / "paimon-features.toml"
+    file.write_text(file.read_text().replace("events.jsonl", target))
+
+
+def test_events_go_to_a_server(shop: Path, collector: HTTPServer) -> None:
+    set_target(shop, f"http://127.0.0.1:{collector.server_port}")
+    done = run("apply")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert [event["eventType"] for event in Collector.received] == ["START", "COMPLETE"]
+    for event in Collector.received:
+        check(event)
+
+
+def test_the_librarys_own_variables_are_read(
+    shop: Path, collector: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = shop / "paimon-features.toml"
+    file.write_text(file.read_text().partition("[lineage]")[0])
+    assert run("apply").exit_code == 0
+    assert Collector.received == []
+    monkeypatch.setenv("OPENLINEAGE_URL", f"http://127.0.0.1:{collector.server_port}")
+    assert run("apply").exit_code == 0
+    assert [event["eventType"] for event in Collector.received] == ["START", "COMPLETE"]
+
+
+def test_a_server_that_is_gone_or_silent_changes_nothing(
+    shop: Path, collector: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_run, "WAIT_S", 0.2)
+    Collector.silent = threading.Event()
+    set_target(shop, f"http://127.0.0.1:{collector.server_port}")
+    done = run("apply")
+    assert done.exit_code == 0
+    assert "+ service churn_v1" in done.stdout
+    assert "lineage events were not delivered: no answer" in done.stderr
+    set_target(shop, "http://127.0.0.1:1")
+    file = shop / "paimon-features.toml"
+    file.write_text(file.read_text().replace(str(collector.server_port), "1"))
+    monkeypatch.setattr(command_run, "WAIT_S", 60.0)
+    done = run("apply")
+    assert done.exit_code == 0
+    assert "lineage events were not delivered: " in done.stderr
+    assert "127.0.0.1" in done.stderr
+
+
+def test_only_commands_that_exist_are_observed() -> None:
+    from paimon_features.cli import COMMANDS, OBSERVED
+
+    assert {*OBSERVED} <= {name for section in COMMANDS.values() for name in section}
