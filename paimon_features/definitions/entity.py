@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paimon_features.definitions.checks import check_types
-from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, check_name
 
@@ -51,6 +51,12 @@ class Entity:
                     f"entity {self.name!r}: key {key!r} is {kind!r}; "
                     "a key is Int32, Int64, String, Bool or Date"
                 )
+
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        keys = table(((name, kind.text) for name, kind in self.keys.items()), ("key", "type"))
+        return card(f"Entity {self.name}", keys, facts(shown(self)), note=self.description)
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

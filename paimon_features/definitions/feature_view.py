@@ -18,7 +18,7 @@ from paimon_features.aggregates import (
 from paimon_features.aggregates.decayed import Decayed
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
 from paimon_features.definitions.entity import Entity
-from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import Expression, overflow_guard, parse, substitute
@@ -131,6 +131,31 @@ class FeatureView:
     def derived(self) -> Mapping[str, Expression]:
         """The derived columns, by name, over the columns of the source."""
         return _Compiler(self).derived()
+
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        view = self.compiled
+        features = table(
+            (
+                (f.name, f.type.text, type(f.aggregate).__name__, f.window.name or "lifetime",
+                 format_duration(f.hop_ms))
+                for f in view.features
+            ),
+            ("feature", "type", "aggregate", "window", "hop"),
+        )  # fmt: skip
+        about = {
+            "of": f"{self.source.name} → {self.name}, per {self.entity.name} "
+            f"({', '.join(view.keys) or 'all events'})",
+            "tile": f"{self.tile}, {len(view.partials)} partials",
+            "windows": self.kind,
+            "derive": "; ".join(f"{name} = {text}" for name, text in self.derive.items()),
+            "where": self.where,
+            "null without an event for": self.ttl,
+            "stale after": self.max_staleness,
+            **shown(self),
+        }
+        return card(f"FeatureView {self.name}", facts(about), features, note=self.description)
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paimon_features.definitions.compiled import CompiledView
-from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.table_view import CompiledTable
@@ -73,6 +73,13 @@ class Interaction:
                         f"{found[name]!r} and {kind!r}; one name has one type"
                     )
         return found
+
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, mapping_text
+
+        inputs = mapping_text({name: kind.text for name, kind in self.inputs.items()})
+        about = {"expression": self.expression, "request inputs": inputs, **shown(self)}
+        return card(f"Interaction {self.name}", facts(about), note=self.description)
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

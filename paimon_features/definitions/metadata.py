@@ -46,3 +46,8 @@ def check_metadata(what: str, item: Described) -> None:
 def metadata(item: Described) -> dict[str, object]:
     """Return the metadata's part of a definition's canonical JSON form."""
     return {"description": item.description, "owner": item.owner, "tags": dict(item.tags)}
+
+
+def shown(item: Described) -> dict[str, object]:
+    """Return the owner and the tags for a notebook; the description stands below the title."""
+    return {"owner": item.owner, "tags": ", ".join(f"{k}: {v}" for k, v in item.tags.items())}

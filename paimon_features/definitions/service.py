@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import Interaction
-from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.table_view import TableView
 from paimon_features.definitions.transformed import Transformed
@@ -58,6 +58,18 @@ class FeatureService:
     def refs(self) -> tuple[FeatureRef, ...]:
         """Return the features that the service names directly, views expanded, in order."""
         return tuple(item for item in self.items() if isinstance(item, FeatureRef))
+
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        rows = []
+        for item in self.items():
+            is_ref = isinstance(item, FeatureRef)
+            rows.append((str(item), item.view if is_ref else type(item).__name__))
+        outputs = table(rows, ("output, in the order of the model's input", "of"))
+        return card(
+            f"FeatureService {self.name}", facts(shown(self)), outputs, note=self.description
+        )
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

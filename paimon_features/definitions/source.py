@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from paimon_features.definitions.checks import check_types
-from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.errors import DefinitionError
 from paimon_features.partition_days import parse_partition_days
 from paimon_features.schema import (
@@ -188,6 +188,25 @@ class EventSource:
     def horizon_ms(self) -> int | None:
         """How long an event's id is remembered, in ms; None if events are not deduplicated."""
         return None if self.dedup_horizon is None else parse_duration(self.dedup_horizon)
+
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        roles = {self.event_time: "event time", self.retraction: "retraction",
+                 self.event_id: "event id"}  # fmt: skip
+        columns = table(
+            ((name, kind.text, roles.get(name, "")) for name, kind in self.schema.items()),
+            ("column", "type", ""),
+        )
+        about = {
+            "table": self.table,
+            "ahead of the clock by at most": self.max_skew,
+            "an id is remembered for": self.dedup_horizon,
+            **shown(self),
+        }
+        return card(
+            f"{type(self).__name__} {self.name}", columns, facts(about), note=self.description
+        )
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

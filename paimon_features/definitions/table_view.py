@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Literal
 
 from paimon_features.definitions.entity import Entity
-from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Int64, Timestamp, check_name
@@ -158,6 +158,20 @@ class TableView:
             None if self.ttl is None else parse_duration(self.ttl),
             self.edge == "closed",
         )
+
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        columns = table(
+            ((f.name, f.type.text) for f in self.compiled.features), ("feature", "type")
+        )
+        about = {
+            "of": f"{self.source.name} → {self.name}, per {self.entity.name}",
+            "null after": self.ttl,
+            "edge": self.edge,
+            **shown(self),
+        }
+        return card(f"TableView {self.name}", facts(about), columns, note=self.description)
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

@@ -63,6 +63,21 @@ class IngestResult:
     forgotten_files: tuple[str, ...] = ()
     released: int = 0
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        about = {
+            "events": self.accepted,
+            "seconds": self.elapsed_s,
+            "files": ", ".join(self.files),
+            "skipped": "; ".join(f"{path}: {why}" for path, why in self.skipped),
+            "columns that the source does not have": ", ".join(self.ignored_columns),
+            "keys missing from the first rows": ", ".join(self.absent_columns),
+        }
+        rejected = [(why, rows, self.examples.get(why, "")) for why, rows in self.rejected.items()]
+        bad = (table(rejected, ("rejected because", "rows", "for example")),) if rejected else ()
+        return card("Ingested", facts(about), *bad)
+
     def to_document(self) -> dict[str, object]:
         """As ``paimon-features ingest --json`` prints it."""
         return {

@@ -41,6 +41,19 @@ class TileJobResult:
     events_read: int = 0
     snapshot: int | None = None
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts
+
+        about = {
+            "state": self.state,
+            "events": self.events_read,
+            "tiles at snapshot": None if self.snapshot is None else str(self.snapshot),
+            "job": self.job_id,
+            "resumed from": self.resumed,
+            "checkpoint": self.checkpoint,
+        }
+        return card(f"Tiles of {self.view}, generation {self.generation}", facts(about))
+
 
 def local_backfill(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
     """A backfill inside the process ``holder``, as the generation's record describes it."""

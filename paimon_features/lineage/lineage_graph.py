@@ -86,6 +86,11 @@ class LineageGraph:
             tuple((a, b) for a, b in self.edges if a in kept and b in kept),
         )
 
+    def _repr_svg_(self) -> str:
+        from paimon_features.lineage.rendering import to_svg
+
+        return to_svg(self, "Lineage")
+
     def to_document(self) -> dict[str, object]:
         """Return the graph in JSON values."""
 

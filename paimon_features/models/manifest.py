@@ -189,6 +189,27 @@ class ModelManifest:
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table, utc
+
+        pins = self.training
+        about = {
+            "kind": self.kind,
+            "made": f"{utc(self.created_at_ms)} UTC",
+            "service": self.signature.service,
+            "inputs": len(self.signature.inputs),
+            "task": self.signature.task,
+            "trained on": None if pins is None else f"{pins.table} at {pins.snapshot}",
+            "rows": None if pins is None else pins.rows,
+            "parents": ", ".join(self.parents),
+            "files": ", ".join(self.files),
+        }
+        metrics = table(
+            ((n, m.value, m.low, m.high, m.rows) for n, m in self.metrics.items()),
+            ("metric", "value", "95 % from", "to", "rows"),
+        )
+        return card(f"Model {self}", facts(about), metrics)
+
     @property
     def network(self) -> ModelFile:
         """The file that serving hosts run."""

@@ -114,6 +114,16 @@ class ModelStates:
         """The versions that predict next to production, and answer nobody."""
         return tuple(each for each in self.versions if each.state == "shadow")
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, table, utc
+
+        rows = [
+            (str(v.version), v.state, f"{v.traffic / SHARES:.2%}" if v.traffic else "")
+            for v in reversed(self.versions)
+        ]
+        note = f"changed {utc(self.changed_at_ms)} UTC"
+        return card(f"Model {self.name}", table(rows, ("version", "state", "traffic")), note=note)
+
     def of(self, version: int) -> VersionState:
         """The state of a version; UnknownNameError if there is none."""
         for each in self.versions:

@@ -65,6 +65,20 @@ class TrainingSet:
     label: str | None
     sources: tuple[Pin, ...]
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        about = {
+            "rows": self.rows,
+            "of these without features": self.rows_without_features or None,
+            "label": self.label,
+            "snapshot": str(self.snapshot_id),
+            "features": ", ".join(self.features),
+        }
+        sources = table(((pin.table, str(pin.snapshot_id)) for pin in self.sources),
+                        ("read", "at snapshot"))  # fmt: skip
+        return card(f"Training set {self.table}", facts(about), sources)
+
     def to_document(self) -> dict[str, object]:
         """As JSON, for a program."""
         return {

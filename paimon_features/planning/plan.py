@@ -110,6 +110,15 @@ class ProjectPlan:
     def __str__(self) -> str:
         return "\n".join(str(change) for change in self.changes)
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, table
+
+        rows = [
+            (c.action, c.kind.replace("_", " "), c.name, "\n".join(c.details)) for c in self.changes
+        ]
+        note = "nothing to apply" if self.is_empty else ""
+        return card("Plan", table(rows, ("", "kind", "name", "details")), note=note)
+
 
 def make_plan(lake: Lake, definitions: Definitions) -> ProjectPlan:
     """Compare the definitions with what is applied.

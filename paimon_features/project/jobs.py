@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paimon_features.callbacks import OnProgress, ignore_progress
+from paimon_features.callbacks import OnProgress
 from paimon_features.clock import now_ms
+from paimon_features.notebook import ProgressBar
 from paimon_features.project.context import ProjectContext
 
 if TYPE_CHECKING:
     from paimon_features.engines import EngineName
+    from paimon_features.ingestion.files import IngestResult
     from paimon_features.job_control.backfill import TileJobResult
     from paimon_features.offline.rollup import RollupSummary
 
@@ -19,6 +23,47 @@ class ProjectJobs:
 
     def __init__(self, project: ProjectContext) -> None:
         self._project = project
+
+    def ingest(
+        self,
+        source: str,
+        paths: str | Path | Iterable[str | Path],
+        *,
+        columns: Mapping[str, str] | None = None,
+        again: bool = False,
+        **options: Any,
+    ) -> IngestResult:
+        """Ingest files into a source's events, as ``paimon-features ingest --engine local`` does.
+
+        Each file once, all rows in one commit; rows that are no events are kept in
+        ``rejected_<source>`` with the reason. ``columns`` has the names that columns have in the
+        files, by their names in the source. ``again`` ingests files a second time. Both options
+        and ``threads=``, ``max_line_bytes=``, ``report=`` are those of the local engine. A notebook
+        shows the progress.
+
+        Raises
+        ------
+        UnknownNameError
+            For a source that is not defined or not applied.
+        ConfigurationError
+            For files that do not exist or are of another kind.
+        OwnershipError
+            If another process owns the tables.
+        """
+        from paimon_features.engines import resolve_engine
+
+        listed = [paths] if isinstance(paths, str | Path) else list(paths)
+        project = self._project
+        with ProgressBar(f"ingest {source}") as bar:
+            return resolve_engine("local").ingest_files(
+                project.lake,
+                project.definitions.source(source),
+                [Path(path) for path in listed],
+                columns,
+                state_dir=project.config.state_dir,
+                again=again,
+                **{"report": bar, **options},
+            )
 
     def backfill(
         self,
@@ -33,8 +78,8 @@ class ProjectJobs:
 
         ``local`` is DuckDB in this process: no Java, and ``memory="4GB"`` and ``threads=`` bound
         it. ``flink`` takes ``cluster="host:port"``. Both take ``on_message=`` (a line of
-        text for each decision), ``local`` also ``report=`` (progress). ``rebuild`` empties the
-        generation first.
+        text for each decision), ``local`` also ``report=`` (progress; by default a notebook shows
+        it). ``rebuild`` empties the generation first.
 
         Raises
         ------
@@ -47,12 +92,15 @@ class ProjectJobs:
         from paimon_features.job_control.target import TileTarget
 
         target = TileTarget.of(self._project, view, generation)
-        return resolve_engine(engine).backfill(target, rebuild=rebuild, **options)
+        with ProgressBar(f"backfill {view}") as bar:
+            shown = {"report": bar} if engine == "local" else {}
+            return resolve_engine(engine).backfill(target, rebuild=rebuild, **{**shown, **options})
 
-    def roll_up(self, view: str, progress: OnProgress = ignore_progress) -> RollupSummary:
+    def roll_up(self, view: str, progress: OnProgress | None = None) -> RollupSummary:
         """Create the missing rollups of a view's tiles, so that lifetime windows stay cheap.
 
-        ``progress`` is called with the units checked so far and in total. See ``offline.rollup``.
+        ``progress`` is called with the units checked so far and in total; by default a notebook
+        shows it. See ``offline.rollup``.
 
         Raises
         ------
@@ -64,6 +112,6 @@ class ProjectJobs:
         from paimon_features.offline.rollup import roll_up
 
         compiled = self._project.view(view)
-        return roll_up(
-            self._project.lake, compiled, self._project.generation(compiled), now_ms(), progress
-        )
+        record = self._project.generation(compiled)
+        with ProgressBar(f"roll up {view}") as bar:
+            return roll_up(self._project.lake, compiled, record, now_ms(), progress or bar)

@@ -7,6 +7,7 @@ Project('shop', '/home/me/shop')
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions.bundle import Bundle
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.extras import installed
+from paimon_features.notebook import ProgressBar
 from paimon_features.project.context import Features, ProjectContext
 from paimon_features.project.derived import DerivedViews
 from paimon_features.project.fitted import FittedTransformers
@@ -26,13 +28,16 @@ from paimon_features.serving.fetcher import OnlineResponse
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from paimon_features.definitions import FeatureView
     from paimon_features.engines import EngineName, EngineOptions
+    from paimon_features.lineage import LineageGraph
     from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.engine import OfflineEngine
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.training_set import TrainingSet
     from paimon_features.planning.plan import ProjectPlan
     from paimon_features.planning.reviewed import ReviewedPlan
+    from paimon_features.preview import Preview
 
 
 class Project(ProjectContext):
@@ -42,6 +47,24 @@ class Project(ProjectContext):
     ``derived`` (tumbling and session views), ``fitted`` (transformers), ``models`` (model
     versions), ``jobs`` (backfills).
     """
+
+    def _repr_html_(self) -> str:
+        from paimon_features.lineage import lineage, to_svg
+        from paimon_features.notebook.markup import Markup, card, facts, table
+        from paimon_features.redaction import redact
+
+        about = {"folder": str(self.root), "lake": redact(self.config.warehouse)}
+        defined = [
+            (kind.replace("_", " "), name, item.description, item.owner)
+            for kind, items in self.definitions.by_kind().items()
+            for name, item in items.items()
+        ]
+        return card(
+            f"Project {self.name}",
+            facts(about),
+            table(defined, ("kind", "name", "description", "owner")),
+            Markup(to_svg(lineage(self.definitions), self.name)),
+        )
 
     # -- definitions -----------------------------------------------------------------------
 
@@ -134,6 +157,58 @@ class Project(ProjectContext):
                 "'paimon-features bundle' publishes it"
             )
             raise
+
+    # -- looking -----------------------------------------------------------------------------
+
+    def preview(
+        self,
+        view: str | FeatureView,
+        entity: Any = None,
+        as_of: int | str | datetime | None = None,
+        *,
+        events: Any = None,
+    ) -> Preview:
+        """Values of a view for one entity, and which events count in which tile and window.
+
+        A notebook shows the values, a time line, the edges of each window with the events next to
+        them, and the values of a few more entities. Nothing needs to be applied or computed:
+        values come straight from events. All events within the view's reach are read.
+
+        Parameters
+        ----------
+        view
+            A view's name, or a definition, applied or not.
+        entity
+            The keys by name, or the value of the only key; by default the entity with most events.
+        as_of
+            The time of the read: UTC ms, a datetime, or a text such as ``"2011-12-01 08:00"``
+            (UTC unless it says otherwise). By default just after the newest event. Events at or
+            after it do not count; those that exist are shown.
+        events
+            An Arrow table, a data frame or the path of a Parquet file instead of the lake's
+            events.
+
+        Raises
+        ------
+        RequestError
+            For an entity, a time or events that do not fit the view, or without any events.
+        UnknownNameError
+            For a name that is not defined, or a source that is not applied.
+        """
+        from paimon_features.preview.loading import load_events
+        from paimon_features.preview.preview import preview_events
+
+        definition = self.definitions.view(view) if isinstance(view, str) else view
+        lake = self.lake if events is None else None
+        return preview_events(
+            definition, load_events(lake, definition, as_of, events), entity, as_of
+        )
+
+    def lineage(self) -> LineageGraph:
+        """What is derived from what, down to training sets; a notebook draws it."""
+        from paimon_features.lineage import lineage
+
+        return lineage(self.definitions, self.lake)
 
     # -- accessors -------------------------------------------------------------------------
 
@@ -256,19 +331,20 @@ class Project(ProjectContext):
         """Write the historical features of ``rows`` as the table ``training_<name>``."""
         from paimon_features.offline.training_set import build_training_set
 
-        return build_training_set(
-            self.offline,
-            name,
-            self.refs(features),
-            rows,
-            label=label,
-            as_of=self.pinned(as_of),
-            replace=replace,
-            progress=progress,
-            memory_mb=memory_mb,
-            spill_folder=spill_folder,
-            engine=self._engine(engine),
-        )
+        with ProgressBar(f"training set {name}") as bar:
+            return build_training_set(
+                self.offline,
+                name,
+                self.refs(features),
+                rows,
+                label=label,
+                as_of=self.pinned(as_of),
+                replace=replace,
+                progress=progress or bar,
+                memory_mb=memory_mb,
+                spill_folder=spill_folder,
+                engine=self._engine(engine),
+            )
 
     def append_training_rows(
         self,
@@ -285,17 +361,18 @@ class Project(ProjectContext):
         """Append more ``rows`` with their historical features to the table ``training_<name>``."""
         from paimon_features.offline.training_set import append_training_rows
 
-        return append_training_rows(
-            self.offline,
-            name,
-            self.refs(features),
-            rows,
-            as_of=self.pinned(as_of),
-            progress=progress,
-            memory_mb=memory_mb,
-            spill_folder=spill_folder,
-            engine=self._engine(engine),
-        )
+        with ProgressBar(f"training set {name}") as bar:
+            return append_training_rows(
+                self.offline,
+                name,
+                self.refs(features),
+                rows,
+                as_of=self.pinned(as_of),
+                progress=progress or bar,
+                memory_mb=memory_mb,
+                spill_folder=spill_folder,
+                engine=self._engine(engine),
+            )
 
     def sql(
         self,

@@ -191,6 +191,24 @@ class OnlineResponse:
             )
         }
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, columns_table, table, utc
+
+        fresh = [
+            (name, utc(f.event_time_high_ms), utc(f.current_ms), "STALE" if f.stale else "",
+             f.applied_snapshot)
+            for name, f in self.freshness.items()
+        ]  # fmt: skip
+        worst = [
+            ", ".join(sorted({*row.values()} - {"PRESENT"})) or "PRESENT"
+            for row in self.status_rows()
+        ]
+        return card(
+            f"{len(self):,} entities as of {utc(self.as_of_ms)} UTC",
+            columns_table({**self.to_pydict(), "status": worst}),
+            table(fresh, ("view", "newest event", "current at", "", "snapshot")),
+        )
+
     def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
         """The table, for pandas, Polars and whatever else reads Arrow streams."""
         return self.table.__arrow_c_stream__(requested_schema)

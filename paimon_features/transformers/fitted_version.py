@@ -37,6 +37,16 @@ class FittedVersion:
     def __post_init__(self) -> None:
         check_name("fitted transformer", self.name)
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, text, utc
+
+        about = {
+            "transformer": repr(self.transformer),
+            "fitted": f"{utc(self.fitted_at_ms)} UTC",
+            "on": ", ".join(f"{name}: {text(value)}" for name, value in self.fitted_on.items()),
+        }
+        return card(f"Fitted {self}", facts(about))
+
     def __str__(self) -> str:
         return f"{self.name} v{self.version}"
 

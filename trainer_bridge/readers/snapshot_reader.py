@@ -492,6 +492,25 @@ class SnapshotReader:
     def __exit__(self, *exc: object) -> None:
         self.close()
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, facts, table
+
+        said = self.describe()
+        about = {
+            "snapshot": str(self.snapshot_id),
+            "rows": self.num_rows,
+            "batches left": self.remaining(),
+            "epoch": str(self.epoch),
+            "rank": f"{self.rank} of {self.world_size}",
+            "blocks": said["blocks"],
+            "where": said["where"],
+            "files left out": ", ".join(said["files_left_out"]),
+        }
+        columns = table(
+            ((field.name, str(field.type)) for field in self.schema), ("column", "type")
+        )
+        return card(f"SnapshotReader of {self.table}", facts(about), columns)
+
     def describe(self, quality: bool = False) -> dict[str, Any]:
         """What is read and at what cost, for people.
 

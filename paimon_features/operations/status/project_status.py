@@ -43,6 +43,30 @@ class ProjectStatus:
     leases: tuple[LeaseStatus, ...]
     tables: tuple[TableStatus, ...]
 
+    def _repr_html_(self) -> str:
+        from paimon_features.notebook.markup import card, table, utc
+
+        views = [
+            (v.view, v.generation, v.committed_snapshot, v.applied_snapshot, utc(v.high_mark_ms),
+             v.behind_s, v.problem or ("STALE" if v.stale else ""))
+            for v in self.views
+        ]  # fmt: skip
+        jobs = [(j.view, j.generation, j.kind, j.state, utc(j.since_ms)) for j in self.jobs]
+        tables = [(t.table, t.rows, t.files, t.bytes, utc(t.newest_ms)) for t in self.tables]
+        parts = [
+            table(((each,) for each in self.attention), ("needs attention",)),
+            table(views, ("view", "generation", "committed", "online", "newest event",
+                          "behind, s", "")),
+            table(jobs, ("job of", "generation", "kind", "state", "since")),
+            table(tables, ("table", "rows", "files", "bytes", "newest commit")),
+        ]  # fmt: skip
+        filled = (self.attention, views, jobs, tables)
+        return card(
+            f"Project {self.project}",
+            *(part for part, rows in zip(parts, filled, strict=True) if rows),
+            note=f"{utc(self.time_ms)} UTC" + ("" if self.attention else "; all is well"),
+        )
+
     def document(self) -> dict[str, Any]:
         """The JSON document of the command."""
         return {"format": FORMAT, "ok": not self.attention, **asdict(self)}

@@ -1,0 +1,6 @@
+"""A look at a feature view: values at once, and which events count in which tile and window."""
+
+from paimon_features.preview.preview import Preview, PreviewEvent, PreviewWindow, preview_events
+from paimon_features.preview.timeline import Picture
+
+__all__ = ["Picture", "Preview", "PreviewEvent", "PreviewWindow", "preview_events"]
