@@ -37,7 +37,13 @@ from trainer_bridge.training.data_module import PaimonDataModule
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
 from trainer_bridge.training.labels import LabelCodec, labelled
-from trainer_bridge.training.module import ResumePoint, SampleFeedback, TrainingModule
+from trainer_bridge.training.module import (
+    OnValidation,
+    ResumePoint,
+    SampleFeedback,
+    TrainingModule,
+    ValidationReport,
+)
 from trainer_bridge.training.notes import quiet
 from trainer_bridge.training.training_table import TrainingTable
 
@@ -61,8 +67,10 @@ class NetworkRun(FittedModel):
         run_id: str,
         writes: bool = True,
         progress: bool = False,
+        on_validation: OnValidation | None = None,
     ) -> None:
         self.project, self.table, self.config = project, table, config
+        self.on_validation = on_validation
         self.labels, self.folder, self.progress = labels, folder, progress
         self.run_id, self.writes = run_id, writes
         shapes = InputShapes(
@@ -124,6 +132,8 @@ class NetworkRun(FittedModel):
                 "val_loss", patience=settings.patience, check_on_train_epoch_end=False
             )
             callbacks.append(stop)
+        if self.on_validation is not None:
+            callbacks.append(ValidationReport(self.on_validation))
         with ExitStack() as stack:
             stack.enter_context(_calm())
             writer = self._writer()

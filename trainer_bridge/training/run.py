@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -201,16 +201,16 @@ def run(
         f"{table.table}, snapshot {table.snapshot}: {rows:,} rows to train on, "
         f"{len(encoder.features)} features, {encoder.width} columns"
     )
+    fitted: FittedModel
     if isinstance(config.model, GradientBoosting):
-        fitted: FittedModel = _Trees.train(table, config, encoder, labels)
+        fitted = _Trees.train(table, config, encoder, labels)
     else:
         # not at the top: trees need no Lightning
         from trainer_bridge.training.network_run import NetworkRun
 
-        network_run = NetworkRun(
+        fitted = NetworkRun(
             project, table, config, encoder, labels, folder, run_id, repeats is None, progress
-        )
-        fitted = network_run.train()
+        ).train()
     test = _part(table, config, encoder, labels, table.split.test)
     predictions = fitted.predict(test.arrays)
     metrics = evaluation.evaluate(
@@ -264,6 +264,40 @@ def run(
     page = report_page(manifest, config, fitted.history, test.labels, predictions, importance)
     files["report.html"] = page.encode()
     return Trained(replace(manifest, card=card), files, predictions)
+
+
+def validate(
+    project: Project,
+    config: TrainConfig,
+    folder: Path,
+    on_validation: Callable[[int, float], bool] | None = None,
+) -> dict[str, Metric]:
+    """Train, and evaluate on the validation part; exports, registers and feeds back nothing.
+
+    A run that was interrupted continues at its checkpoint in ``folder``. ``on_validation`` takes
+    the batches seen and the validation loss, and returns whether to stop; trees have no such steps.
+    """
+    config, table = _pinned(project, config)
+    if config.trainer.threads is not None:
+        torch.set_num_threads(config.trainer.threads)
+    encoder, labels, _ = _fitted(table, config)
+    fitted: FittedModel
+    if isinstance(config.model, GradientBoosting):
+        fitted = _Trees.train(table, config, encoder, labels)
+    else:
+        from trainer_bridge.training.network_run import NetworkRun
+
+        fitted = NetworkRun(
+            project, table, config, encoder, labels, folder, config.name, writes=False,
+            on_validation=on_validation,
+        ).train()  # fmt: skip
+    part = _part(table, config, encoder, labels, table.split.validation)
+    return evaluation.evaluate(
+        config.objective.task,
+        part.labels.astype(np.float64),
+        fitted.predict(part.arrays),
+        config.seed,
+    )
 
 
 @dataclass(frozen=True)
