@@ -99,6 +99,7 @@ class ProjectConfig:
 
     ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it;
     ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads.
+    ``mlflow`` is the address of an MLflow server that gets a copy of models, of ``[models]``.
     ``lake_options`` and ``side_folder`` are about a remote warehouse; ``Lake.open`` takes them.
     """
 
@@ -115,6 +116,8 @@ class ProjectConfig:
     lake_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     side_folder: Path | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
+    # may contain a password
+    mlflow: str | None = field(default=None, repr=False)
 
 
 _TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
@@ -133,6 +136,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         **dict.fromkeys(("password_file", "partition_discovery"), str),
         "tls": bool,
     },
+    "models": {"mlflow": str},
     "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str, "checkpoints": str},
     "serve": {
         "host": str,
@@ -243,6 +247,7 @@ def read_config(root: Path) -> ProjectConfig:
         lake_options=lake_options,
         side_folder=None if side is None else (root / side).resolve(),
         kafka=document.get("kafka", {}),
+        mlflow=value("models", "mlflow", None),
     )
 
 

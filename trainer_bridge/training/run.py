@@ -7,7 +7,7 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
@@ -51,6 +51,8 @@ class Trained:
     files: Mapping[str, bytes]
     predictions: npt.NDArray[np.float64]
     """Of the test part, in the order of the table."""
+    history: Sequence[Mapping[str, float]] = ()
+    """Losses by batch."""
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,7 @@ def train(
         shutil.rmtree(folder)
     trained = run(project, config, table, folder, on_message=on_message, progress=progress)
     before = [v.version for v in _versions(project, config.name)]
-    manifest = project.models.register(trained.manifest, trained.files)
+    manifest = project.models.register(trained.manifest, trained.files, trained.history)
     # checkpoints are for resuming, which a finished run is not
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -263,7 +265,7 @@ def run(
     card = model_card(manifest, config, table.split, importance)
     page = report_page(manifest, config, fitted.history, test.labels, predictions, importance)
     files["report.html"] = page.encode()
-    return Trained(replace(manifest, card=card), files, predictions)
+    return Trained(replace(manifest, card=card), files, predictions, fitted.history)
 
 
 def validate(
