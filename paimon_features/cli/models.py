@@ -13,6 +13,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.cli._tables import text_table
+from paimon_features.cli.models_quantise import quantise
 from paimon_features.models import (
     SHARES,
     STATES,
@@ -63,6 +64,9 @@ def models() -> None:
       production   answers all others
       archived     no longer served
     """
+
+
+models.add_command(quantise)
 
 
 @models.command("list")

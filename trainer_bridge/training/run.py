@@ -136,6 +136,10 @@ def reproduce(
     then = manifest.training
     if then is None or "config.json" not in manifest.files:
         raise ConfigurationError(f"model {manifest} was not trained by 'paimon-features train'")
+    if "quantisation.json" in manifest.files:
+        raise ConfigurationError(
+            f"model {manifest} is {manifest.parents[0]} in other arithmetic: reproduce that one"
+        )
     document = json.loads(project.models.file(manifest, "config.json"))
     config, table = _pinned(project, TrainConfig.from_document(document))
     folder = project.config.state_dir / FOLDER / name / f"reproduce-{manifest.version}"
