@@ -179,7 +179,7 @@ def sweep(
             ) from error
 
 
-class _Worker:
+class _TrialProcess:
     """A process that trains one trial after another."""
 
     def __init__(self, root: Path, threads: int) -> None:
@@ -252,7 +252,7 @@ class _Sweep:
             self.on_message(f"{len(known) - len(left)} trials are known, {len(left)} continue")
         waiting: list[Any] = [optuna.trial.Trial(self.study, each._trial_id) for each in left]
         ahead = max(0, target - len(known))
-        workers: list[_Worker] = []
+        workers: list[_TrialProcess] = []
         try:
             while True:
                 busy = sum(worker.trial is not None for worker in workers)
@@ -266,7 +266,7 @@ class _Sweep:
                         continue
                     worker = next((each for each in workers if each.trial is None), None)
                     if worker is None:
-                        worker = _Worker(self.project.root, self.threads)
+                        worker = _TrialProcess(self.project.root, self.threads)
                         workers.append(worker)
                     worker.trial = trial
                     self._send(worker, (settings, str(self._trial_folder(trial))))
@@ -317,11 +317,11 @@ class _Sweep:
     def _trial_folder(self, trial: Any) -> Path:
         return self.folder / f"trial-{trial.number}"
 
-    def _send(self, worker: _Worker, message: Any) -> None:
+    def _send(self, worker: _TrialProcess, message: Any) -> None:
         with suppress(ConnectionError):  # it died: the next read says so
             worker.connection.send(message)
 
-    def _handle(self, worker: _Worker) -> bool:
+    def _handle(self, worker: _TrialProcess) -> bool:
         """Read a message of a worker; whether it lives."""
         trial = worker.trial
         try:
@@ -344,7 +344,7 @@ class _Sweep:
             self._end(trial, kind, loss, seconds, metrics)
         return True
 
-    def _died(self, worker: _Worker) -> Any:
+    def _died(self, worker: _TrialProcess) -> Any:
         """Whose process ended without a word: once more, unless it did so too often."""
         trial = worker.trial
         worker.stop()
