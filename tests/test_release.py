@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[1]
 RELEASE = runpy.run_path(str(ROOT / "tools" / "release.py"))
 IMAGES = runpy.run_path(str(ROOT / "tools" / "images.py"))
 WORKFLOW: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())
-STAGES = re.findall(r"(?m)^FROM host AS (\w+)$", (ROOT / "docker" / "Dockerfile").read_text())
+DOCKERFILE = (ROOT / "docker" / "Dockerfile").read_text()
+STAGES = re.findall(r"(?m)^FROM (?:host|serving) AS (\w+)$", DOCKERFILE)
 
 
 def test_every_image_is_described_bounded_and_tried() -> None:

@@ -217,6 +217,8 @@ _DEFAULTS: Mapping[tuple[str, str], str] = {
 _MEANING: Mapping[str, str] = {
     "project": "The name becomes part of every key in the online store. `state` contains "
     "checkpoints, logs and leases of the project's jobs.",
+    "models": "`mlflow` is the address of a server that gets a copy of model versions; "
+    "`MLFLOW_TRACKING_URI` in the environment wins.",
     "lake": "`warehouse` is a folder or an address (`s3:`, `oss:`, `hdfs:`); `options` are the "
     "options of a [remote warehouse](../how-to/training/loading-remote.md).",
     "online": "The environment variables `PAIMON_FEATURES_ONLINE_URL` and "

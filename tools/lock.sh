@@ -8,8 +8,8 @@
 #   locks/demo.txt        what `make demo` installs, in the versions of requirements.lock
 #   locks/test.txt        what `make test`, `make lint` and `make bench` install, likewise
 #   locks/docs.txt        what `make docs` installs, likewise
-#   locks/jobs.txt, materializer.txt, serving.txt, training.txt   what the images of docker/
-#                         install, likewise
+#   locks/jobs.txt, materializer.txt, predict.txt, serving.txt, training.txt   what the images of
+#                         docker/ install, likewise
 #
 # The files name no registry, so that each machine installs from the one it is set up for.
 set -euo pipefail
@@ -27,7 +27,7 @@ compile "$@" -c requirements.lock locks/compiler.in -o locks/compiler.txt
 compile --upgrade --extra demo -c requirements.lock pyproject.toml -o locks/demo.txt
 compile --upgrade --extra dev -c requirements.lock pyproject.toml -o locks/test.txt
 compile --upgrade --extra docs -c requirements.lock pyproject.toml -o locks/docs.txt
-for image in jobs:flink materializer:lake,serve serving:serve training:torch; do
+for image in jobs:flink materializer:lake,serve serving:serve predict:predict training:torch; do
     IFS=, read -ra extras <<<"${image#*:}"
     compile --upgrade "${extras[@]/#/--extra=}" -c requirements.lock pyproject.toml \
         -o "locks/${image%:*}.txt"

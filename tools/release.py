@@ -32,7 +32,11 @@ DIST = ROOT / "dist"
 UV = [sys.executable, "-m", "uv"]
 
 # kind of host -> the extras of its lock file in locks/; a client has no image, and no lock file
-HOSTS = {"client": None, "serving": "serving", "materializer": "materializer"} | {
+HOSTS = {
+    "client": None,
+    "serving": "serving",
+    "predict": "predict",
+    "materializer": "materializer",
     "jobs": "jobs",
     "training": "training",
 }

@@ -16,6 +16,7 @@ from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, moment_ms, time_ms, time_text
 from paimon_features.cli._signals import stop_event
 from paimon_features.cli._tables import text_table
+from paimon_features.cli.models_quantise import quantise
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, OwnershipError
 from paimon_features.models import (
@@ -74,6 +75,9 @@ def models() -> None:
       production   answers all others
       archived     no longer served
     """
+
+
+models.add_command(quantise)
 
 
 @models.command("list")

@@ -3,25 +3,65 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from typing import Literal
 
 import click
 
 from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._tables import text_table
+from paimon_features.models import ModelManifest
 from paimon_features.project import Project
+
+_SHOWN = 20
+"""Trials of a sweep that are printed, the best first."""
 
 
 @click.command()
 @click.argument("config", type=click.Path(path_type=Path))
 @click.argument("overrides", nargs=-1)
 @click.option("--show", is_flag=True, help="Print the complete configuration; train nothing.")
+@click.option(
+    "-m",
+    "--multirun",
+    is_flag=True,
+    help="Train every combination of the values of OVERRIDES and of the section 'sweep' of the "
+    "file, in parallel, and register the best one.",
+)
+@click.option(
+    "--trials",
+    type=click.IntRange(1, 10_000),
+    help="Search with this many trials in place of all combinations (implies -m).",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1, 256),
+    help="Trials at a time; default: one for each processor, and one with a GPU.",
+)
+@click.option(
+    "--pruner",
+    type=click.Choice(("median", "asha", "none")),
+    default="median",
+    show_default=True,
+    help="What ends a trial early, by its validation losses.",
+)
 @click.option("--quiet", is_flag=True, help="Print no progress.")
 @PROJECT
 @JSON
 def train(
-    config: Path, overrides: tuple[str, ...], show: bool, quiet: bool, path: str, as_json: bool
+    config: Path,
+    overrides: tuple[str, ...],
+    show: bool,
+    multirun: bool,
+    trials: int | None,
+    jobs: int | None,
+    pruner: Literal["median", "asha", "none"],
+    quiet: bool,
+    path: str,
+    as_json: bool,
 ) -> None:
     """Train a model by a configuration file, and register it as a candidate.
 
@@ -48,13 +88,35 @@ def train(
     The newest rows by time are for validation and for the report. An interrupted run is resumed by
     the same command, in the middle of an epoch. Everything that a run depends on is stored with
     the version: 'paimon-features reproduce churn@1' runs it again.
+
+    A sweep is many runs, compared by their loss on the validation rows:
+
+    \b
+    paimon-features train churn.yaml -m model.layers=2,4 optimiser.lr=0.001,0.003
+    paimon-features train churn.yaml --trials 40 \\
+        'optimiser.lr=tag(log,interval(1e-4,1e-2))' 'model.layers=range(1,5)' model.dim=32,64
+    \b
+    sweep:                            # or in churn.yaml, in the same syntax
+      optimiser.lr: tag(log, interval(1e-4, 1e-2))
+      model.dim: [32, 64]
+
+    Trials that are worse than others at the same batch end early. The same command continues a
+    sweep that was interrupted, and with more --trials one that was finished. Only the best
+    configuration is registered; all results stay in the state folder.
     """
     from trainer_bridge.training.config import compose
 
+    if multirun or trials is not None:
+        if show:
+            raise click.UsageError("--show is for a single run, not for -m and --trials")
+        _sweep(config, overrides, trials, jobs, pruner, quiet, path, as_json)
+        return
     settings = compose(config, overrides)
     if show:
         click.echo(json.dumps(settings.to_document(), indent=2))
         return
+    if jobs is not None:
+        raise click.UsageError("--jobs is for -m and --trials")
     project = Project.open(path)
     from trainer_bridge.training import run
 
@@ -64,6 +126,10 @@ def train(
     if as_json:
         click.echo(json.dumps({"new": is_new, **asdict(manifest)}))
         return
+    _registered(manifest, is_new)
+
+
+def _registered(manifest: ModelManifest, is_new: bool) -> None:
     click.echo(f"{manifest}: " + ("registered" if is_new else "is this run, registered before"))
     click.echo(f"look at it:  paimon-features models show {manifest.name} {manifest.version}")
     click.echo(f"serve it:    paimon-features models promote {manifest.name} {manifest.version}")
@@ -75,3 +141,47 @@ def named_settings(config: Path, overrides: tuple[str, ...]) -> dict[str, str]:
 
     settings = compose(config, overrides)
     return {"name": settings.name, "training_set": settings.data.training_set}
+
+
+def _sweep(
+    file: Path,
+    overrides: tuple[str, ...],
+    trials: int | None,
+    jobs: int | None,
+    pruner: Literal["median", "asha", "none"],
+    quiet: bool,
+    path: str,
+    as_json: bool,
+) -> None:
+    project = Project.open(path)
+    from trainer_bridge.training.sweep import sweep
+
+    report = message_printer(quiet or as_json)
+    result = sweep(
+        project, file, overrides, trials=trials, jobs=jobs, pruner=pruner, on_message=report
+    )
+    if as_json:
+        document = {
+            "trials": [asdict(each) for each in result.trials],
+            "best": asdict(result.best),
+            "overrides": result.overrides,
+            "new": result.is_new,
+            "version": str(result.manifest),
+        }
+        click.echo(json.dumps(document))
+        return
+    names = [each.split("=", 1)[0] for each in result.best.overrides]
+    lines: list[tuple[str, ...]] = [("TRIAL", "LOSS", "STATE", *names, "SECONDS")]
+    order = {"finished": 0, "pruned": 1, "failed": 2}
+    for each in sorted(result.trials, key=lambda t: (order[t.state], t.loss or 0.0, t.number)):
+        values = [override.split("=", 1)[1] for override in each.overrides]
+        loss = "-" if each.loss is None else f"{each.loss:.5f}"
+        lines.append((str(each.number), loss, each.state, *values, f"{each.seconds:.1f}"))
+    shown = lines[: _SHOWN + 1]
+    click.echo("\n".join(text_table(shown)))
+    if len(lines) > len(shown):
+        click.echo(f"... and {len(lines) - len(shown)} more")
+    click.echo(f"all results: {result.results_file}")
+    command = " ".join(map(shlex.quote, (str(file), *result.overrides)))
+    click.echo(f"the best:    paimon-features train {command}")
+    _registered(result.manifest, result.is_new)

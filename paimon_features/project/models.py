@@ -18,6 +18,7 @@ from paimon_features.online.models import (
     PublishedModels,
     model_place_of,
 )
+from paimon_features.tracking import History, Tracker
 
 if TYPE_CHECKING:
     from paimon_features.project.context import ProjectContext
@@ -73,11 +74,22 @@ class ProjectModels:
 
         return load_file(self._project.lake, manifest, file)
 
-    def register(self, manifest: ModelManifest, files: Mapping[str, bytes]) -> ModelManifest:
-        """Save a version as the next one of its model, a candidate; see ``register_version``."""
+    def register(
+        self, manifest: ModelManifest, files: Mapping[str, bytes], history: History = ()
+    ) -> ModelManifest:
+        """Save a version as the next one of its model, a candidate; see ``register_version``.
+
+        ``history`` are losses by batch, for MLflow where one is configured.
+        """
         from paimon_features.tables.models import register_version
 
-        return register_version(self._project.lake, manifest, files, now_ms())
+        found = register_version(self._project.lake, manifest, files, now_ms())
+        self._tracker.registered(found, files.__getitem__, history)
+        return found
+
+    @property
+    def _tracker(self) -> Tracker:
+        return Tracker(self._project.config)
 
     def register_fitted(
         self,
@@ -257,4 +269,6 @@ class ProjectModels:
                     f"what they have. {AGAIN} publishes it"
                 )
                 raise
+        # last, because it may wait for another server
+        self._tracker.promoted(after, lambda version: self.manifest(name, version), self.file)
         return after

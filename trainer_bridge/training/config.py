@@ -326,11 +326,16 @@ def compose(file: Path, overrides: Sequence[str] = ()) -> TrainConfig:
     MissingExtraError
         Without the extra ``train``.
     """
-    return TrainConfig.from_document(composed(file, overrides))
+    document = composed(file, overrides)
+    document.pop("sweep", None)
+    return TrainConfig.from_document(document)
 
 
 def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The document that Hydra composes; raises as ``compose``, unchecked."""
+    """The document that Hydra composes; raises as ``compose``, unchecked.
+
+    Its ``sweep`` is what a sweep searches, which concerns no single run.
+    """
     try:
         from hydra import compose as hydra_compose
         from hydra import initialize_config_dir
@@ -360,6 +365,7 @@ def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         "seed": 0,
         "card": "",
         "parents": [],
+        "sweep": {},
     }
     store.store(name="base", node=base)
     GlobalHydra.instance().clear()

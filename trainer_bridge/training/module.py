@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +175,23 @@ class ResumePoint(Checkpoint):
 
     def _save(self, trainer: Any) -> None:
         trainer.save_checkpoint(self.path)
+
+
+OnValidation = Callable[[int, float], bool]
+"""Takes the batches seen and the validation loss; returns whether training should stop."""
+
+
+class ValidationReport(lightning.Callback):
+    """Reports each validation loss, after the checkpoint that it is part of."""
+
+    def __init__(self, report: OnValidation) -> None:
+        super().__init__()
+        self.report = report
+
+    def on_validation_end(self, trainer: Any, module: Any) -> None:
+        loss = trainer.callback_metrics.get("val_loss")
+        if loss is not None and self.report(module.batches_seen, float(loss)):
+            trainer.should_stop = True
 
 
 class SampleFeedback(lightning.Callback):

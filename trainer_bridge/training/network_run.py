@@ -38,7 +38,14 @@ from trainer_bridge.training.data_module import PaimonDataModule
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
 from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
 from trainer_bridge.training.labels import LabelCodec
-from trainer_bridge.training.module import NEVER, ResumePoint, SampleFeedback, TrainingModule
+from trainer_bridge.training.module import (
+    NEVER,
+    OnValidation,
+    ResumePoint,
+    SampleFeedback,
+    TrainingModule,
+    ValidationReport,
+)
 from trainer_bridge.training.notes import quiet
 from trainer_bridge.training.rounds import WEIGHTS, RoundTable, trained_as
 from trainer_bridge.training.training_table import TrainingTable
@@ -64,10 +71,12 @@ class NetworkRun(FittedModel):
         run_id: str,
         writes: bool = True,
         progress: bool = False,
+        on_validation: OnValidation | None = None,
     ) -> None:
         if isinstance(table, RoundTable):
             config = trained_as(config)
         self.project, self.table, self.config = project, table, config
+        self.on_validation = on_validation
         self.labels, self.folder, self.progress = labels, folder, progress
         self.run_id, self.writes = run_id, writes
         shapes = InputShapes(
@@ -138,6 +147,8 @@ class NetworkRun(FittedModel):
                 "val_loss", patience=settings.patience, check_on_train_epoch_end=False
             )
             callbacks.append(stop)
+        if self.on_validation is not None:
+            callbacks.append(ValidationReport(self.on_validation))
         with ExitStack() as stack:
             stack.enter_context(_calm())
             writer = self._writer()

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ from trainer_bridge.training.config import (
 )
 from trainer_bridge.training.encoding import FeatureEncoder
 from trainer_bridge.training.labels import LabelCodec
-from trainer_bridge.training.training_table import TimeSplit, TrainingTable, built_from
+from trainer_bridge.training.training_table import SplitPart, TimeSplit, TrainingTable, built_from
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -124,7 +124,7 @@ class RoundTable(TrainingTable):
             replayed=replay.num_rows,
         )
 
-    def part(self, name: Literal["train", "test"], columns: Sequence[str]) -> pa.Table:
+    def part(self, name: SplitPart, columns: Sequence[str]) -> pa.Table:
         """The rows that are trained on, or those that are held out."""
         rows = self.train_rows if name == "train" else self.held_out
         return rows.select(list(dict.fromkeys(columns)))

@@ -7,11 +7,11 @@ import json
 import platform
 import shutil
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_o
 from trainer_bridge.training.labels import LabelCodec, weights_of
 from trainer_bridge.training.report import Importance, model_card, report_page
 from trainer_bridge.training.rounds import RoundTable
-from trainer_bridge.training.training_table import TrainingTable
+from trainer_bridge.training.training_table import SplitPart, TrainingTable
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -39,6 +39,8 @@ FOLDER = "training"
 """The folder of unfinished runs, in the state folder."""
 CHECKED_ROWS = 1_000
 """So many rows of the test part are compared between eager and exported networks."""
+QUANTISATION = "quantisation.json"
+"""The file of versions in other arithmetic than their parent's."""
 GATE = "gate_difference"
 """The metric of a version of ``retrain`` that says what its gate found."""
 _IMPORTANCE_ROWS = 2_000
@@ -53,6 +55,8 @@ class Trained:
     files: Mapping[str, bytes]
     predictions: npt.NDArray[np.float64]
     """Of the test part, in the order of the table."""
+    history: Sequence[Mapping[str, float]] = ()
+    """Losses by batch."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +99,7 @@ def train(
     VerificationError
         If exported forms predict other values than the network.
     """
-    config, table = _pinned(project, config)
+    config, table = pinned(project, config)
     folder = project.config.state_dir / FOLDER / config.name / identity_of(config, table)
     done = folder / "done.json"
     if done.is_file():
@@ -105,7 +109,7 @@ def train(
         shutil.rmtree(folder)
     trained = run(project, config, table, folder, on_message=on_message, progress=progress)
     before = [v.version for v in _versions(project, config.name)]
-    manifest = project.models.register(trained.manifest, trained.files)
+    manifest = project.models.register(trained.manifest, trained.files, trained.history)
     # checkpoints are for resuming, which a finished run is not
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -133,7 +137,11 @@ def reproduce(
         For a version that was not trained by a configuration.
     """
     manifest = project.models.manifest(name, version)
-    config, table = _pinned(project, config_of(project, manifest))
+    if QUANTISATION in manifest.files:
+        raise ConfigurationError(
+            f"model {manifest} is {manifest.parents[0]} in other arithmetic: reproduce that one"
+        )
+    config, table = pinned(project, config_of(project, manifest))
     then = manifest.training
     assert then is not None, "config_of has checked it"
     folder = project.config.state_dir / FOLDER / name / f"reproduce-{manifest.version}"
@@ -214,16 +222,16 @@ def run(
         f"{table.table}, snapshot {table.snapshot}: {rows:,} rows to train on, "
         f"{len(encoder.features)} features, {encoder.width} columns"
     )
+    fitted: FittedModel
     if isinstance(config.model, GradientBoosting):
-        fitted: FittedModel = _Trees.train(table, config, encoder, labels)
+        fitted = _Trees.train(table, config, encoder, labels)
     else:
         # not at the top: trees need no Lightning
         from trainer_bridge.training.network_run import NetworkRun
 
-        network_run = NetworkRun(
+        fitted = NetworkRun(
             project, table, config, encoder, labels, folder, run_id, repeats is None, progress
-        )
-        fitted = network_run.train()
+        ).train()
     test = _part(table, config, encoder, labels, "test")
     predictions = fitted.predict(test.arrays)
     metrics = evaluation.evaluate(
@@ -276,7 +284,41 @@ def run(
     card = model_card(manifest, config, table.split, importance)
     page = report_page(manifest, config, fitted.history, test.labels, predictions, importance)
     files["report.html"] = page.encode()
-    return Trained(replace(manifest, card=card), files, predictions)
+    return Trained(replace(manifest, card=card), files, predictions, fitted.history)
+
+
+def validate(
+    project: Project,
+    config: TrainConfig,
+    folder: Path,
+    on_validation: Callable[[int, float], bool] | None = None,
+) -> dict[str, Metric]:
+    """Train, and evaluate on the validation part; exports, registers and feeds back nothing.
+
+    A run that was interrupted continues at its checkpoint in ``folder``. ``on_validation`` takes
+    the batches seen and the validation loss, and returns whether to stop; trees have no such steps.
+    """
+    config, table = pinned(project, config)
+    if config.trainer.threads is not None:
+        torch.set_num_threads(config.trainer.threads)
+    encoder, labels, _ = _fitted(table, config)
+    fitted: FittedModel
+    if isinstance(config.model, GradientBoosting):
+        fitted = _Trees.train(table, config, encoder, labels)
+    else:
+        from trainer_bridge.training.network_run import NetworkRun
+
+        fitted = NetworkRun(
+            project, table, config, encoder, labels, folder, config.name, writes=False,
+            on_validation=on_validation,
+        ).train()  # fmt: skip
+    part = _part(table, config, encoder, labels, "validation")
+    return evaluation.evaluate(
+        config.objective.task,
+        part.labels.astype(np.float64),
+        fitted.predict(part.arrays),
+        config.seed,
+    )
 
 
 @dataclass(frozen=True)
@@ -335,7 +377,8 @@ class _Trees(FittedModel):
         return {"network.onnx": data}, {"onnx_difference": difference(apart, len(eager))}
 
 
-def _pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, TrainingTable]:
+def pinned(project: Project, config: TrainConfig) -> tuple[TrainConfig, TrainingTable]:
+    """The configuration with its snapshot and label, and its table there; raises as ``train``."""
     if config.round.parent:
         return config, RoundTable.open_round(project, config)
     table = TrainingTable.open(project, config.data)
@@ -364,7 +407,7 @@ def _part(
     config: TrainConfig,
     encoder: FeatureEncoder,
     labels: LabelCodec,
-    name: Literal["train", "test"],
+    name: SplitPart,
 ) -> _Part:
     names = [feature.column for feature in encoder.features]
     extra = [] if config.data.weights is None else [config.data.weights]

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from paimon_features.project import Project
 
 
+SplitPart = Literal["train", "validation", "test"]
+
+
 @dataclass(frozen=True, slots=True)
 class TimeSplit:
     """Conditions on the time column: rows to train on, to stop by, and for the report.
@@ -190,10 +193,14 @@ class TrainingTable:
         """The condition, for rows that have a label."""
         return f"({condition}) AND {self.label} IS NOT NULL"
 
-    def part(self, name: Literal["train", "test"], columns: Sequence[str]) -> pa.Table:
-        """The labelled rows that are trained on, or those of the report."""
-        condition = self.split.train if name == "train" else self.split.test
-        return self.rows(self.labelled(condition), columns)
+    def part(self, name: SplitPart, columns: Sequence[str]) -> pa.Table:
+        """The labelled rows that are trained on, that validate, or those of the report."""
+        conditions: dict[SplitPart, str] = {
+            "train": self.split.train,
+            "validation": self.split.validation,
+            "test": self.split.test,
+        }
+        return self.rows(self.labelled(conditions[name]), columns)
 
     def rows(self, where: str, columns: Sequence[str]) -> pa.Table:
         """All rows of one part, in the order of the table."""

@@ -30,12 +30,13 @@ from paimon_features.oracle.tiler import event_rows, tile_table  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.schema import Int64  # noqa: E402
 from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
+from tests.models.networks import network  # noqa: E402
 from tests.trainer_bridge.training.shop import ROWS, SMALL, make_shop  # noqa: E402
 from trainer_bridge.adapters.torch import loader  # noqa: E402
 from trainer_bridge.feedback.writer import FeedbackWriter  # noqa: E402
 from trainer_bridge.models import InputShapes  # noqa: E402
 from trainer_bridge.samplers import DifficultyWeightedSampler  # noqa: E402
-from trainer_bridge.training import export, run  # noqa: E402
+from trainer_bridge.training import export, quantise, run  # noqa: E402
 from trainer_bridge.training.config import TrainConfig, compose  # noqa: E402
 from trainer_bridge.training.data_module import (  # noqa: E402
     LABEL,
@@ -418,3 +419,42 @@ def test_a_program_of_the_store_runs_no_pickle(project: Project, first: ModelMan
     ):  # fmt: skip
         with pytest.raises(ModelError):
             export.load_program(hostile)
+
+
+def test_a_network_in_other_arithmetic_is_a_child_of_it_if_that_brings_something(
+    project: Project, first: ModelManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = len(project.models.states("churn").versions)
+    monkeypatch.setattr(quantise, "speeds", lambda *_: {1: (10.0, 10.0), 64: (1.0, 1.0)})
+    refused = quantise.quantise(project, "churn", first.version, "fp16")
+    assert refused.manifest is None
+    assert refused.reasons == ("it is not faster",)
+    assert len(project.models.states("churn").versions) == count
+    monkeypatch.setattr(quantise, "speeds", lambda *_: {1: (10.0, 10.0), 64: (2.0, 1.0)})
+    made = quantise.quantise(project, "churn", first.version, "fp16").manifest
+    assert made is not None
+    assert made.version == count + 1
+    assert made.parents == (str(first),)
+    assert made.metrics["auc"].value == pytest.approx(first.metrics["auc"].value, abs=0.01)
+    with pytest.raises(ConfigurationError, match="reproduce that one"):
+        run.reproduce(project, "churn", made.version)
+    with pytest.raises(ConfigurationError, match="quantised already"):
+        quantise.quantise(project, "churn", made.version, "fp16")
+    rows = read_arrow(project.lake, "training_churn")
+    columns = {each.name: rows[each.name] for each in first.signature.inputs}
+    own = export.run_onnx(
+        project.models.file(first, "network.onnx"), first.signature.inputs, columns
+    )
+    for method in quantise.METHODS:
+        forced = quantise.quantise(project, "churn", first.version, method, force=True).manifest
+        assert forced is not None
+        data = project.models.file(forced, "network.onnx")
+        check_network(data, forced.signature)
+        found = export.run_onnx(data, forced.signature.inputs, columns)
+        # other arithmetic: near, and not the same
+        assert 0 < np.abs(found - own).max() < 0.1
+
+
+def test_what_has_no_weights_is_not_quantised() -> None:
+    with pytest.raises(ConfigurationError, match="no matrices of weights"):
+        quantise.quantised(network().SerializeToString(), "fp16", {})
