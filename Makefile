@@ -98,7 +98,7 @@ chaos:
 		PAIMON_FEATURES_GO_PROGRAMS=$$(.venv/bin/python tools/go_programs.py) \
 		PAIMON_FEATURES_LOOP_MINUTES=$(or $(PAIMON_FEATURES_LOOP_MINUTES),10) \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
-		tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
+		tests/outcomes/test_kills.py tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
 		tests/flink/ingest/test_kafka_killed_flink.py tests/flink/tiles/test_forget_flink.py \
 		tests/flink/test_application_flink.py tests/test_retail_log.py tests/test_matrix.py \
 		tests/test_tracking.py \

@@ -110,24 +110,22 @@ class OutcomeRecorder:
         """
         self._lake.create(outcomes_spec(self.table, self.keys))
         done = OutcomeStats()
-        days = self._days(self._predictions, since_ms)
+        days, first_ms = self._days(since_ms)
         if not days:
             return done
-        # a prediction may be as of a time before it was served
-        known = until_ms
-        if known is None:
-            known = self._events.watermark_ms(min(days) * DAY_MS - DAY_MS)
+        known = self._events.watermark_ms(first_ms) if until_ms is None else until_ms
         done.known_until_ms = known
         with acquire(self._lake, self.table, purpose="record outcomes"):
             for rows in self._pending(days, since_ms):
                 self._record(rows, known, done)
         return done
 
-    def _days(self, table: str, since_ms: int) -> list[int]:
+    def _days(self, since_ms: int) -> tuple[list[int], int]:
+        """The days with predictions, and the earliest time that one is as of."""
         days = {SERVED_DAY: (since_ms // DAY_MS, None)}
-        rows = read_arrow(self._lake, table, [SERVED_DAY], partitions=days)
-        found: list[int] = sorted(pc.unique(rows.column(0)).to_pylist())
-        return found
+        rows = read_arrow(self._lake, self._predictions, [SERVED_DAY, "as_of_ms"], partitions=days)
+        found: list[int] = sorted(pc.unique(rows.column(SERVED_DAY)).to_pylist())
+        return found, pc.min(rows.column("as_of_ms")).as_py() or 0
 
     def _pending(self, days: Sequence[int], since_ms: int) -> Iterator[pa.Table]:
         """Predictions without outcome, some days at a time."""

@@ -12,6 +12,7 @@ from paimon_features.windows import parse_duration
 Take = Literal["first", "last", "max", "min", "sum"]
 TAKES: tuple[Take, ...] = get_args(Take)
 LATENESS_MS = 300_000
+_OF_A_PLACE = ("source", "rows", "where", "label", "time", "keys")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ def outcome_rule(
 ) -> OutcomeRule:
     """The rule of a model: what the project declares, and in its place what is ``given``.
 
-    Durations are texts such as ``7d``.
+    Of a given source, or rows, nothing that was declared about columns counts. Durations are texts
+    such as ``7d``.
 
     >>> outcome_rule("churn", {"source": "retail", "within": "7d"}, {"within": "1d"}).within_ms
     86400000
@@ -83,13 +85,13 @@ def outcome_rule(
     ConfigurationError
         If nothing says what outcomes are, or something cannot be right.
     """
-    values = {**(declared or {}), **{key: value for key, value in given.items() if value}}
+    known = dict(declared or {})
+    if given.get("source") or given.get("rows"):
+        # another place than the declared one has other columns
+        known = {key: value for key, value in known.items() if key not in _OF_A_PLACE}
+    values = {**known, **{key: value for key, value in given.items() if value}}
     if given.get("otherwise") is not None:
         values["otherwise"] = given["otherwise"]
-    if given.get("source") or given.get("rows"):
-        # another place than the declared one: its columns are others, too
-        other = "rows" if given.get("source") else "source"
-        values = {k: v for k, v in values.items() if k != other or given.get(k)}
     if not values:
         raise ConfigurationError(
             f"nothing says what outcomes of model {model!r} are: declare them in "

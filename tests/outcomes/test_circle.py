@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 pytest.importorskip("onnx", reason="networks for tests")
@@ -76,8 +77,6 @@ def test_a_prediction_or_a_feature_that_is_another_one_is_found(shop: ServedShop
     values = json.loads(reads[0]["feature_values"])
     reads[0]["feature_values"] = json.dumps({**values, "sum_n_1d": 77})
     rows[1]["reads"] = json.dumps(reads)
-    import pyarrow as pa
-
     append_arrow(shop.lake, table, pa.Table.from_pylist(rows, shop.lake.schema(table)))
     done = run("verify", "--predictions")
     assert done.exit_code == 1
@@ -163,8 +162,11 @@ def test_late_predictions_and_a_killed_pass_leave_each_prediction_once(shop: Ser
 
 
 def test_outcomes_may_be_rows_of_a_file_with_other_names(shop: ServedShop, tmp_path: Path) -> None:
+    # as of a time long before it was served, as a replay of an old log has it
+    at, table = 1_300_000_000_000, "predictions_churn"
     shop.serve([{"entities": {"user": [1, 2, 3]}}])
-    at = rows_of(shop, "predictions_churn")[0]["as_of_ms"]
+    rows = [{**row, "as_of_ms": at, "request_id": "replay"} for row in rows_of(shop, table)]
+    append_arrow(shop.lake, table, pa.Table.from_pylist(rows, shop.lake.schema(table)))
     (tmp_path / "labels.csv").write_text(
         f"customer,when,churned\n1,{at},true\n2,{at + 500},false\n9,{at + 10_000_000},true\n"
     )
@@ -189,7 +191,7 @@ def test_outcomes_may_be_rows_of_a_file_with_other_names(shop: ServedShop, tmp_p
 WRONG = {
     "nothing says what outcomes": (),
     "within is missing": ("--source", "sales"),
-    "unknown source 'sale'": ("--source", "sale", "--within", "1d"),
+    "no source 'sale'": ("--source", "sale", "--within", "1d"),
     "within: ": ("--source", "sales", "--within", "1 day"),
     "exactly one of": ("--source", "sales", "--rows", "x", "--within", "1d"),
     "price": ("--source", "sales", "--within", "1d", "--label", "price"),
