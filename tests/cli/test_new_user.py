@@ -42,6 +42,15 @@ def run(*words: str, code: int = 0) -> str:
     return answer.stdout
 
 
+def run_process(*words: str) -> str:
+    """A command in a process of its own, with whose end its connections end."""
+    done = subprocess.run(
+        [sys.executable, "-m", "paimon_features", *words], capture_output=True, text=True
+    )
+    assert done.returncode == 0, (words, done.stderr)
+    return done.stdout
+
+
 @contextmanager
 def server(folder: Path) -> Iterator[str]:
     (port,) = free_ports(1)
@@ -90,18 +99,18 @@ def test_from_a_csv_file_to_a_served_explained_monitored_feature(
     assert "400 events" in run("ingest", "sales", "../sales.csv")
     view = tried[0]["view"]
     run("backfill", view)
-    run("materialize")
+    run_process("materialize")
 
     at = str(tried[0]["as_of_ms"])
     found = json.loads(
-        run("lookup", "sales_v1", "--entity", f"kunde_id={key}", "--as-of", at, "--json")
+        run_process("lookup", "sales_v1", "--entity", f"kunde_id={key}", "--as-of", at, "--json")
     )
     # the same values as those that were tried, now from tiles by way of Redis
     for name, value in tried[0]["rows"][0].items():
         assert found["rows"][0][name] == pytest.approx(value), name
 
     feature = next(n for n in tried[0]["features"] if n.startswith("sum_betrag"))
-    assert "2024" in run("explain", view, "--entity", f"kunde_id={key}", "--as-of", at)
+    assert "2024" in run_process("explain", view, "--entity", f"kunde_id={key}", "--as-of", at)
     with server(tmp_path / "shop") as url:
         request = {"features": [f"{view}:{feature}"], "entities": {"kunde_id": [key]},
                    "as_of": int(at)}  # fmt: skip
