@@ -1,4 +1,4 @@
-"""Tables in Ray: data sets of Ray Data, and readers for the workers of Ray Train.
+"""Tables as data sets of Ray Data.
 
 Ray is installed by whoever uses this, in an environment without Flink; nothing else imports it.
 """
@@ -22,8 +22,7 @@ try:
     from ray.data.datasource import Datasource, ReadTask
 except ModuleNotFoundError as error:
     raise MissingExtraError(
-        "trainer_bridge.adapters.ray needs Ray, which is not installed: "
-        "pip install 'ray[data,train]'"
+        "trainer_bridge.adapters.ray needs Ray, which is not installed: pip install 'ray[data]'"
     ) from error
 
 
@@ -54,18 +53,6 @@ def dataset(reader: SnapshotReader, *, tasks: int | None = None, **options: Any)
     return ray.data.read_datasource(
         SnapshotDatasource(reader), override_num_blocks=tasks, **options
     )
-
-
-def worker_reader(reader: SnapshotReader) -> SnapshotReader:
-    """In a train function of Ray Train: the reader for the share of this worker.
-
-    Its ``state_dict`` belongs into the checkpoint: it is the same on all workers, and fits any
-    number of them when ``reader`` was made with a ``global_batch_size``.
-    """
-    from ray import train
-
-    context = train.get_context()
-    return reader.with_rank(context.get_world_rank(), context.get_world_size())
 
 
 class SnapshotDatasource(Datasource):  # type: ignore[misc]

@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -118,8 +117,6 @@ def check_trainer(folder: str) -> None:
 
 def check_ray(folder: str) -> None:
     import ray
-    from ray.train import Checkpoint, RunConfig, ScalingConfig
-    from ray.train.torch import TorchTrainer
 
     from trainer_bridge.adapters import ray as ray_adapter
 
@@ -150,50 +147,6 @@ def check_ray(folder: str) -> None:
             except ConfigurationError:
                 continue
             raise AssertionError(wrong)
-
-        def loop(config: dict[str, Any]) -> None:
-            import tempfile
-
-            from ray import train
-
-            from trainer_bridge.adapters.ray import worker_reader
-
-            own = worker_reader(reader(config["folder"], pad_last=False))
-            before = train.get_checkpoint() or config["checkpoint"]
-            if before is not None:
-                with before.as_directory() as place:
-                    own.load_state_dict(json.loads((Path(place) / "reader.json").read_text()))
-            seen: list[int] = []
-            for _, batch in zip(range(config["batches"]), own, strict=False):
-                seen += batch.arrow["n"].to_pylist()
-            rank = train.get_context().get_world_rank()
-            with tempfile.TemporaryDirectory() as place:
-                (Path(place) / "reader.json").write_text(json.dumps(own.state_dict()))
-                name = f"{config['run']}-{rank}.json"
-                (Path(config["folder"]) / name).write_text(json.dumps(seen))
-                train.report({"rows": len(seen)}, checkpoint=Checkpoint.from_directory(place))
-
-        checkpoint = None
-        for run, batches in (("first", 8), ("second", 1_000)):
-            trainer = TorchTrainer(
-                loop,
-                train_loop_config={
-                    "folder": folder,
-                    "run": run,
-                    "batches": batches,
-                    "checkpoint": checkpoint,
-                },
-                scaling_config=ScalingConfig(num_workers=2),
-                run_config=RunConfig(storage_path=folder, name=run),
-            )
-            checkpoint = trainer.fit().checkpoint
-        rows = {
-            (run, rank): json.loads((Path(folder) / f"{run}-{rank}.json").read_text())
-            for run in ("first", "second")
-            for rank in range(2)
-        }
-        assert [len(rows["first", rank]) for rank in range(2)] == [200, 200]
-        assert sorted(n for part in rows.values() for n in part) == list(range(ROWS))
     finally:
         ray.shutdown()
 
