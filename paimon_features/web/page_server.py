@@ -41,12 +41,17 @@ class PageServer:
         """What requests for data have to send, as ``Authorization: Bearer TOKEN``."""
         lock, token, hosts = threading.Lock(), self.token, HostNames(LOCAL)
 
-        class Handler(_Handler):
+        class ProjectHandler(_Handler):
             pass
 
-        Handler.pages, Handler.lock, Handler.token, Handler.hosts = pages.pages, lock, token, hosts
+        ProjectHandler.pages, ProjectHandler.lock, ProjectHandler.token, ProjectHandler.hosts = (
+            pages.pages,
+            lock,
+            token,
+            hosts,
+        )
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+            self._server = ThreadingHTTPServer(("127.0.0.1", port), ProjectHandler)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot listen on 127.0.0.1:{port}: {error.strerror}; pass another --port"

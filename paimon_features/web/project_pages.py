@@ -287,7 +287,8 @@ class ProjectPages:
     def _profile(self, query: str) -> Document:
         """``monitor``: features at the newest event, against those of seven days before.
 
-        Of a statistics view: the newest seven days of its columns, against the 28 before.
+        Of a statistics view: the newest seven days of its columns with bins or categories, against
+        the 28 days before.
         """
         fields = _fields(query, "view")
         name = fields["view"]
@@ -322,11 +323,16 @@ class ProjectPages:
                         usable[:MOST_PROFILED], (week, None),
                     )  # fmt: skip
             else:
-                columns = dict.fromkeys(
-                    f.aggregate.column for f in view.features if f.aggregate.column is not None
-                )
+                named = [f.aggregate.column for f in view.features]
+                columns = list(dict.fromkeys(name for name in named if name is not None))
+                # of other columns all events would have to be read
+                binned = [
+                    name
+                    for name, kept in zip(columns, reader.tile_columns(columns), strict=True)
+                    if kept.available & {"bins", "categories"}
+                ]
                 before = TimeRange(end - 35 * DAY_MS, end - 7 * DAY_MS)
-                report = of_columns(reader, list(columns)[:MOST_PROFILED], (week, before))
+                report = of_columns(reader, binned[:MOST_PROFILED], (week, before), "tiles")
             self._profiles = dict(list(self._profiles.items())[-63:])
             self._profiles[key] = _plain(report.to_document())
         return self._profiles[key]
