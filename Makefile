@@ -20,6 +20,7 @@
 #   make fuzz     the random tests with fifty times the cases;  FUZZ_MINUTES=30 repeats them for that
 #                 long with new seeds;  FUZZ_SEED=, FUZZ_EXAMPLES= repeat a round;
 #                 FUZZ_REQUESTS=100000: the feature server alone (see tools/fuzz.py)
+#   make ui-test  the web UI in Chromium with axe-core, which npm installs into .venv
 #   make mutants  faults in windows, merges, records, compare-and-set, restarts: each must fail a test
 #   make feast-test  the Feast plugin, in an environment of its own with Feast, build/feast
 #   make adapters-test  Ray and Hugging Face datasets over a table, likewise, build/adapters
@@ -38,7 +39,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint notebooks docs bench chaos fuzz mutants manifests alerts images extras release lock clean feast-test adapters-test
+.PHONY: help demo test test-fast coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -120,6 +121,12 @@ chaos:
 fuzz:
 	@tools/setup.sh test
 	.venv/bin/python tools/fuzz.py $(ARGS)
+
+ui-test:
+	@tools/setup.sh test
+	npm install --silent --no-save --ignore-scripts --prefix .venv/axe axe-core@4.14.1
+	PAIMON_FEATURES_AXE=.venv/axe/node_modules/axe-core/axe.min.js \
+		.venv/bin/python -m pytest -n 0 tests/web tests/serving/ui $(ARGS)
 
 mutants:
 	@tools/setup.sh test

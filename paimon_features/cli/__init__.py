@@ -73,6 +73,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Operate": {
         "status": "Show jobs, freshness, sizes, leases, errors.",
+        "ui": "Show the project in a browser.",
         "deploy": "Write Kubernetes manifests for the project.",
         "backup": "Copy the project while it runs.",
         "restore": "Create a project from a backup.",

@@ -237,7 +237,7 @@ def _plan_one(
     item: Any,
 ) -> Change:
     old = known.get((kind, name))
-    differs = [] if old is None else list(_differences(old, document))
+    differs = [] if old is None else list(differences(old, document))
     if isinstance(item, EventSource):
         return _plan_source(lake, old, document, item, differs)
     if isinstance(item, FeatureView):
@@ -465,7 +465,7 @@ def _duration(lake: Lake, events: int) -> str:
     return f"about {shown} ({rate:,.0f} events/s, {said})"
 
 
-def _differences(old: Document, new: Document, path: str = "") -> Iterator[str]:
+def differences(old: Document, new: Document, path: str = "") -> Iterator[str]:
     """Readable differences of two documents, in the order of the new one."""
     for key in [*new, *(key for key in old if key not in new)]:
         if key in ("tiles", "online"):
@@ -474,7 +474,7 @@ def _differences(old: Document, new: Document, path: str = "") -> Iterator[str]:
         if left == right:
             continue
         if isinstance(left, Mapping) and isinstance(right, Mapping):
-            yield from _differences(left, right, f"{name}.")
+            yield from differences(left, right, f"{name}.")
         elif key not in old:
             yield f"+ {name}"
         elif key not in new:

@@ -11,7 +11,7 @@ from paimon_features.clock import now_ms
 from paimon_features.serving import ui
 from paimon_features.serving.http import docs_page, openapi
 from paimon_features.serving.http.catalogue import catalogue
-from paimon_features.serving.http.explorer import UI_HEADERS, Explorer
+from paimon_features.serving.http.explorer import Explorer
 from paimon_features.serving.http.health import StoreProbe, store_document, view_documents
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
 from paimon_features.serving.http.logs import StoreLog
@@ -48,6 +48,11 @@ class AdminPages:
             "/ui": ("GET", self._ui),
         }
         """Method and handler by path."""
+
+    def route_of(self, path: str) -> tuple[str, str, Handler] | None:
+        """Route, method and handler of a file of the pages; None if there is no such file."""
+        known = path.removeprefix("/") in ui.assets("server")
+        return ("/ui/{file}", "GET", self._ui) if known else None
 
     def close(self) -> None:
         """Release the threads of probes and explanations."""
@@ -134,8 +139,9 @@ class AdminPages:
         return Reply(200, _JSON, body)
 
     async def _ui(self, request: Request, receive: Receive) -> Reply:
-        # the page itself contains no data; it fetches all data with the token of its reader
-        return Reply(200, _HTML, ui.page(), UI_HEADERS)
+        # the files themselves contain no data; they fetch it with the token of their reader
+        asset = ui.assets("server")[request.path.removeprefix("/")]
+        return Reply(200, asset.media_type.encode(), asset.content, ui.headers())
 
     def _openapi_document(self, request: Request) -> dict[str, Any]:
         """With the names that the token may know; on a server with tokens, none without one."""

@@ -221,7 +221,7 @@ class FeatureApp:
             return path, *found
         if path.startswith(PREDICT_PREFIX) and "/" not in path[len(PREDICT_PREFIX) :]:
             return PREDICT_ROUTE, "POST", self.predictions.answer
-        return self._models.route_of(path)
+        return self._models.route_of(path) or self._admin.route_of(path)
 
     def _finish(self, exchange: Exchange, started_s: float, result: Reply | Exception) -> None:
         """Send the reply, count the request, and add its line to the access log."""

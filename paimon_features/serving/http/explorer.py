@@ -1,4 +1,4 @@
-"""``GET /explain`` and ``GET /ui``: for people, so they must not delay requests of programs."""
+"""``GET /explain``: for people, so it must not delay requests of programs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,8 @@ from paimon_features.serving.explain import explain
 from paimon_features.serving.explain_query import ExplainQuery
 from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.definition_set import DefinitionSet
-from paimon_features.serving.http.http_errors import Headers, RequestRejected
-from paimon_features.serving.ui import content_security_policy
+from paimon_features.serving.http.http_errors import RequestRejected
 
-UI_HEADERS: Headers = (
-    (b"content-security-policy", content_security_policy().encode()),
-    (b"x-content-type-options", b"nosniff"),
-    (b"referrer-policy", b"no-referrer"),
-    (b"cache-control", b"no-cache"),
-)
 _MOST_WAITING = 8
 
 

@@ -1,55 +1,77 @@
-"""The explorer page of the feature server: what it serves, how fresh, and how a value is computed.
+"""The pages for people: static files that fetch what they show, for two kinds of hosts.
 
-One self-contained file, and a policy that lets it connect to its own server only.
+The feature server serves them for what its store and definitions contain (``server``), and
+``paimon-features ui`` for everything in the lake (``project``). Nothing comes from elsewhere, and
+the policy lets a page run its own files and connect to its own server only. No text may become
+markup or script: the policy requires trusted types and allows none.
 
->>> b"<!doctype html>" in page(), b"http://" in page().replace(b"http://www.w3.org/2000/svg", b"")
-(True, False)
+>>> assets("server")["ui"].media_type
+'text/html; charset=utf-8'
+>>> sorted(assets("server") | {}) == sorted(name for name in assets("project") if name)
+True
 """
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
-import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
+from typing import Literal
 
-__all__ = ["content_security_policy", "page"]
+__all__ = ["Asset", "Mode", "assets", "content_security_policy", "headers"]
 
-_PLACE = "{content-security-policy}"
+Mode = Literal["server", "project"]
+
+FILES = (
+    "app.css", "api.js", "charts.js", "dom.js", "entity.js", "explain.js", "home.js", "lineage.js",
+    "main.js", "model.js", "prefs.js", "search.js", "snippets.js", "stored.js", "view.js",
+)  # fmt: skip
+_TYPES = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+_PLACE = "{mode}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asset:
+    """A file to be sent as ``media_type``, UTF-8, with ``headers()``."""
+
+    media_type: str
+    content: bytes
 
 
 @functools.cache
-def page() -> bytes:
-    """The page, UTF-8, to be sent as ``text/html`` with ``content_security_policy()``."""
-    text = _source()
-    # the same policy for a page that is saved, or served without its header
-    return text.replace(_PLACE, _policy(text)).encode()
+def assets(mode: Mode) -> Mapping[str, Asset]:
+    """All files by path: the page is ``ui``, of a project also the empty path."""
+    page = Asset("text/html; charset=utf-8", text("index.html").replace(_PLACE, mode).encode())
+    found = {"ui": page} | ({"": page} if mode == "project" else {})
+    for name in FILES:
+        kind = _TYPES[name.rpartition(".")[2]]
+        found[f"ui/{name}"] = Asset(kind, text(name).encode())
+    return found
 
 
-@functools.cache
 def content_security_policy() -> str:
-    """The value of the header ``Content-Security-Policy``: the page's own style and script
-    only.
+    """The value of the header ``Content-Security-Policy``.
 
-    No frame may contain it, so that no other site can have its buttons clicked.
+    No frame may contain a page, so that no other site can have its buttons clicked.
     """
-    return f"{_policy(_source())}; frame-ancestors 'none'"
-
-
-def _source() -> str:
-    return resources.files(__package__).joinpath("page.html").read_text(encoding="utf-8")
-
-
-def _policy(text: str) -> str:
-    parts = {name: _digest(text, name) for name in ("style", "script")}
     return (
-        f"default-src 'none'; style-src {parts['style']}; script-src {parts['script']}; "
-        "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'"
+        "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
+        "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
 
 
-def _digest(text: str, element: str) -> str:
-    [content] = re.findall(f"<{element}>(.*?)</{element}>", text, re.DOTALL)
-    digest = hashlib.sha256(content.encode()).digest()
-    return f"'sha256-{base64.b64encode(digest).decode()}'"
+def headers() -> tuple[tuple[bytes, bytes], ...]:
+    """The headers of every file."""
+    return (
+        (b"content-security-policy", content_security_policy().encode()),
+        (b"x-content-type-options", b"nosniff"),
+        (b"referrer-policy", b"no-referrer"),
+        (b"cache-control", b"no-cache"),
+    )
+
+
+def text(name: str) -> str:
+    """The content of a file of ``static``; the demo's report takes style and charts from here."""
+    return resources.files(__package__).joinpath("static", name).read_text(encoding="utf-8")

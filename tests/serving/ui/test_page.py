@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 import shutil
+import socket
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -31,7 +31,7 @@ from paimon_features.serving.explain import explain
 from paimon_features.serving.explain_query import ExplainQuery
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.tokens import add_token
-from paimon_features.serving.ui import content_security_policy, page
+from paimon_features.serving.ui import assets, content_security_policy
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from tests.serving.live import LiveServer
@@ -72,42 +72,48 @@ class Elements(HTMLParser):
 # -- without a browser ---------------------------------------------------------------------
 
 
-def test_the_page_refers_to_nothing_outside_of_itself() -> None:
-    text = page().decode()
-    for tag, attributes in Elements(text).found:
-        assert tag not in ("img", "iframe", "object", "embed", "base", "source", "video")
+def test_the_files_refer_to_nothing_outside_of_themselves() -> None:
+    for path, asset in assets("project").items():
+        content = asset.content.decode()
+        assert re.findall(r"https?://[^\s\"'$`]+", content) in (
+            [],
+            ["http://www.w3.org/2000/svg"],
+            ["http://localhost:6566"],
+        ), path
+        assert not re.search(r"@import|url\(|eval\(|innerHTML|insertAdjacentHTML|\bstyle=", content)
+        assert not re.search(r"sessionStorage|indexedDB|document\.cookie|document\.write", content)
+        # what a reader prefers is kept by the browser, a token is not
+        assert ("localStorage" in content) == (path == "ui/prefs.js")
+        for name in re.findall(r'from "([^"]+)"', content):
+            assert "ui/" + name.removeprefix("./") in assets("project")
+    for tag, attributes in Elements(assets("project")[""].content.decode()).found:
+        assert tag not in ("img", "iframe", "object", "embed", "base", "source", "video", "style")
         for name, value in attributes.items():
             assert not name.startswith("on"), (tag, name)  # the policy would not run it
-            assert name not in ("src", "srcset", "style", "action"), (tag, name)
-            if name == "href":
+            assert name not in ("srcset", "style", "action"), (tag, name)
+            if name in ("href", "src"):
                 assert value is not None
-                assert value.startswith(("#", "data:")), value
-    assert re.findall(r"https?://[^\s\"']+", text) == ["http://www.w3.org/2000/svg"]
-    assert not re.search(r"@import|url\(|import\(|eval\(|innerHTML|insertAdjacentHTML", text)
-    assert not re.search(r"localStorage|sessionStorage|indexedDB|document\.cookie", text)
+                assert value.startswith(("#", "data:", "ui/")), value
 
 
-def test_the_policy_allows_the_page_and_nothing_else() -> None:
-    text, policy = page().decode(), content_security_policy()
+def test_the_policy_allows_the_files_and_nothing_else() -> None:
+    policy = content_security_policy()
     rules = dict(rule.strip().split(" ", 1) for rule in policy.split(";"))
-    for element, rule in (("style", "style-src"), ("script", "script-src")):
-        [content] = re.findall(f"<{element}>(.*?)</{element}>", text, re.DOTALL)
-        digest = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
-        assert rules.pop(rule) == f"'sha256-{digest}'"
     assert rules == {
-        "default-src": "'none'", "connect-src": "'self'", "img-src": "data:", "base-uri": "'none'",
+        "default-src": "'none'", "style-src": "'self'", "script-src": "'self'",
+        "connect-src": "'self'", "img-src": "data:", "base-uri": "'none'",
         "form-action": "'none'", "frame-ancestors": "'none'",
+        "require-trusted-types-for": "'script'", "trusted-types": "'none'",
     }  # fmt: skip
-    metas = [a for tag, a in Elements(text).found if tag == "meta" and "http-equiv" in a]
-    assert [meta["content"] for meta in metas] == [policy.removesuffix("; frame-ancestors 'none'")]
 
 
 def test_fields_have_labels_and_the_page_a_language() -> None:
-    found = Elements(page().decode()).found
-    assert ("html", {"lang": "en"}) in found
+    found = Elements(assets("server")["ui"].content.decode()).found
+    assert ("html", {"lang": "en", "data-mode": "server"}) in found
     labelled = {attributes.get("for") for tag, attributes in found if tag == "label"}
-    assert "token" in labelled
-    assert len(page()) < 64_000
+    fields = {attributes.get("id") for tag, attributes in found if tag == "input"}
+    assert fields == labelled == {"text", "token"}
+    assert sum(len(asset.content) for asset in assets("server").values()) < 128_000
 
 
 def test_a_question_is_read_from_a_query() -> None:
@@ -174,11 +180,16 @@ def test_the_server_explains_what_the_token_may_read(served: DefinitionSet, tmp_
     server = LiveServer(served, tokens)
     requested = f"{server.url}/explain?view=clicks&entity=user%3D1&as_of={NOW}"
     try:
-        reply = httpx.get(f"{server.url}/ui", trust_env=False)
-        assert (reply.content, reply.headers["content-type"]) == (
-            page(), "text/html; charset=utf-8",
-        )  # fmt: skip
-        assert reply.headers["content-security-policy"] == content_security_policy()
+        for path, asset in assets("server").items():
+            reply = httpx.get(f"{server.url}/{path}", trust_env=False)
+            assert (reply.content, reply.headers["content-type"]) == (
+                asset.content, asset.media_type,
+            )  # fmt: skip
+            assert reply.headers["content-security-policy"] == content_security_policy()
+        for path in ("ui/", "ui/../ui/app.css", "ui/none.js"):
+            with socket.create_connection(urlsplit(server.url).netloc.split(":")) as raw:  # type: ignore[arg-type]
+                raw.sendall(f"GET /{path} HTTP/1.1\r\nhost: localhost\r\n\r\n".encode())
+                assert b" 404 " in raw.recv(64)
         assert got(requested)[0] == 401
         status, reported = got(requested, everything)
         assert (status, reported) == (200, explain(served.fetcher, "clicks", {"user": 1}, NOW))
@@ -239,18 +250,26 @@ def enter(browser: Chromium, user: str, time: str = "") -> None:
     )
 
 
+def go(browser: Chromium, route: str, shows: str) -> None:
+    """Open a page of the app, and wait until its main heading is this."""
+    browser.run(f"location.hash = {route!r}")
+    browser.until(f"document.querySelector('#view h1')?.textContent === {shows!r}")
+
+
 @in_chromium
 def test_a_number_is_explained_on_the_page(
     server: LiveServer, served: DefinitionSet, browser: Chromium
 ) -> None:
     browser.open(f"{server.url}/ui")
-    browser.until("document.querySelectorAll('#fresh .card').length === 4")
-    text = browser.run("document.body.innerText")
-    for expected in ("clicks", "all_v1", "Clicks <b>of</b> a user", "owner web", "sum_n_1h"):
+    browser.until("document.querySelector('#server').textContent === 'ready'")
+    assert "clicks" in browser.run("document.getElementById('view').innerText")
+    go(browser, "/feature_view/clicks", "clicks")
+    text = browser.run("document.getElementById('view').innerText")
+    for expected in ("Clicks <b>of</b> a user", "owner web", "tier=1", "sum_n_1h", "all_v1"):
         assert expected in text
-    assert browser.run("document.getElementById('server').textContent") == "ready"
+    go(browser, "/entity/user", "user")
     enter(browser, "1", str(NOW))
-    browser.until("!!document.querySelector('svg')")
+    browser.until("!!document.querySelector('svg.cells')")
     browser.run(
         "[...document.querySelectorAll('.value')].find("
         "b => b.textContent.startsWith('sum_n_1d')).click()"
@@ -261,7 +280,9 @@ def test_a_number_is_explained_on_the_page(
     # what is drawn as part of the number is what the server says it is made of
     reported = explain(served.fetcher, "clicks", {"user": 1}, NOW)["features"]
     [feature] = [f for f in reported if f["name"] == "sum_n_1d"]
-    drawn = browser.run("[...document.querySelectorAll('svg .used')].map(r => +r.dataset.cell)")
+    drawn = browser.run(
+        "[...document.querySelectorAll('svg.cells .used')].map(r => +r.dataset.cell)"
+    )
     assert sorted(drawn) == sorted(share["cell"] for share in feature["cells"])
     together = browser.run("document.querySelector('tfoot').textContent")
     assert f"{BIG + 2:,}" in together  # all digits, beyond what a double holds
@@ -270,22 +291,20 @@ def test_a_number_is_explained_on_the_page(
         "[...document.querySelectorAll('.value')].find("
         "b => b.firstChild.textContent === 'count').click()"
     )
-    assert browser.run("document.querySelectorAll('svg .edge').length") == 0
+    assert browser.run("document.querySelectorAll('svg.cells .edge').length") == 0
     for zoom in ("Its end", "Whole record", "Window"):
         browser.run(
             "[...document.querySelectorAll('.quiet')].find("
             f"b => b.textContent === {zoom!r}).click()"
         )
-        assert browser.run("document.querySelectorAll('svg .cell').length") > 0
-    browser.run(
-        "[...document.querySelectorAll('nav button')].find("
-        "b => b.textContent.startsWith('all_v1')).click()"
-    )
+        assert browser.run("document.querySelectorAll('svg.cells .cell').length") > 0
+    go(browser, "/service/all_v1", "all_v1")
     about = browser.run("document.getElementById('view').innerText")
     assert "amount: int64" in about
     assert "ratio(amount, clicks:sum_n_1d, zero=0)" in about
     assert complaints(browser) == []
-    assert set(server.requested) == {"/ui", "/features", "/health", "/explain"}
+    files = {f"/{path}" for path in assets("server")}
+    assert set(server.requested) == {*files, "/features", "/health", "/explain"}
 
 
 @in_chromium
@@ -302,22 +321,23 @@ def test_errors_unknown_entities_and_tokens_are_reported(
             f"document.getElementById('token').value = '{token}'; "
             "document.querySelector('#access button').click()"
         )
-        browser.until("!!document.querySelector('[data-key]')")
+        browser.until("document.querySelector('#view h1')?.textContent === 'shop'")
         assert browser.run("document.getElementById('token').value") == ""
+        assert token not in browser.run("JSON.stringify([{...localStorage}, history.state])")
+        go(browser, "/entity/user", "user")
         enter(browser, "99", str(NOW))
         browser.until("document.body.innerText.includes('MISSING')")
-        text = browser.run("document.body.innerText")
-        assert "There is no record of this entity" in text
-        assert "count_7d" in text
-        assert "sum_n" not in text  # nothing that this token may not read
+        shown = browser.run("document.getElementById('view').innerText")
+        assert "There is no record of this entity" in shown
+        assert "count_7d" in shown
+        assert "sum_n" not in shown  # nothing that this token may not read
         enter(browser, "one", str(NOW))
         browser.until("document.body.innerText.includes(\"'one' is not a valid Int64\")")
-        problem = browser.run("document.getElementById('problem').innerText")
-        assert re.search(r"request \S+", problem)
+        assert re.search(r"request \S+", browser.run("document.getElementById('view').innerText"))
         enter(browser, "1", "noon")
         browser.until("document.body.innerText.includes('is no time')")
         enter(browser, "1", "2023-11-14 12:00:00")
-        browser.until("!!document.querySelector('svg')")
+        browser.until("!!document.querySelector('svg.cells')")
         assert browser.run("document.getElementById('problem').hidden")
         assert complaints(browser) == []
     finally:
