@@ -6,7 +6,9 @@
 #   make test-fast  the tests that need no engine and no server
 #   make coverage   all tests with branch coverage, the report in htmlcov/
 #   make lint     style, types, import layers
-#   make docs     the documentation site, in site/; links and anchors are checked
+#   make notebooks  runs the notebooks of docs/, each in an empty folder;  ARGS="tutorial.ipynb": one
+#   make docs     the documentation site, in site/; links and anchors are checked; notebooks with
+#                 their outputs, if `make notebooks` has run them as they are now
 #   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
 #                 of iterations and a hundred random failures in them, random views through real jobs,
@@ -31,7 +33,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint docs bench chaos fuzz mutants manifests alerts images release lock clean
+.PHONY: help demo test test-fast coverage lint notebooks docs bench chaos fuzz mutants manifests alerts images release lock clean
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -71,6 +73,10 @@ lint:
 	.venv/bin/ruff format --check
 	.venv/bin/mypy
 	.venv/bin/lint-imports
+
+notebooks:
+	@tools/setup.sh test
+	.venv/bin/python tools/notebooks.py $(ARGS)
 
 docs:
 	@tools/setup.sh docs

@@ -15,11 +15,16 @@ import ast
 import dataclasses
 import html
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebooks import executed
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -31,6 +36,18 @@ def on_config(config: Any) -> Any:
         if "Internals" in section:
             section["Internals"] = _internals()
     return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Show notebooks with their outputs, where ``make notebooks`` has run them as they are."""
+    for file in files:
+        if file.src_uri.endswith(".ipynb"):
+            made = executed(DOCS / file.src_uri)
+            if made is None:
+                print(f"docs: {file.src_uri} has no outputs; 'make notebooks' runs it")
+            else:
+                file.abs_src_path = str(made)
+    return files
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:

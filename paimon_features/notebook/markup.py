@@ -24,9 +24,11 @@ _STYLE = (
     "<style>.pf-card{font:13px/1.45 system-ui,sans-serif}.pf-card h4{font-size:14px;margin:.2em 0}"
     ".pf-card p{margin:.2em 0;opacity:.8}.pf-card svg{max-width:100%;height:auto}"
     "table.pf{border-collapse:collapse;margin:.3em 0;font-size:12px;display:block;overflow-x:auto}"
-    "table.pf td,table.pf th{border:0;border-bottom:1px solid rgba(128,128,128,.3);"
-    "padding:.15em .9em .15em 0;text-align:left;vertical-align:top;white-space:pre-wrap}"
-    "table.pf th{font-weight:600}table.pf td.n{text-align:right;font-variant-numeric:tabular-nums}"
+    ".pf-card table.pf td,.pf-card table.pf th{border:0;"
+    "border-bottom:1px solid rgba(128,128,128,.3);"
+    "padding:.15em .9em .15em 0;text-align:left!important;vertical-align:top;white-space:pre-wrap}"
+    "table.pf th{font-weight:600}.pf-card table.pf td.n{text-align:right!important;"
+    "font-variant-numeric:tabular-nums}"
     "</style>"
 )
 

@@ -224,6 +224,16 @@ def test_tags_and_consumers_are_restored_and_a_deleted_tag_fails_the_backup(
         copying.restore(tmp_path / "second", tmp_path / "nowhere")
 
 
+def test_relative_paths_are_those_of_the_working_folder(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shop.json("backup", "backup")
+    shop.run_plain("restore", "backup", "restored")
+    assert customers(Shop(tmp_path / "restored")) == customers(shop)
+    assert not (tmp_path / "backup" / "project" / "lake").exists()
+
+
 def test_what_cannot_be_restored_is_refused(shop: Shop, tmp_path: Path) -> None:
     folder = tmp_path / "backup"
     found = shop.json("backup", str(folder))

@@ -116,6 +116,8 @@ def restore(source: Path, target: Path, on_message: OnMessage = ignore_message) 
         If the backup is incomplete or of a later version, or a folder to write is not empty.
     """
     made = describe(source)
+    # a configuration has absolute paths; those here are compared with them
+    source, target = source.resolve(), target.resolve()
     _check_empty(target)
     config = read_config(source / "project")
     warehouse = _moved(Path(config.warehouse), source / "project", target)
