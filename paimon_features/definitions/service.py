@@ -62,10 +62,10 @@ class FeatureService:
     def _repr_html_(self) -> str:
         from paimon_features.notebook.markup import card, facts, table
 
-        rows = []
-        for item in self.items():
-            is_ref = isinstance(item, FeatureRef)
-            rows.append((str(item), item.view if is_ref else type(item).__name__))
+        rows = (
+            (str(item), item.view if isinstance(item, FeatureRef) else type(item).__name__)
+            for item in self.items()
+        )
         outputs = table(rows, ("output, in the order of the model's input", "of"))
         return card(
             f"FeatureService {self.name}", facts(shown(self)), outputs, note=self.description
