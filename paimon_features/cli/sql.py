@@ -17,7 +17,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import text_table
-from paimon_features.cli.lookup import shown
+from paimon_features.cli._values import shown
 from paimon_features.project import Project
 from paimon_features.tables import latest_snapshot
 

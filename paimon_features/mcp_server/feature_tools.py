@@ -19,11 +19,11 @@ from paimon_features.operations.status import StatusReader
 from paimon_features.project import Project
 from paimon_features.schema import DataType
 from paimon_features.serving.explain import explain
+from paimon_features.serving.http.access import ANYBODY, Rights
 from paimon_features.serving.http.catalogue import catalogue
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.request_body import ParsedRequest
-from paimon_features.serving.http.tokens import ANYBODY, Rights
 from paimon_features.serving.plain_values import plain_values
 
 Document = dict[str, Any]
@@ -121,7 +121,7 @@ class FeatureTools:
             If there is none, or none that the rights cover.
         """
         current = self._current()
-        if rights.services is None:
+        if rights.grants.reads_everything:
             project = current.project
             return bounded({"definitions": describe(project.definitions, project.lake, name)})
         served = catalogue(current.definitions, rights)
@@ -202,20 +202,21 @@ class FeatureTools:
         RequestError, UnknownNameError, StoreNotReadyError, OnlineStoreError
             As ``lookup`` does.
         """
+        if not rights.grants.explain:
+            raise RequestError(f"the token {rights.client!r} may not explain features")
         current = self._current()
-        compiled = current.project.view(view)
-        if features is not None:
-            for name in features:
-                current.project.refs(f"{view}:{name}")
         granted = current.definitions.granted(rights)
         if granted is not None:
-            known = [f.name for f in compiled.features if f"{view}:{f.name}" in granted]
+            # before anything says whether the view exists
+            known = [n.partition(":")[2] for n in sorted(granted) if n.startswith(f"{view}:")]
             beyond = sorted(set(features or known) - set(known))
             if beyond or not known:
                 raise RequestError(
                     f"the token {rights.client!r} may not read {', '.join(beyond) or view}"
                 )
             features = features or known
+        for name in features or ():
+            current.project.refs(f"{view}:{name}")
         at_ms = _time_ms(as_of)
         at_ms = now_ms() if at_ms is None else at_ms
         return bounded(explain(current.definitions.fetcher, view, entity, at_ms, features))
@@ -248,7 +249,7 @@ class FeatureTools:
 
     def _definitions(self, rights: Rights) -> Sequence[Document]:
         current = self._current()
-        if rights.services is None:
+        if rights.grants.reads_everything:
             return describe_all(current.project.definitions, current.project.lake)
         served = catalogue(current.definitions, rights)
         about = ("name", "description", "owner", "tags")
@@ -305,7 +306,7 @@ def _stamp(root: Path, project: Project | None) -> object:
 
 
 def _check_all(rights: Rights, what: str) -> None:
-    if rights.services is not None:
+    if not rights.grants.reads_everything:
         raise RequestError(
             f"the token {rights.client!r} may read some services only; {what} needs a token for "
             "all: 'paimon-features serve token --service \"*\"'"

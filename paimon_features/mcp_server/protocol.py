@@ -25,8 +25,9 @@ from paimon_features._version import __version__
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.mcp_server.feature_tools import MAX_ENTITIES, MAX_PAGE, FeatureTools
 from paimon_features.redaction import redact
+from paimon_features.serving.http.access import ANYBODY, Rights
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.tokens import ANYBODY, EVERYTHING, Rights, Tokens
+from paimon_features.serving.http.tokens import Tokens
 
 PATH = "/mcp"
 """The path of the HTTP endpoint."""
@@ -166,6 +167,12 @@ def run_http(tools: FeatureTools, listening: socket.socket) -> None:
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 
+class _Bearer(AccessToken):
+    """The token of a request, with the rights of its holder."""
+
+    rights: Any
+
+
 class FileTokenVerifier:
     """Checks tokens against the token file of the feature server, as it is at each request."""
 
@@ -175,7 +182,7 @@ class FileTokenVerifier:
         self._tokens = Tokens(path)
 
     async def verify_token(self, token: str) -> AccessToken | None:
-        """The holder and the services of a token; None for one that is not in the file."""
+        """The holder and the rights of a token; None for one that is not in the file."""
         stamp = self._look()
         if stamp != self._stamp:
             self._tokens, self._stamp = Tokens(self._path), stamp
@@ -183,8 +190,7 @@ class FileTokenVerifier:
             rights = self._tokens.rights(b"Bearer " + token.encode())
         except RequestRejected:
             return None
-        scopes = [EVERYTHING] if rights.services is None else sorted(rights.services)
-        return AccessToken(token=token, client_id=rights.client, scopes=scopes)
+        return _Bearer(token=token, client_id=rights.client, scopes=[], rights=rights)
 
     def _look(self) -> tuple[int, int] | None:
         try:
@@ -199,8 +205,9 @@ def _rights() -> Rights:
     token = get_access_token()
     if token is None:
         return ANYBODY
-    services = None if EVERYTHING in token.scopes else frozenset(token.scopes)
-    return Rights(token.client_id, services)
+    assert isinstance(token, _Bearer), "FileTokenVerifier makes no other"
+    rights: Rights = token.rights
+    return rights
 
 
 def _answer(tool: Callable[[Rights], Mapping[str, Any]]) -> CallToolResult:

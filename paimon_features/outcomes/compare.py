@@ -171,7 +171,7 @@ def compare_versions(
     days = tuple(
         day for number, own in zip(numbers, rows, strict=True) for day in _by_day(number, own)
     )
-    chosen = _Chosen.of(rows, horizon_ms)
+    chosen = _ChosenRows.of(rows, horizon_ms)
     found = tuple(_compared(loss, chosen, alpha) for loss in losses)
     deciding, winner = found[0], None
     if deciding.low is not None and deciding.low > 0:
@@ -271,7 +271,7 @@ def _codes(column: pa.ChunkedArray) -> Ints:
 
 
 @dataclass(frozen=True)
-class _Chosen:
+class _ChosenRows:
     """The rows that are compared: pairs row by row, or two streams."""
 
     design: Design
@@ -282,7 +282,7 @@ class _Chosen:
     outside: int
 
     @classmethod
-    def of(cls, rows: Sequence[_Rows], horizon_ms: int) -> _Chosen:
+    def of(cls, rows: Sequence[_Rows], horizon_ms: int) -> _ChosenRows:
         first, second = rows
         _, at, there = np.intersect1d(first.requests, second.requests, return_indices=True)
         answers = [own.take(own.answers) for own in rows]
@@ -316,7 +316,7 @@ class _Chosen:
         return cls("split", streams[0], streams[1], repeated, 0, outside)
 
 
-def _compared(loss: OutcomeLoss, chosen: _Chosen, alpha: float) -> LossComparison:
+def _compared(loss: OutcomeLoss, chosen: _ChosenRows, alpha: float) -> LossComparison:
     first = loss.of(chosen.first.labels, chosen.first.predictions)
     second = loss.of(chosen.second.labels, chosen.second.predictions)
     if chosen.design == "pairs":
