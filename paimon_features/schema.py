@@ -210,6 +210,9 @@ def type_from_text(text: str) -> DataType:
 MAX_NAME = 128
 """Characters of a name: with prefixes and suffixes it names files, which have at most 255 bytes."""
 
+CONSTANTS = ("true", "false", "null")
+"""Words that are values in expressions, so that they name nothing."""
+
 MAX_FEATURE_NAME = 400
 """Characters of a feature's name, which contains that of its column and its window by default."""
 
@@ -225,6 +228,10 @@ def check_name(what: str, name: str, longest: int = MAX_NAME) -> str:
         raise DefinitionError(
             f"{what} {name!r}: a name starts with a lower-case letter, followed by "
             "lower-case letters, digits and underscores"
+        )
+    if name in CONSTANTS:
+        raise DefinitionError(
+            f"{what} {name!r}: that is a constant in expressions and in SQL; choose another name"
         )
     return name
 

@@ -18,6 +18,7 @@ import decimal
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from paimon_features.errors import DefinitionError, ExpressionError
@@ -33,6 +34,7 @@ from paimon_features.expressions.nodes import (
 )
 from paimon_features.expressions.operators import FUNCTIONS, NULL, build
 from paimon_features.schema import (
+    CONSTANTS,
     Bool,
     DataType,
     Date,
@@ -88,8 +90,10 @@ class _Token:
 def parse(text: str, columns: Mapping[str, DataType]) -> Expression:
     """Read an expression over ``columns`` and check its types.
 
-    Keywords and function names are case-insensitive, column names are not; a column whose name
-    is a keyword is written in double quotes. Integers are promoted to int64, floats to float64.
+    Keywords and function names are case-insensitive, column names are not. A column whose name is
+    a keyword is written in double quotes; without them it is found where the text has no other
+    reading. Integers are promoted to int64, floats to
+    float64.
     ``columns`` may be any mapping: its ``get`` is called with the names that occur, and an
     ``ExpressionError`` that it raises is raised again with the position of the name.
 
@@ -108,7 +112,16 @@ def parse(text: str, columns: Mapping[str, DataType]) -> Expression:
     paimon_features.errors.ExpressionError: expression 'quantity + 1', position 1: there is no \
 column 'quantity'; columns are: n
     """
-    return _Parser(text, columns).parse()
+    try:
+        return _Parser(text, columns).parse()
+    except ExpressionError:
+        # the parts of a feature are written with the names of columns as they are
+        again = _Parser(text, columns, prefer_columns=True)
+        if not again.preferred:
+            raise
+        with suppress(ExpressionError):
+            return again.parse()
+        raise
 
 
 _MEANT = {"&": "AND", "|": "OR", "!": "NOT", "^": "power(x, y)", "{": "(...)", "[": "(...)"}
@@ -116,9 +129,14 @@ _MEANT = {"&": "AND", "|": "OR", "!": "NOT", "^": "power(x, y)", "{": "(...)", "
 
 
 class _Parser:
-    def __init__(self, text: str, columns: Mapping[str, DataType]) -> None:
+    def __init__(
+        self, text: str, columns: Mapping[str, DataType], *, prefer_columns: bool = False
+    ) -> None:
         self._text = text
         self._columns = columns
+        self._prefer_columns = prefer_columns
+        self.preferred = False
+        """Whether a keyword was read as the name of a column."""
         self._depth = 0
         self._index = 0
         self._tokens = self._split(text)
@@ -137,9 +155,20 @@ class _Parser:
                     f"language{meant}"
                 )
             kind = str(match.lastgroup)
-            tokens.append(_Token(kind, match[kind], match.start(kind) + 1))
+            word = match[kind]
+            if kind == "word" and self._is_column(word):
+                kind, word, self.preferred = "quoted", f'"{word}"', True
+            tokens.append(_Token(kind, word, match.start(match.lastgroup or 0) + 1))
             at = match.end()
         return tokens
+
+    def _is_column(self, word: str) -> bool:
+        """Whether a keyword names a column here."""
+        if not self._prefer_columns or word not in KEYWORDS or word in CONSTANTS:
+            return False
+        with suppress(ExpressionError):  # of a mapping that explains what is missing
+            return self._columns.get(word) is not None
+        return False
 
     # tokens
 

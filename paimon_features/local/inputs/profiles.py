@@ -22,7 +22,16 @@ from paimon_features.local.ingest.text_values import text_values
 from paimon_features.local.inputs.conversion import TimeTexts, number_pattern, plain_numbers
 from paimon_features.local.inputs.dialects import null_texts, sniff
 from paimon_features.local.inputs.opening import OpenedInput, checked_form, open_input
-from paimon_features.schema import Bool, DataType, Date, Float64, Int64, String, Timestamp
+from paimon_features.schema import (
+    CONSTANTS,
+    Bool,
+    DataType,
+    Date,
+    Float64,
+    Int64,
+    String,
+    Timestamp,
+)
 from paimon_features.suggestions import did_you_mean
 from paimon_features.times import floor_times
 
@@ -526,7 +535,7 @@ def _plain(name: str) -> str:
     return plain if plain[:1].isalpha() else f"c_{plain}".rstrip("_")
 
 
-_RESERVED = {"event_day", "ingest_time_ms", "tile_day", "tile_start"}
+_RESERVED = {"event_day", "ingest_time_ms", "tile_day", "tile_start", *CONSTANTS}
 
 
 def _named(columns: list[InputColumnProfile]) -> list[InputColumnProfile]:
