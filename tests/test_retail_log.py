@@ -227,7 +227,7 @@ def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
         assert wait_until(lambda: set(processes_of(tmp_path / "demo")) > {process.pid}, 60)
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.read()
-    assert process.returncode == 1
+    assert process.returncode == 130
     assert processes_of(tmp_path / "demo") == []
 
 
