@@ -77,7 +77,7 @@ def test_the_help_shows_every_input_and_what_is_guaranteed() -> None:
             ("clicks", "--topic", "t"),
             "--topic requires --kafka HOST:PORT, or brokers under",
         ),
-        (("clicks", "--kafka", "b:1", "--topic", "t", "--start", "now"), "--start: expected earl"),
+        (("clicks", "--kafka", "b:1", "--topic", "t", "--start", "soon"), "--start: expected earl"),
         (
             ("clicks", "--kafka", "b:1", "--topic", "t", "--format", "debezium-json"),
             "source 'clicks' has no retraction column",

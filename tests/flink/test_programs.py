@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 
 # what starts no job has no counterpart in the program: --mark-ingested writes the file ledger alone
 ONLY_OF_THE_COMMAND = {
-    "--json", "--stop", "--status", "--watch", "--mark-ingested", "--engine", "--help",
+    "--json", "--stop", "--status", "--watch", "--mark-ingested", "--engine", "--input",
+    "--help",
 }  # fmt: skip
 ONLY_OF_THE_PROGRAM = {"--view", "--source", "--backfill", "--help"}
 

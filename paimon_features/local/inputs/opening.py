@@ -26,6 +26,7 @@ import pyarrow.ipc
 import pyarrow.orc
 import pyarrow.parquet as pq
 
+from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.input_settings import InputSettings
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, TOO_MANY_COLUMNS
@@ -140,7 +141,7 @@ def open_input(path: Path, settings: InputSettings) -> OpenedInput:
             yield from batches
 
     opened.batches = guarded()
-    doubled = [name for name in opened.schema.names if opened.schema.names.count(name) > 1]
+    doubled = duplicates(opened.schema.names)
     if doubled:
         raise ConfigurationError(
             f"{path}: the column {doubled[0]!r} occurs twice; rename one, or give all names by "

@@ -73,7 +73,7 @@ def trained(project: Project, *overrides: str) -> ModelManifest:
 
 def fitted(project: Project, folder: Path, *overrides: str) -> run.Trained:
     """The same without registering."""
-    settings, table = run._pinned(project, config(project, *overrides))
+    settings, table = run.pinned(project, config(project, *overrides))
     return run.run(project, settings, table, folder)
 
 
@@ -174,7 +174,7 @@ def test_another_result_or_machine_is_found_by_reproducing(
 
 def network_run(project: Project, folder: Path, *overrides: str, repeats: str = "") -> NetworkRun:
     """Trained only: neither evaluated nor exported."""
-    settings, table = run._pinned(project, config(project, *overrides))
+    settings, table = run.pinned(project, config(project, *overrides))
     torch.set_num_threads(1)
     encoder, labels, _ = run._fitted(table, settings)
     name = repeats or f"churn-{folder.name}"
@@ -273,7 +273,7 @@ def test_difficulty_enters_the_sampler_at_declared_steps_and_is_resumed(
 
 
 def module_of(project: Project, *overrides: str) -> tuple[TrainingModule, PaimonDataModule]:
-    settings, table = run._pinned(project, config(project, *SMALL, *overrides))
+    settings, table = run.pinned(project, config(project, *SMALL, *overrides))
     encoder, labels, _ = run._fitted(table, settings)
     shapes = InputShapes(tuple(group.indices for group in encoder.groups))
     torch.manual_seed(1)
