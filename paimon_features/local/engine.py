@@ -62,8 +62,10 @@ class DuckDBEngine:
             settings["threads"] = threads
         try:
             self._connection = duckdb.connect(config=settings)
-            # a separate line on the terminal would appear between ours
-            self._connection.execute("SET enable_progress_bar = false")
+            # in a notebook without ipywidgets DuckDB has no such bar, and refuses the setting
+            with suppress(duckdb.InvalidInputException):
+                # a separate line on the terminal would appear between ours
+                self._connection.execute("SET enable_progress_bar = false")
         except duckdb.Error as error:
             self._spill.cleanup()
             raise ConfigurationError(

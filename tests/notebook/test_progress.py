@@ -19,6 +19,11 @@ with ProgressBar("count <b>") as bar:
 with ProgressBar("tiles") as bar:
     bar(BackfillProgress(1.0, 250, 1000, 3))
 """
+ENGINE = """
+from paimon_features.local.engine import DuckDBEngine
+with DuckDBEngine():
+    pass
+"""
 TABLES = """
 %load_ext paimon_features.notebook
 import pyarrow as pa
@@ -34,7 +39,7 @@ def test_nothing_is_shown_outside_a_notebook(capsys: pytest.CaptureFixture[str])
 
 
 def test_a_kernel_shows_one_output_that_ends_complete() -> None:
-    cells = [nbformat.v4.new_code_cell(source) for source in (CELL, TABLES)]
+    cells = [nbformat.v4.new_code_cell(source) for source in (CELL, TABLES, ENGINE)]
     book = nbformat.v4.new_notebook(cells=cells)
     nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
     shown = [output["data"]["text/html"] for output in book.cells[0].outputs]
