@@ -17,14 +17,11 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from contextlib import suppress
 from pathlib import Path
 
-from paimon_features.config import find_root, read_config
-from paimon_features.errors import ConfigurationError
 from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.workers import write_python
-from paimon_features.tables.storage.file_path import note_stores
+from paimon_features.tables.storage.file_path import note_stores_here
 
 CONF_DIR = "/opt/flink/conf"
 """Where Kubernetes mounts Flink's configuration (``kubernetes.flink.conf.dir``)."""
@@ -32,8 +29,7 @@ CONF_DIR = "/opt/flink/conf"
 
 def container_environment() -> dict[str, str]:
     """The environment of Flink's scripts; logs and helper programs are in the temporary folder."""
-    with suppress(ConfigurationError):  # no project here
-        note_stores(read_config(find_root(Path("."))))
+    note_stores_here()
     home = flink_home()
     conf = os.environ.get("FLINK_CONF_DIR", CONF_DIR)
     logs = os.environ.get("FLINK_LOG_DIR", str(Path(tempfile.gettempdir()) / "flink-log"))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from paimon_features.serving.explain import explain
 from paimon_features.serving.http.access import ANYBODY, Rights
 from paimon_features.serving.http.catalogue import catalogue
 from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.serving.http.definition_source import Stamp, stamp_of
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.request_body import ParsedRequest
 from paimon_features.serving.plain_values import plain_values
@@ -291,18 +291,12 @@ class _Loaded:
         self.status = StatusReader(project)
 
 
-def _stamp(root: Path, project: Project | None) -> object:
+def _stamp(root: Path, project: Project | None) -> Stamp:
     """Changes when the configuration or the definitions file does."""
     files = [root / FILE_NAME]
     if project is not None:
         files.append(project.config.definitions)
-    stamps: list[object] = []
-    for file in files:
-        stamps.append(None)
-        with suppress(OSError):
-            found = file.stat()
-            stamps[-1] = (found.st_mtime_ns, found.st_size)
-    return tuple(stamps)
+    return tuple(stamp_of(file) for file in files)
 
 
 def _check_all(rights: Rights, what: str) -> None:

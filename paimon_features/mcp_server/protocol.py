@@ -26,6 +26,7 @@ from paimon_features.errors import PaimonFeaturesError
 from paimon_features.mcp_server.feature_tools import MAX_ENTITIES, MAX_PAGE, FeatureTools
 from paimon_features.redaction import redact
 from paimon_features.serving.http.access import ANYBODY, Rights
+from paimon_features.serving.http.definition_source import stamp_of
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.tokens import Tokens
 
@@ -178,12 +179,12 @@ class FileTokenVerifier:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._stamp = self._look()
+        self._stamp = stamp_of(path)
         self._tokens = Tokens(path)
 
     async def verify_token(self, token: str) -> AccessToken | None:
         """The holder and the rights of a token; None for one that is not in the file."""
-        stamp = self._look()
+        stamp = stamp_of(self._path)
         if stamp != self._stamp:
             self._tokens, self._stamp = Tokens(self._path), stamp
         try:
@@ -191,13 +192,6 @@ class FileTokenVerifier:
         except RequestRejected:
             return None
         return _Bearer(token=token, client_id=rights.client, scopes=[], rights=rights)
-
-    def _look(self) -> tuple[int, int] | None:
-        try:
-            found = self._path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size
 
 
 def _rights() -> Rights:

@@ -8,8 +8,10 @@ are for one look at the data.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from paimon_features.array_types import Floats
 from paimon_features.models.manifest import Metric
@@ -17,6 +19,8 @@ from paimon_features.models.manifest import Metric
 _Z = 1.959963984540054
 """The 97.5 % point of the normal distribution."""
 _BINS = 10
+_LEAST = 1e-15
+"""A probability below it counts as this one: its loss is finite."""
 
 
 def auc(labels: Floats, scores: Floats) -> Metric:
@@ -37,6 +41,16 @@ def auc(labels: Floats, scores: Floats) -> Metric:
     of_negatives = 1 - (among_all[count:] - _mid_ranks(others)) / count
     variance = _variance(of_positives) / count + _variance(of_negatives) / other_count
     return _interval(float(value), float(np.sqrt(variance)), len(labels), "DeLong", 0.0, 1.0)
+
+
+def log_losses(chosen: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The log loss of each row, from the probability of what happened, 0 to 1.
+
+    >>> log_losses(np.array([1.0, 0.5])).round(3).tolist()
+    [-0.0, 0.693]
+    """
+    found: npt.NDArray[Any] = -np.log(np.clip(chosen, _LEAST, 1.0))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,13 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Floats
 from paimon_features.models import Metric
-from paimon_features.models.metrics import CalibrationBin, auc, calibration_curve, mean_metric
+from paimon_features.models.metrics import (
+    CalibrationBin,
+    auc,
+    calibration_curve,
+    log_losses,
+    mean_metric,
+)
 
 __all__ = [
     "CalibrationBin",
@@ -44,10 +50,10 @@ def evaluate(task: str, labels: Floats, predictions: Floats, seed: int = 0) -> d
         return found
     if task == "multiclass":
         rows = np.arange(len(labels))
-        chosen = np.clip(predictions[rows, labels.astype(np.int64)], _LEAST, 1.0)
+        chosen = predictions[rows, labels.astype(np.int64)]
         right = predictions.argmax(axis=1) == labels
         return {
-            "log_loss": mean_metric(-np.log(chosen)),
+            "log_loss": mean_metric(log_losses(chosen)),
             "accuracy": mean_metric(right.astype(np.float64)),
         }
     errors = (predictions - labels) ** 2
@@ -64,7 +70,7 @@ def evaluate(task: str, labels: Floats, predictions: Floats, seed: int = 0) -> d
 def log_loss(labels: Floats, probabilities: Floats) -> Metric:
     """The mean of ``-log`` of the probability of what happened."""
     chosen = np.where(labels > 0.5, probabilities, 1 - probabilities)
-    return mean_metric(-np.log(np.clip(chosen, _LEAST, 1.0)))
+    return mean_metric(log_losses(chosen))
 
 
 def brier(labels: Floats, probabilities: Floats) -> Metric:

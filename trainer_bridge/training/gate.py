@@ -18,9 +18,9 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import shortened
+from paimon_features.models.metrics import log_losses
 
 MAX_SEGMENTS = 50
-_LEAST = 1e-15
 _WORST_ERROR = 1e30
 
 
@@ -94,7 +94,7 @@ def losses(task: str, labels: Floats, predictions: npt.NDArray[Any]) -> Floats:
     else:
         chosen = predictions[np.arange(len(labels)), labels.astype(np.int64)]
     chosen = np.where(np.isfinite(chosen), chosen, 0.0)
-    return np.asarray(-np.log(np.clip(chosen, _LEAST, 1.0)), np.float64)
+    return np.asarray(log_losses(chosen), np.float64)
 
 
 def compare(candidate: Floats, other: Floats, entities: Ints, confidence: float) -> Difference:

@@ -12,7 +12,6 @@ import pyarrow as pa
 from paimon_features.durations import DAY_MS, HOUR_MS, MINUTE_MS, format_duration
 from paimon_features.errors import ConfigurationError
 from paimon_features.local.inputs.profiles import InputColumnProfile, InputProfile, iter_roles
-from paimon_features.schema import NAME
 from paimon_features.suggestions import did_you_mean
 
 _LADDER = (HOUR_MS, 6 * HOUR_MS, DAY_MS, 7 * DAY_MS, 30 * DAY_MS, 90 * DAY_MS, 365 * DAY_MS)
@@ -249,12 +248,3 @@ def inputs_text(profile: InputProfile, source: str) -> str:
 def _toml(value: object) -> str:
     # JSON's texts, numbers and lists are those of TOML
     return json.dumps(value, ensure_ascii=False)
-
-
-def checked_name(name: str) -> str:
-    """A name of a source, or ConfigurationError."""
-    if not NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"source name {name!r}; expected lower-case letters, digits and underscores"
-        )
-    return name

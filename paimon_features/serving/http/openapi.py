@@ -10,6 +10,7 @@ from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import CODES
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.openapi_models import (
+    ERROR_STATUSES,
     MODEL_SCHEMAS,
     STATUS_TEXTS,
     closed_paths,
@@ -141,21 +142,6 @@ def _read(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]
     body = {Format.JSON.value: {"schema": schema, "examples": _examples(catalogue)}}
     reply = {Format.JSON.value: {"schema": {"$ref": "#/components/schemas/Reply"}}}
     binary = {"schema": {"type": "string", "contentMediaType": arrow}}
-    errors = (
-        "400",
-        "401",
-        "403",
-        "404",
-        "406",
-        "408",
-        "413",
-        "415",
-        "421",
-        "422",
-        "429",
-        "500",
-        "503",
-    )
     return {
         "summary": "Features of entities, as of now or another time.",
         "description": "The body is JSON, MessagePack of the same structure "
@@ -185,7 +171,7 @@ def _read(catalogue: Mapping[str, Any] | None, limits: Limits) -> dict[str, Any]
                 },
                 "content": {**reply, Format.MESSAGE_PACK.value: {"schema": {}}, arrow: binary},
             },
-            **{status: _problem_response(status) for status in errors},
+            **{status: _problem_response(status) for status in ERROR_STATUSES},
         },
     }
 

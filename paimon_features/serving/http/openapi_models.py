@@ -30,7 +30,7 @@ _TEXTS: Mapping[str, str] = {
     "500": "The network failed, or an internal error of the server.",
     "503": "Overloaded, or the store or the model is not ready: see Retry-After.",
 }
-_ERRORS = (
+ERROR_STATUSES = (
     "400",
     "401",
     "403",
@@ -45,6 +45,7 @@ _ERRORS = (
     "500",
     "503",
 )
+"""What a request for features or a prediction can be answered instead."""
 
 MODEL_SCHEMAS: Mapping[str, Any] = {
     "PredictReply": {
@@ -179,7 +180,7 @@ def model_paths() -> dict[str, Any]:
         paths[f"{path}/infer"] = {
             "post": {
                 **_operation(
-                    "Predictions from ready-made inputs.", _ERRORS, parameters, "InferError"
+                    "Predictions from ready-made inputs.", ERROR_STATUSES, parameters, "InferError"
                 ),
                 "requestBody": _body("InferRequest"),
             }
@@ -232,7 +233,9 @@ def predict_request(limits: Limits) -> dict[str, Any]:
 
 def _predict(model: Mapping[str, Any]) -> dict[str, Any]:
     content = {"schema": {"$ref": "#/components/schemas/PredictReply"}}
-    out = _operation("Predictions for entities, from their features as of now.", _ERRORS, [model])
+    out = _operation(
+        "Predictions for entities, from their features as of now.", ERROR_STATUSES, [model]
+    )
     out["description"] = (
         "The features of the entities are read as for /get-online-features, and the network of one "
         "version predicts from them: production, or a challenger for its share of the entities. "
@@ -256,7 +259,7 @@ def _invocations() -> dict[str, Any]:
     return {
         **_operation(
             "Predictions from ready-made inputs, as MLflow's scoring server takes them.",
-            _ERRORS,
+            ERROR_STATUSES,
             [name],
             "InvocationError",
         ),

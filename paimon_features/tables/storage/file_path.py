@@ -5,12 +5,14 @@ from __future__ import annotations
 import posixpath
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 
-from paimon_features.config import FlinkConfig, ProjectConfig
+from paimon_features.config import FlinkConfig, ProjectConfig, find_root, read_config
+from paimon_features.errors import ConfigurationError
 from paimon_features.setup.jars import need_checkpoint_store, need_jars
 from paimon_features.tables.storage.filesystems import checkpoint_store
 from paimon_features.tables.storage.opening import open_remote
@@ -92,6 +94,12 @@ def note_stores(config: ProjectConfig) -> None:
     checkpoints."""
     need_jars(config.warehouse)
     note_checkpoints(config.flink)
+
+
+def note_stores_here() -> None:
+    """The same for the project of the working folder, if there is one."""
+    with suppress(ConfigurationError):
+        note_stores(read_config(find_root(Path("."))))
 
 
 def checkpoint_path(state_dir: Path, flink: FlinkConfig, path: str | Path) -> FilePath:
