@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import itertools
 import re
 import shlex
@@ -15,6 +14,7 @@ import pytest
 
 from paimon_features.cli import cli
 from paimon_features.flink.programs import PROGRAMS, program
+from tests.modules import load_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -197,12 +197,7 @@ def test_every_decision_is_in_the_index() -> None:
 
 
 def test_the_site_has_a_hook_for_every_generated_part() -> None:
-    path = ROOT / "tools" / "docs_hooks.py"
-    spec = importlib.util.spec_from_file_location("docs_hooks", path)
-    assert spec is not None
-    assert spec.loader is not None
-    hooks = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(hooks)
+    hooks = load_file("docs_hooks", ROOT / "tools" / "docs_hooks.py")
     for page in PAGES:
         for package in re.findall(r"<!-- api: ([\w.]+) -->", page.read_text(encoding="utf-8")):
             assert hooks.public_names(package), package

@@ -17,18 +17,12 @@ from paimon_features.flink import cluster as module
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.supervisor import TASKS, read_states
 from paimon_features.waiting import wait_until
+from tests.os_processes import is_running
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 SLEEPER = [sys.executable, "-I", "-S", "-c", "import time; time.sleep(600)"]
 Start = Callable[[dict[str, list[str]]], subprocess.Popen[bytes]]
-
-
-def exists(pid: int | None) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture
@@ -55,7 +49,7 @@ def pids(folder: Path) -> list[int | None]:
 
 def all_run(folder: Path, count: int) -> bool:
     found = pids(folder)
-    return len(found) == count and all(map(exists, found))
+    return len(found) == count and all(map(is_running, found))
 
 
 def test_a_killed_process_is_started_again_and_the_others_go_on(
@@ -73,7 +67,7 @@ def test_a_killed_process_is_started_again_and_the_others_go_on(
     assert a.pid != killed
     process.send_signal(signal.SIGTERM)
     assert process.wait(30) == 0
-    assert not any(map(exists, [a.pid, b.pid]))
+    assert not any(map(is_running, [a.pid, b.pid]))
     log = (tmp_path / "supervisor.log").read_text()
     assert f"a (pid {killed}) has ended with -9; it is started again in 0.5 s" in log
 
@@ -94,7 +88,7 @@ def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, start: Start) -> N
     found = pids(tmp_path)
     process.kill()
     process.wait()
-    assert wait_until(lambda: not any(map(exists, found)), 30)
+    assert wait_until(lambda: not any(map(is_running, found)), 30)
 
 
 def test_a_cluster_that_fails_to_start_leaves_no_process(
@@ -120,7 +114,7 @@ def test_a_cluster_that_fails_to_start_leaves_no_process(
     local = LocalCluster(tmp_path / "state")
     with pytest.raises(JobError, match="did not start: jobmanager: .* last after exit code 3"):
         local.start(ClusterShape())
-    assert not exists(started[0])
+    assert not is_running(started[0])
     assert local.record() is None
     assert not local.status().running
     assert "no Java here" in (local.log_dir / "jobmanager.out").read_text()

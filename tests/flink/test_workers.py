@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from paimon_features.flink.workers import write_python
+from tests.os_processes import is_running
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 
@@ -139,13 +140,6 @@ def _until(true: Callable[[], bool], what: str) -> None:
         time.sleep(0.02)
 
 
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 @pytest.mark.parametrize("what", ["0", "7", "read", "raise"])
 def test_a_forked_worker_behaves_like_a_started_one(host: Host, what: str) -> None:
     about, said, code = host.run(what, "--id=3", "ä b")
@@ -188,7 +182,7 @@ def test_a_worker_ends_with_its_client(host: Host) -> None:
     worker = json.loads(process.stdout.readline())["pid"]
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
-    _until(lambda: not _runs(worker), "the worker still runs")
+    _until(lambda: not is_running(worker), "the worker still runs")
     process.communicate(timeout=WAIT_S)
 
 
@@ -197,11 +191,11 @@ def test_a_worker_survives_its_server_and_the_next_gets_a_new_one(host: Host) ->
     assert process.stdout is not None
     about = json.loads(process.stdout.readline())
     os.kill(about["parent"], signal.SIGKILL)
-    _until(lambda: not _runs(about["parent"]), "the server was not killed")
+    _until(lambda: not is_running(about["parent"]), "the server was not killed")
     again = host.run("0")[0]
     assert again["imported"]
     assert again["parent"] != about["parent"]
-    assert _runs(about["pid"])
+    assert is_running(about["pid"])
     assert process.poll() is None
     os.kill(about["pid"], signal.SIGTERM)
     process.communicate(timeout=WAIT_S)
@@ -216,7 +210,7 @@ def test_a_changed_file_is_imported_again(host: Host) -> None:
     after = host.run("0")[0]
     assert after["imported"]
     assert after["parent"] != before["parent"]
-    _until(lambda: not _runs(before["parent"]), "the server of before is still there")
+    _until(lambda: not is_running(before["parent"]), "the server of before is still there")
     assert host.run("0")[0]["parent"] == after["parent"]
 
 
@@ -231,11 +225,11 @@ def test_a_server_ends_with_its_task_manager_and_leaves_no_file(host: Host) -> N
     )
     assert manager.stdout is not None
     server = json.loads(manager.stdout.readline())["parent"]
-    assert _runs(server)
+    assert is_running(server)
     assert len(host.sockets()) == 1
     manager.kill()
     manager.communicate()
-    _until(lambda: not _runs(server), "the server still runs")
+    _until(lambda: not is_running(server), "the server still runs")
     assert not list(host.folder.glob("paimon-features-workers-*/*"))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,26 +19,13 @@ from paimon_features.ingestion.input_columns import (
 )
 from paimon_features.ingestion.inputs import inspect_file
 from paimon_features.schema import Bytes, Float64, Int64, List, String
+from tests.ingestion.conftest import HEADER, Write
 
 SALES = EventSource(
     "sales",
     schema={"customer_id": Int64, "unit_price": Float64, "country": String, "at_ms": Int64},
     event_time="at_ms",
 )
-HEADER = "customer_id,unit_price,country,at_ms"
-
-Write = Callable[[str, str | bytes], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def file(name: str, content: str | bytes = HEADER) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return file
 
 
 def test_column_names_are_matched_regardless_of_case_and_underscores(write: Write) -> None:

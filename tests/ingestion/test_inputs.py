@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import gzip
 import re
-from collections.abc import Callable
 from datetime import date, datetime
 from decimal import Decimal as PyDecimal
 from pathlib import Path
@@ -19,22 +18,7 @@ from hypothesis import strategies as st
 from paimon_features.errors import ConfigurationError
 from paimon_features.ingestion.inputs import FIELD, find_files, inspect_file
 from tests.flink.ingest.reference_ingest import split_csv
-
-HEADER = "customer_id,unit_price,country,at_ms"
-
-Write = Callable[[str, str | bytes], Path]
-
-
-@pytest.fixture
-def write(tmp_path: Path) -> Write:
-    def file(name: str, content: str | bytes = HEADER) -> Path:
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
-        return path
-
-    return file
-
+from tests.ingestion.conftest import Write
 
 # -- finding files
 

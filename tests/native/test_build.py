@@ -10,35 +10,15 @@ import subprocess
 import sys
 import zipfile
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
 
 from paimon_features import native
 from paimon_features.native import CORE, STATE
+from tests.modules import load_file
 
 ROOT = Path(__file__).parents[2]
-
-
-def hatch_build() -> ModuleType:
-    """The build hook."""
-    spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def load(path: Path) -> ModuleType:
-    """A core from another file."""
-    spec = importlib.util.spec_from_file_location("_core", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def python(code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -56,13 +36,13 @@ def test_a_checkout_that_was_set_up_has_the_core() -> None:
 
 @pytest.mark.parametrize("own_header", [False, True])
 def test_it_compiles_with_and_without_headers_of_python(tmp_path: Path, own_header: bool) -> None:
-    build = hatch_build()
+    build = load_file("hatch_build", ROOT / "hatch_build.py")
     compiler = build.find_compiler()
     if compiler is None:
         pytest.skip("no C compiler")
     built = tmp_path / "_core.abi3.so"
     build.compile_core(ROOT, built, compiler, "-Werror", own_header=own_header)
-    core = load(built)
+    core = load_file("_core", built)
     assert core.times_json(np.array([0])) == b'["1970-01-01T00:00:00Z"]'
     out = np.zeros(2)
     core.move(np.array([1.0, 2.0, 3.0]), np.array([2, 0]), 8, out, None)
@@ -76,7 +56,7 @@ def test_it_compiles_with_and_without_headers_of_python(tmp_path: Path, own_head
 
 @pytest.mark.parametrize("compiler", ["any", "none"])
 def test_a_wheel_has_the_core_or_is_for_any_platform(tmp_path: Path, compiler: str) -> None:
-    build = hatch_build()
+    build = load_file("hatch_build", ROOT / "hatch_build.py")
     if importlib.util.find_spec("hatchling") is None:
         pytest.skip("hatchling, the build backend, is not installed")
     if compiler == "any" and build.find_compiler() is None:

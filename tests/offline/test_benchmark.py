@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 
 def test_our_join_equals_both_duckdb_queries(capsys: pytest.CaptureFixture[str]) -> None:
-    path = Path(__file__).parents[2] / "benchmarks" / "point_in_time.py"
-    spec = importlib.util.spec_from_file_location("benchmark_point_in_time", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    from benchmarks import point_in_time as module
+
     events = module.read_events(module.LOG)[:60_000]
     # `run` raises where an answer differs from ours
     module.run(events, count=3_000, rounds=1, windows=5)

@@ -16,6 +16,7 @@ from paimon_features.errors import ConfigurationError, OnlineStoreError, SetupEr
 from paimon_features.setup import redis_server as module
 from paimon_features.setup.redis_server import RedisServer, find_redis_server
 from paimon_features.setup.resp import connect
+from tests.os_processes import is_running
 
 pytestmark = pytest.mark.redis
 
@@ -25,21 +26,11 @@ def command(server: RedisServer, *words: str) -> object:
         return connection.request(*words)
 
 
-def alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    # a zombie process counts as ended, too
-    state = Path(f"/proc/{pid}/stat")
-    return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
-
-
 def gone(pid: int, within_s: float = 10.0) -> bool:
     deadline = time.monotonic() + within_s
-    while alive(pid) and time.monotonic() < deadline:
+    while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)
-    return not alive(pid)
+    return not is_running(pid)
 
 
 def test_a_started_server_responds_and_ends_with_its_context() -> None:

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
+from importlib import import_module
 from pathlib import Path
-from typing import Any
 
 import pytest
-
-
-def benchmark(name: str) -> Any:
-    path = Path(__file__).parents[2] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"benchmark_{name}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_all_who_merge_in_the_benchmark_come_to_the_same(
@@ -26,14 +15,16 @@ def test_all_who_merge_in_the_benchmark_come_to_the_same(
     sizes = {"rows": 2_000, "slow_rows": 200, "columns": 2, "commits": 2, "buckets": 2}
     engines = ["deduplicate", "partial-update", "aggregation"]
     # `run` raises where a contender has other rows
-    benchmark("merge").run(**sizes, share=0.3, repeats=1, engines=engines, key="text")
+    import_module("benchmarks.merge").run(
+        **sizes, share=0.3, repeats=1, engines=engines, key="text"
+    )
     assert capsys.readouterr().out.count("merge, opened before") == 3
 
 
 @pytest.mark.torch
 @pytest.mark.filterwarnings("ignore")  # pypaimon's own torch data set warns
 def test_all_readers_of_the_benchmark_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    module = benchmark("loader")
+    module = import_module("benchmarks.loader")
     # `run` raises where a reader has other rows
     module.run(rows=20_000, columns=3, files=4, repeats=1, slow_rows=100)
     assert "torch adapter, in order" in capsys.readouterr().out
@@ -77,7 +68,7 @@ def test_all_pipelines_of_the_csv_benchmark_read_the_same(tmp_path: Path) -> Non
 def test_caches_of_the_benchmark_give_the_same_batches_within_the_memory_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    module = benchmark("tensorflow_tuning")
+    module = import_module("benchmarks.tensorflow_tuning")
     # `run` raises where one has other labels, or holds too much
     options = {"images": 0, "side": 0, "trial_s": 0.0, "part": "caches"}
     module.run(rows=600, block_rows=20, repeats=1, **options)

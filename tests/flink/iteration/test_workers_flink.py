@@ -28,6 +28,7 @@ import cloudpickle
 
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.iteration import IterationJob, IterationSettings
+from tests.os_processes import is_running
 
 pytestmark = [pytest.mark.flink, pytest.mark.redis]
 
@@ -87,13 +88,6 @@ def counts(killed: Path) -> Any:
     return build
 
 
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
-
-
 def test_workers_are_forked_and_a_killed_one_changes_no_row(
     cluster: LocalCluster, tmp_path: Path, redis_url: str
 ) -> None:
@@ -117,9 +111,13 @@ def test_workers_are_forked_and_a_killed_one_changes_no_row(
         assert len(servers) == 1, "the workers of one task manager come from one process"
         (server,) = servers
         assert b"workers/server.py" in Path(f"/proc/{server}/cmdline").read_bytes()
-        assert all(runs(pid) for pid in cluster.status().pids), "the task manager is still there"
+        assert all(is_running(pid) for pid in cluster.status().pids), (
+            "the task manager is still there"
+        )
     cluster.stop()
     deadline = time.monotonic() + 30
-    while any(runs(pid) for one in reported for pid in one[3:]) and time.monotonic() < deadline:
+    while (
+        any(is_running(pid) for one in reported for pid in one[3:]) and time.monotonic() < deadline
+    ):
         time.sleep(0.05)
-    assert not [pid for one in reported for pid in one[3:] if runs(pid)]
+    assert not [pid for one in reported for pid in one[3:] if is_running(pid)]

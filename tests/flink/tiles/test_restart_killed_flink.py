@@ -27,6 +27,7 @@ from paimon_features.project import Project
 from paimon_features.tables import snapshots
 from tests.flink.conftest import FEATURES
 from tests.flink.feed import Feed
+from tests.os_processes import is_running
 
 KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "1"))
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
@@ -67,7 +68,7 @@ class Client:
             os.kill(jvm, signal.SIGKILL)
         self.process.communicate(timeout=60)
         deadline = time.monotonic() + 30
-        while _runs(jvm):  # it ends by itself without its client
+        while is_running(jvm):  # it ends by itself without its client
             assert time.monotonic() < deadline, "the JVM outlived its client"
             time.sleep(0.05)
 
@@ -95,13 +96,6 @@ class Client:
             assert self.process.poll() is None, self.output()
             assert time.monotonic() < deadline, "it did not come to that in time"
             time.sleep(0.05)
-
-
-def _runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 @pytest.fixture

@@ -17,16 +17,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from paimon_features.testing.online_servers import wait_for
+from tests.os_processes import is_running
 
 ROOT = Path(__file__).parents[3]
-
-
-def alive(pid: int) -> bool:
-    """Whether a process is there and no zombie."""
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
-    except OSError:
-        return False
 
 
 def resident_mb(pid: int) -> float:
@@ -68,7 +61,7 @@ class Server:
     def workers(self) -> list[int]:
         """The workers that run now."""
         children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children")
-        return [int(pid) for pid in children.read_text().split() if alive(int(pid))]
+        return [int(pid) for pid in children.read_text().split() if is_running(int(pid))]
 
     def kill_worker(self, rng: random.Random) -> None:
         os.kill(rng.choice(self.workers), signal.SIGKILL)
@@ -81,7 +74,7 @@ class Server:
         self._reader.join()
         self.process.stdout.close()
         assert code == 0
-        wait_for(lambda: not any(map(alive, pids)), "no process of the server is left")
+        wait_for(lambda: not any(map(is_running, pids)), "no process of the server is left")
 
 
 class Follower:

@@ -13,8 +13,9 @@ from typing import Any, Self
 
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import SentinelServers, free_ports, wait_for
+from tests.os_processes import is_running
 from tests.serving.chaos.faults import Fault
-from tests.serving.chaos.processes import Follower, Proxy, Server, alive, resident_mb
+from tests.serving.chaos.processes import Follower, Proxy, Server, resident_mb
 from tests.serving.chaos.readers import Judge, Readers, Reported
 from tests.serving.chaos.shop import Look, Shop, now_ms
 
@@ -178,7 +179,7 @@ class Scene:
         pid = self.follower.process.pid
         assert self.follower.process.poll() is None, self.follower.log.read_text()[-3_000:]
         self.follower.stop()
-        assert not alive(pid)
+        assert not is_running(pid)
         self.server.stop()
         for log in (self.server.log, self.follower.log):
             assert "Traceback" not in log.read_text(), log.read_text()[-5_000:]

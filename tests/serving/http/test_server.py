@@ -28,6 +28,7 @@ from paimon_features.testing.clicks import CLICKS, USER
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version
+from tests.os_processes import is_running
 
 pytestmark = pytest.mark.redis
 
@@ -158,14 +159,7 @@ def run(folder: Path) -> Iterator[Callable[..., Running]]:
             server.process.wait()
         assert server.process.stdout is not None
         server.process.stdout.close()
-        until(lambda server=server: not any(alive(pid) for pid in server.workers))  # type: ignore[misc]
-
-
-def alive(pid: int) -> bool:
-    try:
-        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2][:3]
-    except OSError:
-        return False
+        until(lambda server=server: not any(is_running(pid) for pid in server.workers))  # type: ignore[misc]
 
 
 def until(condition: Callable[[], object], seconds: float = 10) -> None:
@@ -224,7 +218,7 @@ def test_workers_answer_with_a_definitions_file_and_a_store_alone(run: Any) -> N
     # both are seen in the metrics of either
     until(lambda: server.metric("workers") == 2)
     assert server.stop() == 0
-    assert not any(alive(pid) for pid in server.workers)
+    assert not any(is_running(pid) for pid in server.workers)
 
 
 def test_sigterm_answers_what_is_under_way_and_ends(run: Any, folder: Path, redis_url: str) -> None:
@@ -301,7 +295,7 @@ def test_workers_end_when_their_supervisor_is_killed(run: Any) -> None:
     server = run("--workers", "2")
     server.process.kill()
     server.process.wait()
-    until(lambda: not any(alive(pid) for pid in server.workers))
+    until(lambda: not any(is_running(pid) for pid in server.workers))
 
 
 def test_overload_is_refused_at_once_and_the_accepted_are_answered(

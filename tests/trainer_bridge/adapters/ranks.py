@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from paimon_features.tables.catalog import Lake
+from tests.os_processes import is_running
 from trainer_bridge.adapters.torch import TorchLoader, loader
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.leaks import shared_memory
@@ -178,13 +179,6 @@ def lose_one(lake: Lake, folder: str) -> str:
     return "no error"
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
 def files_of(folder: str) -> list[str]:
     return sorted(map(str, Path(folder).rglob("*")))
 
@@ -196,12 +190,12 @@ def killed(lake: Lake, folder: str) -> dict[str, Any]:
     pids = [json.loads(Path(folder, f"rank {rank}").read_text()) for rank in range(3)]
     workers = pids[1][1:]
     deadline = time.monotonic() + 20  # an orphan looks for its parent every 5 s
-    while any(alive(pid) for pid in workers) and time.monotonic() < deadline:
+    while any(is_running(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
     return {
         "errors": errors,
         "workers": len(workers),
-        "alive": [pid for pid in workers if alive(pid)],
+        "alive": [pid for pid in workers if is_running(pid)],
         "children": len(multiprocessing.active_children()),
         "files": sorted(set(files_of(lake.warehouse)) - set(before)),
         "shared_memory": [name for own in pids for pid in own for name in shared_memory(pid)],

@@ -32,12 +32,8 @@ SMALL: dict[str, Any] = {"dim": 16, "layers": 1, "heads": 2, "dropout": 0.0}
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
+def _seeded(one_torch_thread: None) -> None:
     torch.manual_seed(0)
-    yield
-    torch.set_num_threads(before)
 
 
 def networks() -> list[Network]:

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
 
 @pytest.mark.torch
 def test_every_contender_of_the_benchmark_draws() -> None:
-    path = Path(__file__).parents[3] / "benchmarks" / "samplers.py"
-    spec = importlib.util.spec_from_file_location("benchmark_samplers", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    from benchmarks import samplers as module
+
     for name in [*module.OURS, *module.OTHERS]:
         assert module.one(name, 50_000, 2_000)["draws_per_s"] > 0
     too_many = module.one("numpy choice, without", 100, 101)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,7 @@ from trainer_bridge.training.retraining import (  # noqa: E402
 from trainer_bridge.training.rounds import RoundTable  # noqa: E402
 from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
 
-pytestmark = pytest.mark.torch
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_torch_thread")]
 
 WIDE = ("model=wide_and_deep", "model.dim=16", "model.layers=1", "trainer.epochs=1",
         "feedback.loop=losses")  # fmt: skip
@@ -90,14 +89,6 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     project.models.promote("trees", 1)
     torch.set_num_threads(threads)
     return folder
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def copy_of(shop: Path, folder: Path) -> Project:

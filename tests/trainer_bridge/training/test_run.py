@@ -47,15 +47,7 @@ from trainer_bridge.training.module import TrainingModule, sample_losses  # noqa
 from trainer_bridge.training.network_run import NetworkRun, make_network  # noqa: E402
 from trainer_bridge.training.training_table import TrainingTable  # noqa: E402
 
-pytestmark = pytest.mark.torch
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_torch_thread")]
 
 
 @pytest.fixture(scope="module")
