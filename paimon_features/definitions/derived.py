@@ -16,9 +16,9 @@ from functools import cached_property
 from paimon_features.aggregates import Aggregate, TimeSinceFirst
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.feature_view import FeatureView
-from paimon_features.definitions.metadata import check_metadata, metadata
+from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata
 from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, Int64, check_name
+from paimon_features.schema import DataType, Int64
 from paimon_features.windows import (
     CALENDAR_SIZES,
     CalendarUnit,
@@ -123,13 +123,8 @@ class DerivedView(ABC):
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("derived view", self.name)
         check_metadata("derived view", self)
-        try:
-            _ = self.compiled
-        except DefinitionError as error:
-            error.add_note(f"in derived view {self.name!r}")
-            raise
+        check_compiles("derived view", self)
 
     @cached_property
     @abstractmethod

@@ -18,7 +18,7 @@ from paimon_features.aggregates import (
 from paimon_features.aggregates.decayed import Decayed
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
 from paimon_features.definitions.entity import Entity
-from paimon_features.definitions.metadata import check_metadata, metadata, shown
+from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import Expression, overflow_guard, parse, substitute
@@ -87,7 +87,6 @@ class FeatureView:
     partition_days: int | str | None = None
 
     def __post_init__(self) -> None:
-        check_name("feature view", self.name)
         check_metadata("feature view", self)
         if self.buckets < 1:
             raise DefinitionError(
@@ -100,11 +99,7 @@ class FeatureView:
                 f"feature view {self.name!r}: buckets={self.buckets}; a view without keys has one "
                 "entity, and so buckets=1"
             )
-        try:
-            _ = self.compiled
-        except DefinitionError as error:
-            error.add_note(f"in feature view {self.name!r}")
-            raise
+        check_compiles("feature view", self)
 
     def __getitem__(self, feature: str) -> str:
         """Return the reference ``"view:feature"``, as services and reads take it.

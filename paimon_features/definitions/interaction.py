@@ -17,7 +17,7 @@ from paimon_features.definitions.table_view import CompiledTable
 from paimon_features.errors import DefinitionError, ExpressionError
 from paimon_features.expressions import Expression, overflow_guard, parse, substitute
 from paimon_features.expressions.nodes import Name, walk
-from paimon_features.schema import DataType, check_name
+from paimon_features.schema import DataType
 from paimon_features.suggestions import did_you_mean
 
 
@@ -46,7 +46,6 @@ class Interaction:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("interaction", self.name)
         check_metadata("interaction", self)
         if not self.expression.strip():
             raise DefinitionError(f"interaction {self.name!r} has an empty expression")

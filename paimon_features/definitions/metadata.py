@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from paimon_features.arguments import check_arguments
 from paimon_features.errors import DefinitionError
+from paimon_features.schema import check_name
 
 
 class Described(Protocol):
@@ -23,11 +24,12 @@ class Described(Protocol):
 
 
 def check_metadata(what: str, item: Described) -> None:
-    """Raise DefinitionError if the metadata of an item are not texts, or another argument does
-    not have its type.
+    """Raise DefinitionError for an invalid name, metadata that are not texts, or another argument
+    that does not have its type.
 
     ``what`` names the kind for the message, for example ``entity``.
     """
+    check_name(what, item.name)
     for part in ("description", "owner"):
         value = getattr(item, part)
         if not isinstance(value, str):
@@ -41,6 +43,22 @@ def check_metadata(what: str, item: Described) -> None:
             "for example {'team': 'growth'}"
         )
     check_arguments(f"{what} {item.name!r}", item)
+
+
+class Compiling(Described, Protocol):
+    """A view with metadata, and its compiled form."""
+
+    @property
+    def compiled(self) -> object: ...
+
+
+def check_compiles(what: str, view: Compiling) -> None:
+    """Compile a view; a DefinitionError gets a note that names it."""
+    try:
+        _ = view.compiled
+    except DefinitionError as error:
+        error.add_note(f"in {what} {view.name!r}")
+        raise
 
 
 def metadata(item: Described) -> dict[str, object]:

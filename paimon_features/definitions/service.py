@@ -13,7 +13,6 @@ from paimon_features.definitions.table_view import TableView
 from paimon_features.definitions.transformed import Transformed
 from paimon_features.duplicates import duplicates
 from paimon_features.errors import DefinitionError
-from paimon_features.schema import check_name
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +30,6 @@ class FeatureService:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("service", self.name)
         check_metadata("service", self)
         if not self.features:
             raise DefinitionError(f"service {self.name!r} has no features")

@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Literal
 
 from paimon_features.definitions.entity import Entity
-from paimon_features.definitions.metadata import check_metadata, metadata, shown
+from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, Int64, Timestamp, check_name
+from paimon_features.schema import DataType, Int64, Timestamp
 from paimon_features.windows import parse_duration
 
 
@@ -111,13 +111,8 @@ class TableView:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("table view", self.name)
         check_metadata("table view", self)
-        try:
-            _ = self.compiled
-        except DefinitionError as error:
-            error.add_note(f"in table view {self.name!r}")
-            raise
+        check_compiles("table view", self)
 
     @cached_property
     def compiled(self) -> CompiledTable:

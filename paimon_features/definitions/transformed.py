@@ -69,7 +69,6 @@ class Transformed:
     tags: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_name("transformed feature", self.name)
         check_metadata("transformed feature", self)
         if not self.parts:
             raise DefinitionError(

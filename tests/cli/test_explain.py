@@ -11,10 +11,9 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.cli.explain import time_line
-from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, generations
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from tests.shop_projects import started_shop
 
 NOW = 1_323_432_000_000
 
@@ -25,22 +24,8 @@ def run(*arguments: str) -> Result:
 
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.chdir(tmp_path)
-    assert run("init", "shop").exit_code == 0
-    monkeypatch.chdir(tmp_path / "shop")
-    project = Project.open(".")
-    project.apply()
-    events = [
-        {
-            "invoice": "1", "stock_code": "a", "description": None, "quantity": 2,
-            "invoice_time_ms": t, "unit_price": 1.25, "customer_id": 12346, "country": "France",
-        }
-        for t in (NOW - DAY_MS, NOW - 90 * MINUTE_MS, NOW - MINUTE_MS)
-    ]  # fmt: skip
-    view = project.definitions.view("customer_spend")
-    record = generations.load(project.lake, view.name)[0]
-    append_arrow(project.lake, record.table, tile_table(view, events))
+    times = [NOW - DAY_MS, NOW - 90 * MINUTE_MS, NOW - MINUTE_MS]
+    project = started_shop(tmp_path, redis_url, monkeypatch, {12346: times})
     assert run("materialize", "customer_spend").exit_code == 0
     return project
 

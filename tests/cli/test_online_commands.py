@@ -10,7 +10,6 @@ import sys
 import urllib.error
 import urllib.request
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
@@ -18,12 +17,11 @@ from redis import Redis
 
 from paimon_features.cli import cli
 from paimon_features.materialize import Materializer
-from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, generations
 from paimon_features.testing.online_servers import wait_for
 from paimon_features.testing.stored import Stored
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import commit_purchases, purchase, started_shop
 
 pytestmark = pytest.mark.redis
 
@@ -32,35 +30,15 @@ AT = "2011-12-09T12:00"
 ROOT = Path(__file__).parents[2]
 
 
-def event(customer: int, t: int, quantity: int = 2, price: float = 1.25) -> dict[str, Any]:
-    return {
-        "invoice": "1", "stock_code": "a", "description": None, "quantity": quantity,
-        "invoice_time_ms": t, "unit_price": price, "customer_id": customer, "country": "France",
-    }  # fmt: skip
-
-
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "160")
-    assert run("init", "shop").exit_code == 0
-    monkeypatch.chdir(tmp_path / "shop")
-    project = Project.open(".")
-    project.apply()
-    commit(project, [event(12346, NOW - HOUR_MS), event(12347, NOW - 50 * DAY_MS)])
-    return project
+    events = {12346: [NOW - HOUR_MS], 12347: [NOW - 50 * DAY_MS]}
+    return started_shop(tmp_path, redis_url, monkeypatch, events)
 
 
 def leases(redis_url: str) -> list[bytes]:
     with Redis.from_url(redis_url) as redis:
         return list(redis.scan_iter(match="pf:*#lease"))
-
-
-def commit(project: Project, events: list[dict[str, Any]]) -> None:
-    view = project.definitions.view("customer_spend")
-    record = generations.load(project.lake, view.name)[0]
-    append_arrow(project.lake, record.table, tile_table(view, events))
 
 
 def run(*arguments: str) -> Result:
@@ -140,7 +118,7 @@ def test_once_waits_for_a_bucket_that_a_dead_process_holds(project: Project) -> 
     for marker in stored.markers():
         lease = marker.replace(b"#marker", b"#lease")
         assert project.store.acquire_lease(lease, "dead-host-7", 1_500).mine
-    commit(project, [event(12346, NOW)])
+    commit_purchases(project, [purchase(12346, NOW)])
     done = run("materialize")
     assert done.exit_code == 0, done.output
     assert "customer_spend: waiting for dead-host-7" in done.output
@@ -162,7 +140,7 @@ def test_once_interrupted_releases_its_leases(
     assert done.exit_code == 130
     assert "customer_spend: stopped; the next run resumes from here" in done.output
     assert leases(redis_url) == []
-    commit(project, [event(12346, NOW)])
+    commit_purchases(project, [purchase(12346, NOW)])
     assert run("materialize").exit_code == 0
 
 
@@ -198,7 +176,7 @@ def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
         address = worker.stderr.readline().split()[-1]
         # the line is printed within the pass, health is reported when the pass has ended
         wait_for(lambda: _is_ready(address), "the view is ready")
-        commit(project, [event(12346, NOW)])
+        commit_purchases(project, [purchase(12346, NOW)])
         while '"applied_snapshot": 2' not in line:
             line = worker.stdout.readline()
             assert line, "it ended by itself"

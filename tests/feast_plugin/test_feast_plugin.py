@@ -13,11 +13,9 @@ from typing import Any
 
 import pytest
 
-from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, generations
 from paimon_features.windows import DAY_MS, HOUR_MS
-from tests.shop_projects import run
+from tests.shop_projects import run, started_shop
 
 PYTHON = os.environ.get("PAIMON_FEATURES_FEAST_PYTHON")
 pytestmark = [
@@ -31,22 +29,8 @@ NOW = 1_323_432_000_000
 
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.chdir(tmp_path)
-    run("init", "shop")
-    monkeypatch.chdir(tmp_path / "shop")
-    project = Project.open(".")
-    project.apply()
-    events = [
-        {
-            "invoice": "1", "stock_code": "a", "description": None, "quantity": 2,
-            "invoice_time_ms": t, "unit_price": 1.25, "customer_id": 12346, "country": "France",
-        }
-        for t in (NOW - 2 * DAY_MS, NOW - 4 * HOUR_MS, NOW - HOUR_MS)
-    ]  # fmt: skip
-    view = project.definitions.view("customer_spend")
-    record = generations.load(project.lake, view.name)[0]
-    append_arrow(project.lake, record.table, tile_table(view, events))
+    times = [NOW - 2 * DAY_MS, NOW - 4 * HOUR_MS, NOW - HOUR_MS]
+    project = started_shop(tmp_path, redis_url, monkeypatch, {12346: times})
     run("materialize", "customer_spend")
     return project
 

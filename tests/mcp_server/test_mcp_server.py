@@ -18,12 +18,10 @@ import pytest
 
 from paimon_features.errors import RequestError
 from paimon_features.mcp_server.bounded import bounded
-from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.serving.http.tokens import add_token
-from paimon_features.tables import append_arrow, generations
 from paimon_features.windows import DAY_MS, HOUR_MS
-from tests.shop_projects import run
+from tests.shop_projects import run, started_shop
 
 mcp = pytest.importorskip("mcp", reason="pip install 'paimon-features[mcp]'")
 pytestmark = pytest.mark.redis
@@ -43,24 +41,8 @@ inner = pf.FeatureView(
 
 @pytest.fixture
 def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
-    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
-    monkeypatch.chdir(tmp_path)
-    run("init", "shop")
-    monkeypatch.chdir(tmp_path / "shop")
-    with Path("features.py").open("a") as file:
-        file.write(MORE)
-    project = Project.open(".")
-    project.apply()
-    events = [
-        {
-            "invoice": "1", "stock_code": "a", "description": None, "quantity": 2,
-            "invoice_time_ms": t, "unit_price": 1.25, "customer_id": 12346, "country": "France",
-        }
-        for t in (NOW - DAY_MS, NOW - HOUR_MS)
-    ]  # fmt: skip
-    view = project.definitions.view("customer_spend")
-    record = generations.load(project.lake, view.name)[0]
-    append_arrow(project.lake, record.table, tile_table(view, events))
+    times = [NOW - DAY_MS, NOW - HOUR_MS]
+    project = started_shop(tmp_path, redis_url, monkeypatch, {12346: times}, MORE)
     run("materialize", "customer_spend")
     return project
 
