@@ -103,6 +103,13 @@ def jar_folder(cache_dir: Path | None = None) -> Path:
     return cache_dir if cache_dir is not None else cache_root() / "jars"
 
 
+def missing_jars(groups: Collection[str] = DEFAULT_GROUPS) -> list[Jar]:
+    """Return the jars of these groups that are not in the cache with the expected hash; no
+    network."""
+    folder = VerifiedFolder(jar_folder())
+    return [jar for jar in locked_jars(groups) if not folder.holds(jar.file_name, jar.sha256)]
+
+
 def fetch_jars(
     groups: Collection[str] = DEFAULT_GROUPS,
     cache_dir: Path | None = None,
