@@ -321,22 +321,12 @@ def feedback_spec(
 
 def served_spec(table: str) -> TableSpec:
     """An append table of sampled replies, one partition per day of the reply (UTC)."""
-    return TableSpec(
-        table,
-        {SERVED_DAY: Int32, **SERVED_COLUMNS, SPOOL_FILE: String},
-        partition_by=(SERVED_DAY,),
-        options=TABLE_OPTIONS,
-    )
+    return _of_replies(table, {**SERVED_COLUMNS, SPOOL_FILE: String})
 
 
 def predictions_spec(table: str) -> TableSpec:
     """An append table of logged predictions, one partition per day of the reply (UTC)."""
-    return TableSpec(
-        table,
-        {SERVED_DAY: Int32, **PREDICTION_COLUMNS, SPOOL_FILE: String},
-        partition_by=(SERVED_DAY,),
-        options=TABLE_OPTIONS,
-    )
+    return _of_replies(table, {**PREDICTION_COLUMNS, SPOOL_FILE: String})
 
 
 def outcomes_spec(table: str, keys: Mapping[str, DataType]) -> TableSpec:
@@ -345,12 +335,12 @@ def outcomes_spec(table: str, keys: Mapping[str, DataType]) -> TableSpec:
     ``keys`` are the entity keys of the model; rows can be labelled examples of a training set.
     """
     _free(table, keys, (SERVED_DAY, *OUTCOME_COLUMNS))
-    return TableSpec(
-        table,
-        {SERVED_DAY: Int32, **keys, **OUTCOME_COLUMNS},
-        partition_by=(SERVED_DAY,),
-        options=TABLE_OPTIONS,
-    )
+    return _of_replies(table, {**keys, **OUTCOME_COLUMNS})
+
+
+def _of_replies(table: str, columns: Mapping[str, DataType]) -> TableSpec:
+    columns = {SERVED_DAY: Int32, **columns}
+    return TableSpec(table, columns, partition_by=(SERVED_DAY,), options=TABLE_OPTIONS)
 
 
 def fitted_spec(table: str) -> TableSpec:
