@@ -1,4 +1,4 @@
-"""Epoch numbers with a special meaning."""
+"""Epoch numbers with a special meaning; when an epoch ends, ``tracker`` decides."""
 
 from __future__ import annotations
 
