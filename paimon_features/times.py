@@ -90,7 +90,7 @@ def is_time(kind: pa.DataType) -> bool:
 
 
 def check_extensions(schema: pa.Schema) -> None:
-    """Raise ArrowInvalid for a column of an extension type that cannot be told.
+    """Raise ArrowInvalid for a column of an extension type that is not known here.
 
     Examples
     --------

@@ -140,7 +140,7 @@ OBSERVED = (
     "materialize", "publish", "release", "repair", "request-log", "rollup", "submit", "switch",
     "train", "training-set",
 )  # fmt: skip
-"""Commands whose runs are told to OpenLineage, where that is configured."""
+"""Commands whose runs are reported to OpenLineage, where that is configured."""
 
 
 def load_command(name: str) -> click.Command:

@@ -121,12 +121,12 @@ def target(params: Mapping[str, Any], row: Row) -> Made:
     return out, False
 
 
-def _moments(reported: Row, classes: Row | None, label: Any) -> tuple[int, float, float]:
+def _moments(sums: Row, classes: Row | None, label: Any) -> tuple[int, float, float]:
     if classes is not None:
-        count = sum(reported)
-        ones = reported[classes.index(label)] if label in classes else 0
+        count = sum(sums)
+        ones = sums[classes.index(label)] if label in classes else 0
         return count, float(ones), ones * (count - ones) / count
-    count, total, squares = reported[0], _sum(reported[1]), _sum(reported[2])
+    count, total, squares = sums[0], _sum(sums[1]), _sum(sums[2])
     return count, float(total), float(squares - total * total / count)
 
 

@@ -80,7 +80,7 @@ class Claim:
         Raises
         ------
         DamagedFileError
-            If it cannot be told.
+            If the record does not say so either way.
         """
         self.check()
         if "holder" in self.content:

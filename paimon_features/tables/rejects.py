@@ -106,10 +106,10 @@ def judge(
         f"column {event_time}: more than {max_skew_ms} ms ahead of the clock",
     )
     if retraction is not None:
-        reported = table.column(retraction)
-        known = reported.is_valid()
-        if pa.types.is_string(reported.type):
-            known = pc.and_(known, pc.is_in(reported, pa.array(ROW_KINDS)))
+        kinds = table.column(retraction)
+        known = kinds.is_valid()
+        if pa.types.is_string(kinds.type):
+            known = pc.and_(known, pc.is_in(kinds, pa.array(ROW_KINDS)))
         verdict.complain(
             ~_flags(known), BAD_RETRACTION, f"column {retraction}: neither event nor retraction"
         )

@@ -142,8 +142,8 @@ def counted(column: Column, label: str) -> dict[Category, int]:
             else:
                 out = dict(Counter(values.tolist()))
         else:
-            reported = " and ".join(sorted({_GROUPS.get(kind, "decimals") for kind in kinds}))
-            raise TransformError(f"{label} contains {reported}; cast it to floats, or to strings")
+            groups = " and ".join(sorted({_GROUPS.get(kind, "decimals") for kind in kinds}))
+            raise TransformError(f"{label} contains {groups}; cast it to floats, or to strings")
     else:
         known, counts = np.unique(values, return_counts=True)
         out = dict(zip(known.tolist(), counts.tolist(), strict=True))

@@ -110,8 +110,8 @@ def of_columns(columns: Sequence[ColumnStatistics]) -> int:
     """
     rows = {column.rows for column in columns}
     if len(rows) != 1:
-        reported = ", ".join(f"{c.column}: {c.rows:,}" for c in columns) or "no column"
-        raise TransformError(f"expected statistics of the same rows, got {reported}")
+        got = ", ".join(f"{c.column}: {c.rows:,}" for c in columns) or "no column"
+        raise TransformError(f"expected statistics of the same rows, got {got}")
     return rows.pop()
 
 

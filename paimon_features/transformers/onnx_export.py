@@ -94,16 +94,16 @@ def to_onnx(
     made = convert(graph, transformer, parts)
     out = transformer.names_out(names)
     model = graph.model(_output(graph, made, out), len(out), OUTPUT)
-    reported = {"columns": json.dumps(out), _NULL: null_text, "kind": transformer.kind}
+    metadata = {"columns": json.dumps(out), _NULL: null_text, "kind": transformer.kind}
     for key, found in ((_AS_NULL, graph.as_null), (_AS_TEXT, graph.as_text)):
-        reported[key] = json.dumps([name for name in names if name in found])
+        metadata[key] = json.dumps([name for name in names if name in found])
     if version is not None:
-        reported |= {
+        metadata |= {
             "name": version.name,
             "version": str(version.version),
             "digest": version.digest,
         }
-    for key, value in reported.items():
+    for key, value in metadata.items():
         model.metadata_props.add(key=key, value=value)
     graph.onnx.checker.check_model(model)
     return model
@@ -119,7 +119,7 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
         single values, and where the model could not distinguish null from its ``null_text``.
     """
     frame = read_frame(X)
-    reported = {each.key: each.value for each in model.metadata_props}
+    metadata = {each.key: each.value for each in model.metadata_props}
     inputs = list(model.graph.input)
     kinds = _onnx().TensorProto
     types = [each.type.tensor_type for each in inputs]
@@ -134,15 +134,15 @@ def to_feeds(model: Any, X: Any) -> dict[str, Any]:
     for index, (each, kind, column) in enumerate(zip(inputs, types, columns, strict=True)):
         label, is_text = frame.label(index), kind.elem_type == kinds.STRING
         if not kind.shape.dim[1].dim_value:
-            out[each.name] = _of_lists(column, reported[_NULL], label, is_text, dtype)
+            out[each.name] = _of_lists(column, metadata[_NULL], label, is_text, dtype)
         elif is_text:
-            out[each.name] = _of_texts(column, reported[_NULL], label)[:, None]
+            out[each.name] = _of_texts(column, metadata[_NULL], label)[:, None]
         else:
             is_double = kind.elem_type == kinds.DOUBLE
             values = numbers(column, label)
             out[each.name] = values.astype(np.float64 if is_double else np.float32)[:, None]
         if is_text:
-            _check_nulls(column, label, each.name, reported)
+            _check_nulls(column, label, each.name, metadata)
     return out
 
 
@@ -178,18 +178,18 @@ def _of_lists(column: Column, null: str, label: str, is_text: bool, dtype: Any) 
     return out
 
 
-def _check_nulls(column: Column, label: str, name: str, reported: dict[str, str]) -> None:
+def _check_nulls(column: Column, label: str, name: str, metadata: dict[str, str]) -> None:
     """Refuse a text that the model would take for null, and a null that it would take for one."""
-    null = reported[_NULL]
+    null = metadata[_NULL]
     gaps = missing(column)
-    if name in json.loads(reported.get(_AS_NULL, "[]")):
+    if name in json.loads(metadata.get(_AS_NULL, "[]")):
         items = [v if isinstance(v, list) else [v] for v in column.values[~gaps]]
         if any(null in each for each in items):
             raise TransformError(
                 f"{label} contains {null!r}, which stands for null in this model; make it with "
                 "another null_text="
             )
-    if name in json.loads(reported.get(_AS_TEXT, "[]")) and gaps.any():
+    if name in json.loads(metadata.get(_AS_TEXT, "[]")) and gaps.any():
         raise TransformError(
             f"{label} is null in row {int(np.flatnonzero(gaps)[0])}, and this model takes {null!r} "
             "for the text; make it with another null_text="

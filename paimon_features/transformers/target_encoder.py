@@ -423,8 +423,8 @@ class TargetEncoder(Encoder, Supervised):
             **self._stored_settings(),
             "classes": classes,
             "categories": self.categories_,
-            "targets": [[_reported(s, classes) for s in each.values()] for each in self._table],
-            "all": _reported(self._all, classes),
+            "targets": [[_stored_sums(s, classes) for s in each.values()] for each in self._table],
+            "all": _stored_sums(self._all, classes),
         }
 
     @classmethod
@@ -433,8 +433,8 @@ class TargetEncoder(Encoder, Supervised):
         classes = params["classes"]
         pairs = zip(categories_of(params), params["targets"], strict=True)
         table = [
-            {v: _seen(reported, classes) for v, reported in zip(values, all_reported, strict=True)}
-            for values, all_reported in pairs
+            {v: _seen(sums, classes) for v, sums in zip(values, stored, strict=True)}
+            for values, stored in pairs
         ]
         out._take(table, _seen(params["all"], classes))
         if out._all.count != int(params["rows"]):
@@ -442,16 +442,16 @@ class TargetEncoder(Encoder, Supervised):
         return out
 
 
-def _reported(seen: TargetSums, classes: Sequence[Category] | None) -> list[Any]:
+def _stored_sums(seen: TargetSums, classes: Sequence[Category] | None) -> list[Any]:
     """Return the sums in JSON values: the count of each class, or count, sum and squares."""
     if classes is not None:
         return [seen.classes.get(label, 0) for label in classes]
     return [seen.count, exact.to_text(seen.total), exact.to_text(seen.squares)]
 
 
-def _seen(reported: Sequence[Any], classes: Sequence[Category] | None) -> TargetSums:
+def _seen(sums: Sequence[Any], classes: Sequence[Category] | None) -> TargetSums:
     if classes is None:
-        count, total, squares = reported
+        count, total, squares = sums
         return TargetSums(int(count), exact.from_text(total), exact.from_text(squares))
-    counts = {label: int(n) for label, n in zip(classes, reported, strict=True) if n}
+    counts = {label: int(n) for label, n in zip(classes, sums, strict=True) if n}
     return TargetSums(sum(counts.values()), classes=counts)

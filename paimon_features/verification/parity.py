@@ -190,15 +190,15 @@ class _ComputedParity:
             times = pa.repeat(pa.scalar(as_of_ms), count)
             rows = pa.table({**keys, **inputs, "event_time_ms": times})
             tiles = self.project.offline.get_historical_features(self.selection.outputs, rows)
-            log_difference = {"tiles": self._wrong(tiles, inputs)}
+            wrong = {"tiles": self._wrong(tiles, inputs)}
             if fetcher is not None:
                 online = fetcher.get(self.selection.outputs, keys, as_of_ms, inputs).table
-                log_difference["online"] = self._wrong(online, inputs)
-                log_difference["online and tiles"] = [*apart(self.selection, online, tiles)]
-            report.compared += min(len(log_difference), 2) * count * len(self.selection.computed)
+                wrong["online"] = self._wrong(online, inputs)
+                wrong["online and tiles"] = [*apart(self.selection, online, tiles)]
+            report.compared += min(len(wrong), 2) * count * len(self.selection.computed)
             found += [
                 ParityDifference(computation.name, entities[row], as_of_ms, path, detail)
-                for path, of_path in log_difference.items()
+                for path, of_path in wrong.items()
                 for computation, row, detail in of_path
             ]
         return found
@@ -324,12 +324,9 @@ class _ViewParity:
             expected = answer(self.definition, events, as_of_ms, online=whole)
             self.report.compared += len(values)
             every = {**expected.values, **values}
-            log_difference = differences(
-                self.definition, events, as_of_ms, expected, every, online=whole
-            )
+            texts = differences(self.definition, events, as_of_ms, expected, every, online=whole)
             found += [
-                ParityDifference(self.view.name, entity, as_of_ms, path, text)
-                for text in log_difference
+                ParityDifference(self.view.name, entity, as_of_ms, path, text) for text in texts
             ]
             if whole:
                 self._note_pairs(values, expected.values)
