@@ -145,6 +145,7 @@ def write(path: Path, rows: list[dict[str, int]]) -> str:
     return str(path)
 
 
+@pytest.mark.long
 def test_files_become_lookups_on_s3(shop: Shop, tmp_path: Path) -> None:
     rows = events(0, 400)
     found = shop.run(

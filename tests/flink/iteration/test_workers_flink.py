@@ -94,6 +94,7 @@ def runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.long
 def test_workers_are_forked_and_a_killed_one_changes_no_row(
     cluster: LocalCluster, tmp_path: Path, redis_url: str
 ) -> None:
