@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -169,12 +169,27 @@ class ProjectConfig:
     mlflow: str | None = field(default=None, repr=False)
 
 
-_OIDC: Mapping[str, type] = {
-    **dict.fromkeys(("issuer", "jwks_url", "roles_claim", "clock_skew", "refresh", "tls_ca"), str),
-    "audience": object,  # a text or a list
-    "algorithms": list,
+_TYPES: Mapping[str, type] = {
+    **{kind.__name__: kind for kind in (int, float, bool, str)},
+    "Path": str,
+    "tuple": list,
+    "OidcConfig": dict,
 }
-_TIMEOUTS = ("head_timeout", "body_timeout", "idle_timeout", "reply_timeout")
+"""The TOML type of a setting, by its annotation."""
+
+
+def _keys_of(kind: type, **other: type) -> dict[str, type]:
+    """The keys of the table of these settings, and their types; a duration is a text."""
+    keys: dict[str, type] = {}
+    for each in fields(kind):
+        name = re.split(r"\W", str(each.type))[0]
+        is_duration = each.name.endswith("_ms")
+        keys[each.name.removesuffix("_ms")] = str if is_duration else _TYPES.get(name, object)
+    return {**keys, **other}
+
+
+# an audience is a text or a list
+_OIDC = _keys_of(OidcConfig, audience=object)
 
 _KNOWN: Mapping[str, Mapping[str, type]] = {
     "project": {"name": str, "definitions": str, "state": str, "engine": str},
@@ -193,39 +208,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
     "lineage": {"openlineage": str},
     "models": {"mlflow": str},
     "flink": {"parallelism": int, "checkpoint_interval": str, "wire": str, "checkpoints": str},
-    "serve": {
-        "host": str,
-        "port": int,
-        "workers": int,
-        "tokens": str,
-        "oidc": dict,
-        "audit": str,
-        "hosts": list,
-        "max_body_bytes": int,
-        "max_entities": int,
-        "max_features": int,
-        "max_values": int,
-        "max_text_bytes": int,
-        "max_concurrent": int,
-        "max_wait": str,
-        "max_connections": int,
-        "max_buffered_bytes": int,
-        **dict.fromkeys(_TIMEOUTS, str),
-        "cache": str,
-        "cache_entities": int,
-        "log_level": str,
-        "log_sample": float,
-        "reload": bool,
-        "request_log": str,
-        "request_log_rate": float,
-        "request_log_hash": bool,
-        "prediction_log": str,
-        **dict.fromkeys(("prediction_log_rate", "prediction_log_reads"), float),
-        "prediction_log_hash": bool,
-        "bundle": str,
-        **dict.fromkeys(("predict_batch", "predict_threads"), int),
-        **dict.fromkeys(("predict_delay", "predict_timeout"), str),
-    },
+    "serve": _keys_of(ServeConfig),
 }
 
 _OUTCOME_KEYS: Mapping[str, type] = {
@@ -339,11 +322,25 @@ def _openlineage(root: Path, where: str | None) -> str | None:
     return str((root / where).resolve())
 
 
-def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
+def _settings(where: str, root: Path, kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a table: paths are made absolute, durations milliseconds."""
     settings = dict(values)
-    for name in ("tokens", "request_log", "prediction_log", "audit"):
-        if name in settings:
-            settings[name] = (path.parent / settings[name]).resolve()
+    for each in fields(kind):
+        key = each.name.removesuffix("_ms")
+        if key not in settings:
+            continue
+        if each.name.endswith("_ms"):
+            try:
+                settings[each.name] = parse_duration(settings.pop(key))
+            except DefinitionError as error:
+                raise ConfigurationError(f"{where} {key}: {error}") from error
+        elif str(each.type).startswith("Path"):
+            settings[key] = (root / settings[key]).resolve()
+    return settings
+
+
+def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
+    settings = _settings(f"{path}: [serve]", path.parent, ServeConfig, values)
     if "oidc" in settings:
         settings["oidc"] = _oidc(path, settings["oidc"])
         if "tokens" not in settings:
@@ -353,12 +350,6 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
             )
     if settings.get("bundle", "online") != "online":
         settings["bundle"] = str((path.parent / settings["bundle"]).resolve())
-    for name in ("max_wait", "cache", "predict_delay", "predict_timeout", *_TIMEOUTS):
-        if name in settings:
-            try:
-                settings[f"{name}_ms"] = parse_duration(settings.pop(name))
-            except DefinitionError as error:
-                raise ConfigurationError(f"{path}: [serve] {name}: {error}") from error
     if "hosts" in settings:
         settings["hosts"] = tuple(settings["hosts"])
         for name in settings["hosts"]:
@@ -385,9 +376,7 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
         raise ConfigurationError(
             f"{path}: [serve] log_level = {serve.log_level!r}; expected {', '.join(LOG_LEVELS)}"
         )
-    for name in (
-        "log_sample", "request_log_rate", "prediction_log_rate", "prediction_log_reads",
-    ):  # fmt: skip
+    for name in (each.name for each in fields(serve) if each.type == "float"):
         share = getattr(serve, name)
         if not 0 <= share <= 1:
             raise ConfigurationError(
@@ -413,7 +402,7 @@ def _oidc(path: Path, values: Mapping[str, Any]) -> OidcConfig:
     for name in ("issuer", "audience"):
         if not values.get(name):
             raise ConfigurationError(f"{where} {name} is missing; expected the {name} of the JWTs")
-    settings = dict(values)
+    settings = _settings(where, path.parent, OidcConfig, values)
     for name in ("issuer", "jwks_url"):
         if name in settings and not is_trusted_url(settings[name]):
             raise ConfigurationError(
@@ -428,14 +417,6 @@ def _oidc(path: Path, values: Mapping[str, Any]) -> OidcConfig:
                 raise ConfigurationError(
                     f"{where} algorithms: {name!r}; expected some of {', '.join(ASYMMETRIC)}"
                 )
-    if "tls_ca" in settings:
-        settings["tls_ca"] = (path.parent / settings["tls_ca"]).resolve()
-    for name in ("clock_skew", "refresh"):
-        if name in settings:
-            try:
-                settings[f"{name}_ms"] = parse_duration(settings.pop(name))
-            except DefinitionError as error:
-                raise ConfigurationError(f"{where} {name}: {error}") from error
     config = OidcConfig(**settings)
     if config.clock_skew_ms > 300_000 or not 60_000 <= config.refresh_ms <= 86_400_000:
         raise ConfigurationError(

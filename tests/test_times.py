@@ -39,6 +39,7 @@ from paimon_features.tables.writer import EventWriter
 from paimon_features.testing.sizes import every_seed
 from paimon_features.times import conform, utc_ms
 from paimon_features.windows import DAY_MS
+from tests.shop_projects import make_project
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.feedback.rows import to_arrow
 
@@ -367,10 +368,7 @@ def test_times_of_the_online_scaler_are_times() -> None:
 def test_training_sets_are_of_the_same_milliseconds(seed: int, tmp_path: Path) -> None:
     folder = tmp_path / str(seed)
     folder.mkdir()
-    (folder / "paimon-features.toml").write_text('[project]\nname = "times"\n')
-    (folder / "features.py").write_text(FEATURES)
-    project = pf.Project.open(folder)
-    project.apply()
+    project = make_project(folder, FEATURES, '[project]\nname = "times"\n')
     given = list(columns_of(random.Random(seed)))
     rng = random.Random(seed)
     source = project.definitions.source("s")

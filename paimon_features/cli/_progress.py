@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from types import TracebackType
 
 import click
 
@@ -100,12 +99,7 @@ class Progress:
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.width:
             # the line was about something that is over
             click.echo(f"\r{' ' * self.width}\r", nl=False, err=True)

@@ -6,7 +6,6 @@ import json
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any, Protocol
 
 import click
@@ -64,11 +63,6 @@ class ProgressLine:
     def __enter__(self) -> ProgressLine:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.width:
             click.echo(err=True)

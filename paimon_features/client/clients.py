@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, TypeVar
 
 from paimon_features.client.core import ClientCore, HttpAttempt, Steps, import_httpx
 from paimon_features.client.replies import FeatureReply
+from paimon_features.closeable import Closeable
 from paimon_features.online_features.cache import FeatureCache
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class ClientOptions(TypedDict, total=False):
     tls: Any
 
 
-class FeatureClient:
+class FeatureClient(Closeable):
     """Reads features from a feature server; reuse it, since it keeps connections open.
 
     Safe to share between threads. ``url`` is that of the server, ``token`` its bearer token, by
@@ -125,12 +126,6 @@ class FeatureClient:
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
-
-    def __enter__(self) -> FeatureClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _run(self, steps: Steps[Result]) -> Result:
         answer: Any = None

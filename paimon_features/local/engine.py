@@ -9,11 +9,11 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
 
+from paimon_features.closeable import Closeable
 from paimon_features.errors import ConfigurationError, JobError, MissingExtraError, RequestError
 from paimon_features.expressions.nodes import quoted
 
@@ -22,7 +22,7 @@ _TABLE_ROWS = 1_000_000
 QUOTE = '"'
 
 
-class DuckDBEngine:
+class DuckDBEngine(Closeable):
     """A DuckDB in this process, empty at first; a context manager.
 
     ``memory`` is what it may use, such as ``"4GB"`` (DuckDB's own default is four fifths of the
@@ -71,17 +71,6 @@ class DuckDBEngine:
             raise ConfigurationError(
                 f"DuckDB does not start with memory={memory!r}, threads={threads!r}: {error}"
             ) from error
-
-    def __enter__(self) -> DuckDBEngine:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """Forget everything, also what was spilled; harmless to repeat."""

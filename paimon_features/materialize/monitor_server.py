@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from http.client import HTTPException, parse_headers
-from types import TracebackType
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.host_names import LOCAL, HostNames
@@ -74,12 +73,7 @@ class MonitorServer:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         asyncio.run_coroutine_threadsafe(self._end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()

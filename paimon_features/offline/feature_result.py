@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.buckets import bucket_of
 from paimon_features.callbacks import OnProgress
+from paimon_features.closeable import Closeable
 from paimon_features.definitions import FeatureRef, Output, Selection
 from paimon_features.definitions.request import row_inputs
 from paimon_features.offline.output_columns import with_outputs
@@ -24,7 +24,7 @@ from paimon_features.tables import Lake
 STATUS_TYPE = pa.dictionary(pa.int8(), pa.string())
 
 
-class FeatureResult:
+class FeatureResult(Closeable):
     """The features of rows, computed; ``tables`` gives them, once.
 
     ``selection`` says which features and interactions, in order. Where all rows fit into memory
@@ -101,17 +101,6 @@ class FeatureResult:
         self.entity_rows.close()
         for parts in self._parts.values():
             parts.close()
-
-    def __enter__(self) -> FeatureResult:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _assembled(self, rows: pa.Table, found: Mapping[str, pa.Table]) -> pa.Table:
         """Rows and the answers to them side by side, columns in the order of the outputs."""

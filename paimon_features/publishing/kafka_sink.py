@@ -7,12 +7,13 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from paimon_features.closeable import Closeable
 from paimon_features.errors import MissingExtraError, PublishError
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.publishing.publisher import FeatureMessage
 
 if TYPE_CHECKING:
-    from types import TracebackType
+    pass
 
 TIMEOUT_S = 60.0
 CONNECT_S = 15.0
@@ -21,7 +22,7 @@ _FINAL = (-169, -181)
 """Codes of librdkafka for a refused login and for TLS: they do not pass by themselves."""
 
 
-class KafkaSink:
+class KafkaSink(Closeable):
     """A topic, written by an idempotent producer; a context manager.
 
     Messages with one key are in one partition, in the order in which they were sent.
@@ -105,17 +106,6 @@ class KafkaSink:
         """Drop what was not written; nothing, unless ``send`` has failed."""
         self._producer.purge()
         self._producer.flush(1.0)
-
-    def __enter__(self) -> KafkaSink:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _failed(self, error: Any) -> None:
         self._failures.append(error)

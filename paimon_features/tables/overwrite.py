@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 import pyarrow as pa
@@ -95,13 +94,8 @@ class Overwrite:
     def __enter__(self) -> Overwrite:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
             self._write.close()
             return
         with suppress(Exception):  # the original error is more specific

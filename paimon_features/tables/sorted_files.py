@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -124,12 +123,7 @@ class SortedFiles:
     def __enter__(self) -> SortedFiles:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Delete uncommitted files."""
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)

@@ -11,8 +11,8 @@ import secrets
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
-from types import TracebackType
 
+from paimon_features.closeable import Closeable
 from paimon_features.errors import UnknownNameError
 from paimon_features.schema import DataType
 from paimon_features.tables.catalog import PROPERTY_PREFIX, Lake
@@ -23,7 +23,7 @@ STAGING_PREFIX = "staging_"
 _OWNER = "staging.owner"
 
 
-class Staging:
+class Staging(Closeable):
     """Temporary tables of this process, dropped at the end of the block in any case.
 
     Opening it drops the tables of processes of this host that have ended.
@@ -50,17 +50,6 @@ class Staging:
         """Drop the tables; idempotent."""
         while self._made:
             _drop(self.lake, self._made.pop())
-
-    def __enter__(self) -> Staging:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def drop_leftovers(lake: Lake) -> list[str]:

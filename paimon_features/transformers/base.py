@@ -23,6 +23,7 @@ from paimon_features.transformers.estimator import (
     with_output_form,
 )
 from paimon_features.transformers.frames import Frame, read_frame
+from paimon_features.transformers.json_values import names_of
 
 Params = dict[str, Any]
 """The state of a transformer in JSON values: finite numbers, strings, lists, null."""
@@ -82,7 +83,9 @@ class FeatureTransformer(ABC):
             known = ", ".join(name for name, each in _KINDS.items() if issubclass(each, cls))
             raise TransformError(f"there is no transformer of kind {kind!r}; there is: {known}")
         try:
-            return found._from_params(params)
+            out = found._from_params(params)
+            out._restore_names(params)
+            return out
         except (KeyError, TypeError, ValueError, OverflowError) as error:
             if isinstance(error, TransformError):
                 raise
@@ -132,6 +135,7 @@ class StoredTransformer(Estimator, FeatureTransformer):
     event_time: str | None = None
     """The event time column of a transformer that encodes rows by earlier targets."""
     _names: tuple[str, ...] | None = None
+    _rows: int = 0
     settings_: Any = _Itself()
     """The settings of the fit; before one, the transformer and its arguments themselves."""
 
@@ -215,13 +219,13 @@ class StoredTransformer(Estimator, FeatureTransformer):
         raise TransformError(f"{type(self).__name__} does not transform matrices")
 
     @property
-    @abstractmethod
     def rows_seen(self) -> int:
         """Number of rows that it was fitted on."""
+        return self._rows
 
-    @abstractmethod
     def accepts(self, index: int, kind: DataType) -> bool:
         """Whether a column that it was fitted on can have values of this type."""
+        return kind.is_numeric or kind.text == "bool"
 
     @abstractmethod
     def apply(self, columns: Sequence[Column]) -> Applied:
@@ -261,11 +265,12 @@ class StoredTransformer(Estimator, FeatureTransformer):
         out.names = names
         for one in (self, other):
             if one.width:
+                out._rows += one._rows
                 out._absorb(one)
         return out
 
     def _absorb(self, other: Self) -> None:
-        """Add the fit of another transformer with the same settings."""
+        """Add the fit of another transformer with the same settings; its rows are counted."""
         raise TransformError(f"{type(self).__name__} cannot be merged")
 
     def _settings(self) -> Params:
@@ -308,11 +313,16 @@ class StoredTransformer(Estimator, FeatureTransformer):
         names = [n for n in parameters_of(cls) if n in params or n not in cls.optional_settings]
         out = cls(**{name: params[name] for name in names})
         out._bind()
+        out._rows = int(params["rows"])
         return out
 
     @classmethod
     @abstractmethod
-    def _from_params(cls, params: Mapping[str, Any]) -> Self: ...
+    def _from_params(cls, params: Mapping[str, Any]) -> Self:
+        """Return the transformer of these parameters; ``_restore_names`` adds its names."""
+
+    def _restore_names(self, params: Mapping[str, Any]) -> None:
+        self.names = names_of(params, self.width)
 
     @property
     def required_statistics(self) -> frozenset[Statistic]:
@@ -334,6 +344,7 @@ class StoredTransformer(Estimator, FeatureTransformer):
         rows = of_columns(columns)
         self._unfit()
         self._bind()
+        self._rows = rows
         self._fit_statistics(columns, rows)
         self.names = tuple(column.column for column in columns)
         return self

@@ -17,7 +17,6 @@ from paimon_features.transformers.base import Applied, Params, StoredTransformer
 from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.fitted_version import FittedVersion
 from paimon_features.transformers.frames import Frame, inner_frame, read_frame
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.pipeline_steps import (
     CompositeTransformer,
     Passthrough,
@@ -362,7 +361,6 @@ class ColumnTransformer(CompositeTransformer):
         )
         out._bind()
         out._fitted, out._width, out._rows = fitted, width, int(params["rows"])
-        out.names = names_of(params, width)
         return out
 
 

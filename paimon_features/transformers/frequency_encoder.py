@@ -12,7 +12,6 @@ from paimon_features.columns import Column
 from paimon_features.errors import TransformError
 from paimon_features.transformers.base import Applied, Params, either_failed
 from paimon_features.transformers.category_index import CategoryIndex, ascending, categories_of
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.one_hot import CategoryCountEncoder, Counts
 from paimon_features.transformers.setting_checks import one_of
 
@@ -97,7 +96,6 @@ class FrequencyEncoder(CategoryCountEncoder):
         out = cls._from_settings(params)
         pairs = zip(categories_of(params), params["counts"], strict=True)
         out._take([dict(zip(c, map(int, n), strict=True)) for c, n in pairs], int(params["rows"]))
-        out.names = names_of(params, out.width)
         return out
 
     def _take(self, counts: Counts, rows: int) -> None:

@@ -13,7 +13,6 @@ from paimon_features.errors import TransformError
 from paimon_features.schema import DataType, ListType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.frames import Frame, missing
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.murmur import hash_texts
 from paimon_features.transformers.setting_checks import flag, one_of, whole
 
@@ -45,7 +44,6 @@ class HashingEncoder(StoredTransformer):
 
     kind = "hashing_encoder"
     _width: int = 0
-    _rows: int = 0
     _lists: frozenset[int] = frozenset()
 
     def __init__(
@@ -76,10 +74,6 @@ class HashingEncoder(StoredTransformer):
     def is_scalar(self) -> bool:
         return self._width == 1 and self.settings_.output == "index"
 
-    @property
-    def rows_seen(self) -> int:
-        return self._rows
-
     def accepts(self, index: int, kind: DataType) -> bool:
         if isinstance(kind, ListType) and self.settings_.output == "vector":
             kind = kind.item
@@ -105,7 +99,6 @@ class HashingEncoder(StoredTransformer):
 
     def _absorb(self, other: Self) -> None:
         self._width = self._width or other._width
-        self._rows += other._rows
         self._lists |= other._lists
 
     def check(self, frame: Frame) -> None:
@@ -173,11 +166,10 @@ class HashingEncoder(StoredTransformer):
     @classmethod
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
         out = cls._from_settings(params)
-        out._width, out._rows = int(params["width"]), int(params["rows"])
+        out._width = int(params["width"])
         if out._width < 1:
             raise TransformError("there are no columns")
         out._lists = frozenset(map(int, params.get("lists", ())))
-        out.names = names_of(params, out._width)
         return out
 
     def _settings(self) -> Params:

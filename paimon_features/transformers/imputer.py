@@ -34,7 +34,6 @@ from paimon_features.transformers.imputer_statistics import (
     is_text,
 )
 from paimon_features.transformers.imputer_statistics import Statistic as Filling
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.numeric_base import NumericTransformer
 from paimon_features.transformers.setting_checks import flag, is_none, number, one_of
 
@@ -175,7 +174,6 @@ class Imputer(NumericTransformer):
 
     def _absorb(self, other: Self) -> None:
         self._include(other._statistic, other._gaps)
-        self._rows += other._rows
 
     def block(self, values: Floats) -> Floats:
         gaps = np.isnan(values)
@@ -300,7 +298,6 @@ class Imputer(NumericTransformer):
         else:
             found = Modes.of_counts(counts_from(columns))
         self._take(found, [column.nulls or 0 for column in columns])
-        self._rows = rows
 
     def _include(self, found: Any, gaps: Sequence[int]) -> None:
         if self._statistic is not None:
@@ -365,7 +362,6 @@ class Imputer(NumericTransformer):
         if not gaps or len(gaps) != len(statistic.fills):
             raise TransformError(f"{len(gaps)} counts of missing values of {len(statistic.fills)}")
         out._take(statistic, gaps)
-        out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
 
 

@@ -306,7 +306,6 @@ class KBinsDiscretizer(QuantileLearner):
             one_of(self, "quantile_method", self._method, METHODS, " over bins")
             super()._fit_statistics(columns, rows)
             return
-        self._rows = rows
         self._take_exact(np.array(extremes_from(columns)))
 
     def _take(self) -> None:

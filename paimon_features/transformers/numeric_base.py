@@ -11,7 +11,6 @@ import numpy as np
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, StoredTransformer
 from paimon_features.transformers.frames import Frame, as_float, floats, numbers
 from paimon_features.transformers.matrix_blocks import run_blocks
@@ -30,7 +29,6 @@ class NumericTransformer(StoredTransformer):
     ``_partial_fit``.
     """
 
-    _rows: int = 0
     copy: bool = True
     """Whether ``transform`` leaves an array of float64 as it is, instead of overwriting it."""
 
@@ -51,15 +49,8 @@ class NumericTransformer(StoredTransformer):
         return X if in_place else None
 
     @property
-    def rows_seen(self) -> int:
-        return self._rows
-
-    @property
     def supports_matrix(self) -> bool:
         return True
-
-    def accepts(self, index: int, kind: DataType) -> bool:
-        return kind.is_numeric or kind.text == "bool"
 
     def check(self, frame: Frame) -> None:
         finite_columns(frame)

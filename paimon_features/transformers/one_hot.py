@@ -30,7 +30,6 @@ from paimon_features.transformers.category_index import (
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.frames import Frame, read_frame
 from paimon_features.transformers.from_statistics import counts_from
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.matrix_blocks import run_blocks
 from paimon_features.transformers.setting_checks import (
     dtype_name,
@@ -49,7 +48,6 @@ Counts = Sequence[dict[Category, int]]
 class Encoder(StoredTransformer):
     """Base class of encoders: the fitted categories of each column."""
 
-    _rows: int = 0
     _seen: Sequence[CategoryIndex] = ()
 
     def _estimator_flags(self) -> Mapping[str, bool]:
@@ -73,10 +71,6 @@ class Encoder(StoredTransformer):
     @property
     def width(self) -> int:
         return len(self._seen)
-
-    @property
-    def rows_seen(self) -> int:
-        return self._rows
 
     def accepts(self, index: int, kind: DataType) -> bool:
         return self._seen[index].accepts(kind)
@@ -156,7 +150,7 @@ class CategoryCountEncoder(Encoder):
         if self.width:
             pairs = zip(self._counts, other._counts, strict=True)
             counts = [together(a, b, f"column {i}") for i, (a, b) in enumerate(pairs)]
-        self._take(counts, self._rows + other._rows)
+        self._take(counts, self._rows)
 
     def _check_found(self, found: Counts, labels: Sequence[str]) -> None:
         """Check the categories of a part of the data; ``labels`` call its columns."""
@@ -364,7 +358,6 @@ class OneHotEncoder(CategoryCountEncoder):
         counts = params["counts"] if out._counts_matter else [[0] * len(c) for c in found]
         pairs = zip(found, counts, strict=True)
         out._take([dict(zip(c, map(int, n), strict=True)) for c, n in pairs], int(params["rows"]))
-        out.names = names_of(params, out.width)
         return out
 
     @property

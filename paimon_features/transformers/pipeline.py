@@ -15,7 +15,6 @@ from paimon_features.transformers.base import Applied, Params, StoredTransformer
 from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.fitted_version import FittedVersion
 from paimon_features.transformers.frames import Frame
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.pipeline_steps import (
     CompositeTransformer,
     apply_step,
@@ -270,5 +269,4 @@ class Pipeline(CompositeTransformer):
         )
         out._bind()
         out._rows, out._is_fitted, out._memo = int(params["rows"]), True, {}
-        out.names = names_of(params, out.width)
         return out

@@ -28,7 +28,6 @@ from paimon_features.transformers.frames import (
     numbers,
     read_frame,
 )
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.matrix_blocks import run_blocks
 from paimon_features.transformers.sklearn_steps import from_sklearn
 from paimon_features.transformers.supervised import Supervised
@@ -144,6 +143,9 @@ class Frozen(StoredTransformer):
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
         return cls(stored_transformer(params["transformer"]), version=params["version"])
 
+    def _restore_names(self, params: Mapping[str, Any]) -> None:
+        """They are those of the transformer."""
+
 
 class Passthrough(StoredTransformer):
     """Returns columns unchanged, with numbers and booleans as floats.
@@ -155,7 +157,6 @@ class Passthrough(StoredTransformer):
     kind = "passthrough"
 
     _width: int = 0
-    _rows: int = 0
 
     @property
     def is_stateful(self) -> bool:
@@ -170,15 +171,8 @@ class Passthrough(StoredTransformer):
         return self._width
 
     @property
-    def rows_seen(self) -> int:
-        return self._rows
-
-    @property
     def supports_matrix(self) -> bool:
         return True
-
-    def accepts(self, index: int, kind: DataType) -> bool:
-        return kind.is_numeric or kind.text == "bool"
 
     def names_out(self, names: Sequence[str]) -> list[str]:
         return list(names)
@@ -197,7 +191,6 @@ class Passthrough(StoredTransformer):
 
     def _absorb(self, other: Self) -> None:
         self._width = self._width or other._width
-        self._rows += other._rows
 
     def transform(self, X: Any) -> Any:
         """Return ``X`` with its numbers as floats."""
@@ -230,7 +223,6 @@ class Passthrough(StoredTransformer):
         out._width, out._rows = int(params["width"]), int(params["rows"])
         if out._width < 1:
             raise TransformError("there are no columns")
-        out.names = names_of(params, out._width)
         return out
 
 
@@ -427,7 +419,6 @@ StepParams = Mapping[str, Mapping[str, Any]]
 class CompositeTransformer(Supervised):
     """Named transformers as one: a ``Pipeline`` or a ``ColumnTransformer``."""
 
-    _rows: int = 0
     _event_time: str | None = None
     _bound: Any = None
     """The checked steps or branches of the fit; None before."""
@@ -493,10 +484,6 @@ class CompositeTransformer(Supervised):
         if self._bound is not None:
             return self._event_time
         return event_time_of(step for _, step in self._parts)
-
-    @property
-    def rows_seen(self) -> int:
-        return self._rows
 
     def fit(self, X: Any, y: Any = None, *, event_time_ms: Any = None, **fit_params: Any) -> Self:
         """Fit all steps; ``y`` is for target encoders.

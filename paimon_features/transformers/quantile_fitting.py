@@ -22,7 +22,7 @@ from paimon_features.transformers.column_statistics import ColumnStatistics, Sta
 from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.frames import Frame
 from paimon_features.transformers.from_statistics import grid_from
-from paimon_features.transformers.json_values import names_of, nan_for_null, null_for_nan
+from paimon_features.transformers.json_values import nan_for_null, null_for_nan
 from paimon_features.transformers.numeric_base import NumericTransformer, finite_columns
 from paimon_features.transformers.setting_checks import is_whole, wrong
 
@@ -143,7 +143,6 @@ class QuantileLearner(NumericTransformer):
         return self._counts.errors(self._percents(self._rows), self._method)
 
     def _absorb(self, other: Self) -> None:
-        self._rows += other._rows
         if not self.width:
             self._counts = other._counts
             self._take_exact(other._quantiles)
@@ -167,11 +166,9 @@ class QuantileLearner(NumericTransformer):
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
         out = cls._from_settings(params)
         out._read_fitted(params)
-        out.names = names_of(params, out.width)
         return out
 
     def _read_fitted(self, params: Mapping[str, Any]) -> None:
-        self._rows = int(params["rows"])
         if self._grid is not None:
             counts = GridCounts.from_params(params, self._grid, type(self).__name__)
             self._take_counts(counts, self._rows)
@@ -189,7 +186,6 @@ class QuantileLearner(NumericTransformer):
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._grid, counts = grid_from(columns, self._grid, type(self).__name__)
         self.settings_.grid = grid_params(self._grid)
-        self._rows = rows
         self._take_counts(counts, rows)
 
     def fit(self, X: Any, y: Any = None) -> Self:

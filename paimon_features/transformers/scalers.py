@@ -14,7 +14,7 @@ from paimon_features.transformers.column_moments import Moments, extremes_of
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic
 from paimon_features.transformers.frames import Frame, infinite
 from paimon_features.transformers.from_statistics import extremes_from, moments_from
-from paimon_features.transformers.json_values import names_of, null_for_nan, same_length
+from paimon_features.transformers.json_values import null_for_nan, same_length
 from paimon_features.transformers.numeric_base import (
     EPS,
     Columns,
@@ -80,7 +80,6 @@ class StandardScaler(ColumnwiseTransformer):
 
     def _absorb(self, other: Self) -> None:
         self._take(self._moments.merge(other._moments) if self.width else other._moments)
-        self._rows += other._rows
 
     def _fitted_params(self) -> Params:
         moments = self._moments
@@ -97,7 +96,6 @@ class StandardScaler(ColumnwiseTransformer):
         out = cls._from_settings(params)
         count, *rest = same_length(params, "count", "mean", "mean_rest", "squares")
         out._take(Moments(count, *rest))
-        out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
 
     @property
@@ -106,7 +104,6 @@ class StandardScaler(ColumnwiseTransformer):
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._take(moments_from(columns))
-        self._rows = rows
 
     def _partial_fit(self, frame: Frame) -> None:
         with np.errstate(over="ignore", invalid="ignore"):
@@ -199,7 +196,6 @@ class MinMaxScaler(ColumnwiseTransformer):
 
     def _absorb(self, other: Self) -> None:
         self._include(other.data_min_, other.data_max_)
-        self._rows += other._rows
 
     def _settings(self) -> Params:
         ends = pair(self.feature_range)
@@ -220,7 +216,6 @@ class MinMaxScaler(ColumnwiseTransformer):
     def _from_params(cls, params: Mapping[str, Any]) -> Self:
         out = cls._from_settings(params)
         out._include(*same_length(params, "min", "max"))
-        out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
 
     @property
@@ -229,7 +224,6 @@ class MinMaxScaler(ColumnwiseTransformer):
 
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         self._take(*extremes_from(columns))
-        self._rows = rows
 
     def _partial_fit(self, frame: Frame) -> None:
         low, high = extremes_in(frame)
@@ -294,7 +288,6 @@ class MaxAbsScaler(ColumnwiseTransformer):
 
     def _absorb(self, other: Self) -> None:
         self._include(other.max_abs_)
-        self._rows += other._rows
 
     def _settings(self) -> Params:
         return {"clip": flag(self, "clip", self.clip)}
@@ -307,7 +300,6 @@ class MaxAbsScaler(ColumnwiseTransformer):
         out = cls._from_settings(params)
         (most,) = same_length(params, "max_abs")
         out._include(most)
-        out.names, out._rows = names_of(params, out.width), int(params["rows"])
         return out
 
     @property
@@ -317,7 +309,6 @@ class MaxAbsScaler(ColumnwiseTransformer):
     def _fit_statistics(self, columns: Sequence[ColumnStatistics], rows: int) -> None:
         low, high = extremes_from(columns)
         self._take(np.maximum(np.abs(low), np.abs(high)))
-        self._rows = rows
 
     def _partial_fit(self, frame: Frame) -> None:
         low, high = extremes_in(frame)

@@ -15,7 +15,6 @@ from paimon_features.errors import MissingMethodError, TransformError
 from paimon_features.transformers.base import Applied, Params, either_failed
 from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.frames import Frame, as_float
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.numeric_base import (
     Columns,
     ColumnwiseTransformer,
@@ -39,7 +38,6 @@ class StatelessTransformer(NumericTransformer):
         return False
 
     def _absorb(self, other: Self) -> None:
-        self._rows += other._rows
         if not self._width:
             self._resize(other._width)
 
@@ -51,7 +49,6 @@ class StatelessTransformer(NumericTransformer):
         out, width = cls._from_settings(params), int(params["width"])
         if width < 1:
             raise TransformError(f"width={width}; expected 1 or more")
-        out.names, out._rows = names_of(params, width), int(params["rows"])
         out._resize(width)
         return out
 

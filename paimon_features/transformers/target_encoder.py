@@ -22,7 +22,6 @@ from paimon_features.transformers.category_index import (
     group,
 )
 from paimon_features.transformers.frames import missing, numbers, read_frame
-from paimon_features.transformers.json_values import names_of
 from paimon_features.transformers.one_hot import Encoder
 from paimon_features.transformers.out_of_fold import folds_of, of_other_folds, of_the_past, smoothed
 from paimon_features.transformers.setting_checks import flag, number, one_of, whole, wrong
@@ -440,7 +439,6 @@ class TargetEncoder(Encoder, Supervised):
         out._take(table, _seen(params["all"], classes))
         if out._all.count != int(params["rows"]):
             raise TransformError("the targets do not match the number of rows")
-        out.names = names_of(params, out.width)
         return out
 
 

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.identity import VARIABLE, identity_of
 from paimon_features.project import Project
 from paimon_features.tables import audit_log, database_owner, generations
+from tests.shop_projects import run
 
 FEATURES = """
 import paimon_features as pf
@@ -33,12 +34,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(VARIABLE, "release pipeline")
     monkeypatch.setenv("COLUMNS", "200")
     return tmp_path
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
 
 
 def records(*arguments: str) -> list[dict[str, Any]]:

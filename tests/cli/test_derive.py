@@ -20,6 +20,7 @@ from paimon_features.project import Project
 from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
 from paimon_features.tables.lease import ProcessHolder, acquire
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from tests.shop_projects import make_project
 
 DEFINITIONS = """
 import paimon_features as pf
@@ -41,10 +42,7 @@ START = DAY0 * DAY_MS
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(tmp_path)
-    Path("features.py").write_text(DEFINITIONS)
-    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(".")
-    project.apply()
+    project = make_project(Path(), DEFINITIONS)
     commit(
         project,
         [

@@ -13,9 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow
@@ -23,6 +21,7 @@ from paimon_features.tables.fitted import fitted_versions
 from paimon_features.transformers import MinMaxScaler, OneHotEncoder, StandardScaler
 from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS
+from tests.shop_projects import make_project, run
 
 RETAIL = Path(__file__).parents[2] / "examples" / "retail"
 STATISTICS = """
@@ -42,12 +41,6 @@ CUT = "2010-12-05T12:00:00"
 CUT_MS = 1_291_550_400_000
 
 
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
-
-
 @pytest.fixture(scope="module")
 def log() -> pa.Table:
     return pq.read_table(RETAIL / "data" / "online_retail.parquet").slice(0, ROWS)
@@ -57,10 +50,7 @@ def log() -> pa.Table:
 def folder(tmp_path_factory: pytest.TempPathFactory, log: pa.Table) -> Path:
     """The first days of the log with their tiles, made once."""
     folder = tmp_path_factory.mktemp("retail")
-    (folder / "features.py").write_text((RETAIL / "features.py").read_text() + STATISTICS)
-    (folder / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(folder)
-    project.apply()
+    project = make_project(folder, (RETAIL / "features.py").read_text() + STATISTICS)
     commit(project, log)
     for view in ("retail_statistics", "customer_spend"):
         project.jobs.backfill(view)

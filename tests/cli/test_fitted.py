@@ -10,9 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.errors import RequestError, SnapshotExpiredError, UnknownNameError
 from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
@@ -21,6 +19,7 @@ from paimon_features.transformers import StandardScaler
 from paimon_features.transformers import scalers as numeric
 from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import make_project, run
 
 pytestmark = pytest.mark.redis
 
@@ -43,12 +42,6 @@ model = pf.FeatureService("model", [scaled, "spend:sum_amount_1d"])
 NOW = 15_000 * DAY_MS + 9 * HOUR_MS
 
 
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
-
-
 def commit(project: Project, events: list[tuple[int, int, float]]) -> None:
     names = ("customer_id", "t", "amount")
     columns = {name: list(c) for name, c in zip(names, zip(*events, strict=True), strict=True)}
@@ -64,10 +57,7 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.chdir(tmp_path)
-    Path("features.py").write_text(DEFINITIONS)
-    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(".")
-    project.apply()
+    project = make_project(Path(), DEFINITIONS)
     commit(project, [(1, NOW - HOUR_MS, 6.0), (1, NOW - 9 * DAY_MS, 2.0),
                      (2, NOW - 9 * DAY_MS, 4.0)])  # fmt: skip
     return project

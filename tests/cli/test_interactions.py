@@ -9,9 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.definitions import selection
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.oracle.tiler import event_rows, tile_table
@@ -19,6 +17,7 @@ from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import make_project, run
 
 pytestmark = pytest.mark.redis
 
@@ -40,12 +39,6 @@ model = pf.FeatureService("model", [lively, over, taste])
 NOW = 15_000 * DAY_MS + 9 * HOUR_MS
 
 
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
-
-
 def commit(project: Project, events: list[tuple[int, str, int, float]]) -> None:
     names = ("customer_id", "category", "t", "amount")
     columns = {name: list(c) for name, c in zip(names, zip(*events, strict=True), strict=True)}
@@ -61,10 +54,7 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.chdir(tmp_path)
-    Path("features.py").write_text(DEFINITIONS)
-    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(".")
-    project.apply()
+    project = make_project(Path(), DEFINITIONS)
     commit(project, [(1, "a", NOW - HOUR_MS, 6.0), (1, "b", NOW - 9 * DAY_MS, 2.0),
                      (2, "a", NOW - 9 * DAY_MS, 4.0)])  # fmt: skip
     return project

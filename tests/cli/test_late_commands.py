@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter, lease, read_arrow
 from paimon_features.tables.lease import ProcessHolder
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import make_project, run
 
 FEATURES = """
 import paimon_features as pf
@@ -27,18 +28,8 @@ NOW_MS = time.time_ns() // 1_000_000
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    (tmp_path / "features.py").write_text(FEATURES)
     monkeypatch.chdir(tmp_path)
-    opened = Project.open(".")
-    opened.apply()
-    return opened
-
-
-def run(*arguments: str) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == 0, done.output
-    return done
+    return make_project(tmp_path, FEATURES)
 
 
 def write(project: Project, now_ms: int, *times_ms: int) -> None:

@@ -14,6 +14,7 @@ from paimon_features.cli import cli
 from paimon_features.iteration import algorithms as flink_ml
 from paimon_features.project import Project
 from paimon_features.transformers import StandardScaler
+from tests.shop_projects import make_project
 
 pytest.importorskip("onnx", reason="pip install onnx")
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
@@ -34,12 +35,8 @@ countries = pf.FeatureService("countries", ["spend:last_country_7d"])
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    (tmp_path / "features.py").write_text(DEFINITIONS)
-    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
     monkeypatch.chdir(tmp_path)
-    project = Project.open(tmp_path)
-    project.apply()
-    return project
+    return make_project(tmp_path, DEFINITIONS)
 
 
 def run(*arguments: str, code: int = 0) -> str:

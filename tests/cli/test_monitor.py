@@ -9,22 +9,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.oracle.monitoring import naive_ks
 from paimon_features.project import Project
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.monitoring.shop import COUNTRIES, START, Shop, open_shop, random_rows
+from tests.shop_projects import run
 
 MIDDLE = START + 2 * DAY_MS
 RANGES = ("--range", f"{MIDDLE}..", "--against", f"..{MIDDLE}")
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture(scope="module")

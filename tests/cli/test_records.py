@@ -7,12 +7,11 @@ import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.project import Project
 from paimon_features.tables import lease
+from tests.shop_projects import make_project, run
 
 FEATURES = """
 import paimon_features as pf
@@ -23,18 +22,8 @@ clicks = pf.EventSource("clicks", schema={"id": pf.Int64, "at_ms": pf.Int64}, ev
 
 @pytest.fixture(autouse=True)
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
-    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    (tmp_path / "features.py").write_text(FEATURES)
     monkeypatch.chdir(tmp_path)
-    opened = Project.open(".")
-    opened.apply()
-    return opened
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
+    return make_project(tmp_path, FEATURES)
 
 
 def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(

@@ -9,10 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.windows import DAY_MS
+from tests.shop_projects import run
 from tests.trainer_bridge.training.shop import START, make_shop
 
 pytest.importorskip("torch", reason="pip install torch")
@@ -20,12 +19,6 @@ pytest.importorskip("onnxscript", reason="pip install onnxscript")
 pytestmark = pytest.mark.torch
 
 TREES = ("model=gradient_boosting", "model.trees=5")
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from paimon_features.oracle.tiler import event_rows, tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow, snapshot
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import make_project
 
 DEFINITIONS = """
 import paimon_features as pf
@@ -33,10 +34,7 @@ NOW = 15_000 * DAY_MS + 9 * HOUR_MS
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.chdir(tmp_path)
-    Path("features.py").write_text(DEFINITIONS)
-    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(".")
-    project.apply()
+    project = make_project(Path(), DEFINITIONS)
     commit(project, [(1, NOW - 1, 1.25), (1, NOW - DAY_MS, 2.5), (2, NOW, 7.0)])
     Path("rows.csv").write_text(
         "customer_id,event_time_ms,bought\n"

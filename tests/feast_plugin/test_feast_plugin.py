@@ -12,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from paimon_features.cli import cli
 from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import run
 
 PYTHON = os.environ.get("PAIMON_FEATURES_FEAST_PYTHON")
 pytestmark = [
@@ -50,11 +49,6 @@ def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> 
     append_arrow(project.lake, record.table, tile_table(view, events))
     run("materialize", "customer_spend")
     return project
-
-
-def run(*arguments: str) -> None:
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
 
 
 def checks(project: Project, folder: Path, *more: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from paimon_features.tables import Lake
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.flink.feed import Feed
 from tests.flink.session_cluster import SessionCluster
+from tests.shop_projects import make_project
 
 CHECKPOINT_INTERVAL_MS = 300
 
@@ -79,13 +80,11 @@ def project(tmp_path: Path, features: str) -> Project:
     """A project with the view ``spend``, applied, with empty tables."""
     folder = tmp_path / "shop"
     folder.mkdir()
-    (folder / "features.py").write_text(features)
-    (folder / "paimon-features.toml").write_text(
-        f'[project]\nname = "shop"\n[flink]\ncheckpoint_interval = "{CHECKPOINT_INTERVAL_MS}ms"\n'
+    return make_project(
+        folder,
+        features,
+        f'[project]\nname = "shop"\n[flink]\ncheckpoint_interval = "{CHECKPOINT_INTERVAL_MS}ms"\n',
     )
-    opened = Project.open(folder)
-    opened.apply()
-    return opened
 
 
 @pytest.fixture

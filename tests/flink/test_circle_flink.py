@@ -22,6 +22,7 @@ from paimon_features.oracle.tiler import event_rows
 from paimon_features.project import Project
 from paimon_features.schema import Float64, Int64
 from paimon_features.tables import TableSpec, append_arrow, read_arrow
+from tests.shop_projects import make_project
 from trainer_bridge import (
     Difficulty,
     FeedbackWriter,
@@ -48,12 +49,11 @@ difficulty = difficulty_view(loop, half_life="1h")
 @pytest.fixture
 def churn(tmp_path: Path) -> Project:
     """A project with a training table and a difficulty of its rows, without feedback yet."""
-    (tmp_path / "features.py").write_text(DEFINITIONS)
-    (tmp_path / "paimon-features.toml").write_text(
-        '[project]\nname = "churn"\n[flink]\ncheckpoint_interval = "1s"\nparallelism = 1\n'
+    project = make_project(
+        tmp_path,
+        DEFINITIONS,
+        '[project]\nname = "churn"\n[flink]\ncheckpoint_interval = "1s"\nparallelism = 1\n',
     )
-    project = Project.open(tmp_path)
-    project.apply()
     project.lake.create(TableSpec("training", {"sample_id": Int64, "x": Float64}))
     rows = {"sample_id": np.arange(ROWS) + 1_000, "x": np.arange(ROWS) / 7}
     append_arrow(project.lake, "training", pa.table(rows))

@@ -41,6 +41,7 @@ from paimon_features.testing.matrix import Cell, wrong
 from paimon_features.testing.matrix_paths import MatrixLake
 from paimon_features.testing.tile_jobs import append_events
 from paimon_features.windows import DAY_MS, HOUR_MS, KINDS, Kind
+from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.flink
 
@@ -280,12 +281,7 @@ service = pf.FeatureService("all", [spend, demand, share, profile])
 @pytest.fixture
 def shop(tmp_path: Path) -> Project:
     """Two entities, an interaction, a table view, and events."""
-    (tmp_path / "features.py").write_text(SHOP)
-    (tmp_path / "paimon-features.toml").write_text(
-        '[project]\nname = "shop"\n[flink]\nparallelism = 1\n'
-    )
-    project = Project.open(tmp_path)
-    project.apply()
+    project = make_project(tmp_path, SHOP, '[project]\nname = "shop"\n[flink]\nparallelism = 1\n')
     rng = random.Random(3)
     sales = [
         {

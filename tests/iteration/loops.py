@@ -74,6 +74,52 @@ def unbounded(
     return dict(zip(names, outputs, strict=True))
 
 
+Records = Sequence[Any] | tuple[Sequence[Any], int]
+"""The records of a stream, and its parallelism where it is not that of the others."""
+
+
+def loop(
+    body: Callable[[DataStreamList, DataStreamList], Parts],
+    variables: Sequence[Records],
+    *,
+    replay: Sequence[Records] = (),
+    once: Sequence[Records] = (),
+    parallelism: int = 1,
+    **config: Any,
+) -> Callable[[Any], dict[str, IterationStream]]:
+    """A program of one bounded iteration over streams with these records."""
+
+    def build(job: Any) -> dict[str, IterationStream]:
+        given, again, other = (
+            _streams(job, each, parallelism) for each in (variables, replay, once)
+        )
+        return bounded(given, body, replay=again, once=other, **config)
+
+    return build
+
+
+def endless_loop(
+    body: Callable[[DataStreamList, DataStreamList], Parts],
+    variables: Sequence[Records],
+    *,
+    data: Sequence[Records] = (),
+    parallelism: int = 1,
+    **config: Any,
+) -> Callable[[Any], dict[str, IterationStream]]:
+    """A program of one unbounded iteration over streams with these records."""
+
+    def build(job: Any) -> dict[str, IterationStream]:
+        given, other = (_streams(job, each, parallelism) for each in (variables, data))
+        return unbounded(given, body, data=other, **config)
+
+    return build
+
+
+def _streams(job: Any, streams: Sequence[Records], parallelism: int) -> Streams:
+    pairs = (each if isinstance(each, tuple) else (each, parallelism) for each in streams)
+    return [job.from_collection(records, parallelism=width) for records, width in pairs]
+
+
 def _result(parts: Parts, names: list[str]) -> IterationBodyResult:
     feedback, outputs, criteria = parts
     names += outputs

@@ -22,7 +22,7 @@ from paimon_features.iteration.reference.attempt import InjectedFailure
 from paimon_features.iteration.sources import split_batches
 from paimon_features.tables import Lake, TableSpec, append_arrow
 from paimon_features.testing.sizes import every_seed
-from tests.iteration.loops import bounded
+from tests.iteration.loops import bounded, loop
 from tests.iteration.test_naive_differential import check, some_program
 from tests.iteration.translation import builder
 
@@ -154,18 +154,15 @@ def test_the_status_contains_the_epoch_and_the_latest_loss(
         def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
             out.collect(losses[epoch])
 
-    def build(job: Any) -> Any:
-        def body(variables: Any, data: Any) -> Any:
-            loss = variables.get(0).process(Losses())
-            final = loss.flat_map(forward_inputs_of_last_round())
-            criteria = loss.flat_map(terminate_on_max_iter_or_tol(4, tol=1.0))
-            return [loss], {"final": final}, criteria
-
-        return bounded([job.from_collection([1])], body)
+    def body(variables: Any, data: Any) -> Any:
+        loss = variables.get(0).process(Losses())
+        final = loss.flat_map(forward_inputs_of_last_round())
+        criteria = loss.flat_map(terminate_on_max_iter_or_tol(4, tol=1.0))
+        return [loss], {"final": final}, criteria
 
     for executor in (ReferenceExecutor(), ReferenceExecutor(3)):
         # of the last round that got a watermark, as nothing came in the one that ended it
-        assert executor.run(build)["final"] == [losses[rounds - 1]]
+        assert executor.run(loop(body, [[1]]))["final"] == [losses[rounds - 1]]
         status = executor.wires[0].status
         assert (status["epoch"], status["state"]) == (rounds, "finished")
         assert status["loss"] == [loss for loss in losses[: min(rounds, 3)] if loss > 1][-1]

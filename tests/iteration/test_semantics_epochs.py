@@ -6,7 +6,7 @@ from typing import Any
 
 from paimon_features.iteration import IterationListener
 from paimon_features.testing.sizes import seeds
-from tests.iteration.loops import bounded, nothing, orders, run, unbounded, widths
+from tests.iteration.loops import bounded, loop, nothing, orders, run, unbounded, widths
 from tests.iteration.probes import Hold, Probe, Pulse, epochs, values
 
 
@@ -15,17 +15,11 @@ from tests.iteration.probes import Hold, Probe, Pulse, epochs, values
 def test_records_from_outside_have_epoch_zero(seed: int | None, parallelism: int) -> None:
     """S1."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3], parallelism=parallelism)
-        replayed = job.from_collection([4, 5], parallelism=parallelism)
-        once = job.from_collection([6, 7], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        seen = given.get(0).union(data.get(0), data.get(1)).process(Probe())
+        return [nothing(given.get(0))], {"log": seen.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            seen = given.get(0).union(data.get(0), data.get(1)).process(Probe())
-            return [nothing(given.get(0))], {"log": seen.get_side_output("log")}, None
-
-        return bounded([variable], body, replay=[replayed], once=[once])
-
+    build = loop(body, [[1, 2, 3]], replay=[[4, 5]], once=[[6, 7]], parallelism=parallelism)
     log = run(build, seed)["log"]
     assert values(log, 0) == [1, 2, 3, 4, 5, 6, 7]
 
@@ -49,20 +43,15 @@ def test_what_is_emitted_has_the_epoch_of_the_record_or_callback_that_emits_it(
 ) -> None:
     """S2."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3, 4], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        echo = given.get(0).process(Echo())
+        # elsewhere: the epoch travels with the record
+        seen = echo.rebalance().process(Probe()).get_side_output("log")
+        aside = echo.get_side_output("aside").rebalance().process(Probe())
+        held = given.get(0).process(Hold())
+        return [held], {"main": seen, "side": aside.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            echo = given.get(0).process(Echo())
-            # elsewhere: the epoch travels with the record
-            seen = echo.rebalance().process(Probe()).get_side_output("log")
-            aside = echo.get_side_output("aside").rebalance().process(Probe())
-            held = given.get(0).process(Hold())
-            return [held], {"main": seen, "side": aside.get_side_output("log")}, None
-
-        return bounded([variable], body, max_rounds=3)
-
-    logs = run(build, seed)
+    logs = run(loop(body, [[1, 2, 3, 4]], parallelism=parallelism, max_rounds=3), seed)
     for log in (logs["main"], logs["side"]):
         for epoch in range(3):
             marks = [("watermark", epoch)] * parallelism
@@ -77,16 +66,11 @@ def test_feedback_adds_one_to_the_epoch_of_records_and_watermarks(
 ) -> None:
     """S3."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        held = given.get(0).process(Hold())
+        return [held.map(_add_ten)], {"log": held.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            held = given.get(0).process(Hold())
-            return [held.map(_add_ten)], {"log": held.get_side_output("log")}, None
-
-        return bounded([variable], body, max_rounds=4)
-
-    log = run(build, seed)["log"]
+    log = run(loop(body, [[1, 2, 3]], parallelism=parallelism, max_rounds=4), seed)["log"]
     for epoch in range(5):
         assert values(log, epoch) == [one + 10 * epoch for one in (1, 2, 3)]
     for subtask in range(parallelism):
@@ -111,14 +95,10 @@ class Aware:
 def test_any_function_can_ask_for_the_epoch(seed: int | None) -> None:
     """S4."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2])
+    def body(given: Any, data: Any) -> Any:
+        return [given.get(0).process(Hold())], {"seen": given.get(0).map(Aware())}, None
 
-        def body(given: Any, data: Any) -> Any:
-            return [given.get(0).process(Hold())], {"seen": given.get(0).map(Aware())}, None
-
-        return bounded([variable], body, max_rounds=2)
-
+    build = loop(body, [[1, 2]], max_rounds=2)
     assert sorted(run(build, seed)["seen"]) == [(v, epoch) for v in (1, 2) for epoch in range(3)]
 
 
@@ -169,16 +149,11 @@ def test_a_bounded_iteration_does_not_wait_for_alignment_either() -> None:
 def test_a_body_that_emits_only_at_watermarks_is_synchronous(seed: int | None) -> None:
     """S5: no record of a round is seen before the round before it is closed."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([*range(8)], parallelism=3)
+    def body(given: Any, data: Any) -> Any:
+        held = given.get(0).process(Hold())
+        return [held], {"log": held.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            held = given.get(0).process(Hold())
-            return [held], {"log": held.get_side_output("log")}, None
-
-        return bounded([variable], body, max_rounds=4)
-
-    log = run(build, seed)["log"]
+    log = run(loop(body, [[*range(8)]], parallelism=3, max_rounds=4), seed)["log"]
     for subtask in range(3):
         seen = [event for event in log if event.subtask == subtask]
         order = [event.epoch for event in seen if event.kind in ("record", "watermark")]
@@ -189,15 +164,10 @@ def test_a_body_that_emits_only_at_watermarks_is_synchronous(seed: int | None) -
 def test_a_record_made_at_a_watermark_alone_keeps_the_loop_going(seed: int | None) -> None:
     """S2 and S3: the empty body of a benchmark, one record a round."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([0])
+    def body(given: Any, data: Any) -> Any:
+        pulse = given.get(0).process(Pulse(until=5))
+        return [pulse], {"log": pulse.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            pulse = given.get(0).process(Pulse(until=5))
-            return [pulse], {"log": pulse.get_side_output("log")}, None
-
-        return bounded([variable], body)
-
-    log = run(build, seed)["log"]
+    log = run(loop(body, [[0]]), seed)["log"]
     assert epochs(log, "watermark") == [0, 1, 2, 3, 4, 5]
     assert [values(log, epoch) for epoch in range(1, 6)] == [[0], [1], [2], [3], [4]]

@@ -15,7 +15,7 @@ from paimon_features.iteration import (
 from paimon_features.iteration.program import JobBuilder, build_program
 from paimon_features.iteration.reference.attempt import Attempt
 from paimon_features.iteration.reference.queue_wire import QueueWire
-from tests.iteration.loops import bounded, nothing, orders, run, widths
+from tests.iteration.loops import bounded, loop, nothing, orders, run, widths
 from tests.iteration.probes import Hold, Probe, epochs, of_subtask, values
 
 PER_ROUND = OperatorLifeCycle.PER_ROUND
@@ -29,17 +29,12 @@ def test_replayed_data_arrive_in_every_round_but_not_at_the_end(
 ) -> None:
     """S21: each copy with its epoch, before the epoch's watermark; none in the last round."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([0])
-        replayed = job.from_collection([*range(1, 8)], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        seen = data.get(0).process(Probe())
+        held = given.get(0).process(Hold())
+        return [held], {"log": seen.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            seen = data.get(0).process(Probe())
-            held = given.get(0).process(Hold())
-            return [held], {"log": seen.get_side_output("log")}, None
-
-        return bounded([variable], body, replay=[replayed], max_rounds=3)
-
+    build = loop(body, [([0], 1)], replay=[[*range(1, 8)]], parallelism=parallelism, max_rounds=3)
     log = run(build, seed)["log"]
     for epoch in range(3):
         assert values(log, epoch) == [*range(1, 8)]
@@ -56,20 +51,21 @@ def test_other_data_arrive_once_and_replayed_streams_are_first_in_the_body(
 ) -> None:
     """S22."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([0])
-        once = [job.from_collection([n, n], parallelism=parallelism) for n in (1, 2)]
-        again = [job.from_collection([n], parallelism=parallelism) for n in (3, 4)]
+    def body(given: Any, data: Any) -> Any:
+        logs = {
+            str(number): stream.process(Probe()).get_side_output("log")
+            for number, stream in enumerate(data)
+        }
+        return [given.get(0).process(Hold())], logs, None
 
-        def body(given: Any, data: Any) -> Any:
-            logs = {
-                str(number): stream.process(Probe()).get_side_output("log")
-                for number, stream in enumerate(data)
-            }
-            return [given.get(0).process(Hold())], logs, None
-
-        return bounded([variable], body, replay=again, once=once, max_rounds=2)
-
+    build = loop(
+        body,
+        [([0], 1)],
+        replay=[[3], [4]],
+        once=[[1, 1], [2, 2]],
+        parallelism=parallelism,
+        max_rounds=2,
+    )
     logs = run(build, seed)
     found = [[values(logs[str(n)], epoch) for epoch in range(3)] for n in range(4)]
     assert found == [[[3], [3], []], [[4], [4], []], [[1, 1], [], []], [[2, 2], [], []]]
@@ -96,16 +92,11 @@ def test_an_all_round_function_is_one_instance_that_ends_after_the_end(
 ) -> None:
     """S23."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3, 4], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        seen = given.get(0).process(Instance())
+        return [seen.process(Hold())], {"log": seen.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            seen = given.get(0).process(Instance())
-            return [seen.process(Hold())], {"log": seen.get_side_output("log")}, None
-
-        return bounded([variable], body, max_rounds=3)
-
-    log = run(build, seed)["log"]
+    log = run(loop(body, [[1, 2, 3, 4]], parallelism=parallelism, max_rounds=3), seed)["log"]
     for subtask in range(parallelism):
         mine = of_subtask(log, subtask)
         # the instance's own counter never starts again
@@ -123,16 +114,12 @@ def test_a_per_round_function_is_an_instance_for_each_epoch_that_has_records(
 ) -> None:
     """S24: made at the first record; callback, then end of input; the live ones at the end too."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3, 4], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        held = given.get(0).process(Hold())
+        seen = given.get(0).process(Instance())
+        return [held], {"log": seen.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            held = given.get(0).process(Hold())
-            seen = given.get(0).process(Instance())
-            return [held], {"log": seen.get_side_output("log")}, None
-
-        return bounded([variable], body, max_rounds=3, lifecycle=PER_ROUND)
-
+    build = loop(body, [[1, 2, 3, 4]], parallelism=parallelism, max_rounds=3, lifecycle=PER_ROUND)
     log = run(build, seed)["log"]
     for subtask in range(parallelism):
         for epoch in range(4):
@@ -187,16 +174,12 @@ def test_state_is_an_epochs_own_per_round_and_the_iterations_else(
 ) -> None:
     """S24: list, union, broadcast, map, value and keyed state, with records running ahead."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        all_of_it = given.get(0).process(Stateful()).set_parallelism(1)
+        keyed = given.get(0).key_by(_odd).process(Keyed())
+        return [given.get(0).map(_same)], {"all": all_of_it, "keyed": keyed}, None
 
-        def body(given: Any, data: Any) -> Any:
-            all_of_it = given.get(0).process(Stateful()).set_parallelism(1)
-            keyed = given.get(0).key_by(_odd).process(Keyed())
-            return [given.get(0).map(_same)], {"all": all_of_it, "keyed": keyed}, None
-
-        return bounded([variable], body, max_rounds=3, lifecycle=cycle)
-
+    build = loop(body, [[1, 2, 3]], parallelism=parallelism, max_rounds=3, lifecycle=cycle)
     found = run(build, seed)
     counted = sorted(one for one in found["keyed"] if one[0] <= 3)
     if cycle is PER_ROUND:
@@ -226,17 +209,11 @@ def _same(value: int) -> int:
 def test_several_instances_may_live_at_once(seed: int | None) -> None:
     """S24: records run ahead into later epochs while the first one is open."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3, 4], parallelism=1)
-        slow = job.from_collection([*range(200)], parallelism=1)
+    def body(given: Any, data: Any) -> Any:
+        seen = given.get(0).union(data.get(0)).process(Instance())
+        return [given.get(0).flat_map(_up_to_30)], {"log": seen.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            seen = given.get(0).union(data.get(0)).process(Instance())
-            return [given.get(0).flat_map(_up_to_30)], {"log": seen.get_side_output("log")}, None
-
-        return bounded([variable], body, once=[slow], lifecycle=PER_ROUND)
-
-    log = run(build, seed)["log"]
+    log = run(loop(body, [[1, 2, 3, 4]], once=[[*range(200)]], lifecycle=PER_ROUND), seed)["log"]
     most = live = 0
     for event in log:
         live += event.kind == "record" and event.instance == 0
@@ -304,15 +281,11 @@ def test_event_time_does_not_advance_until_an_instance_ends(
 ) -> None:
     """S24, S26: watermarks of inputs do not enter; MAX arrives at the end of the instance."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3], parallelism=2)
+    def body(given: Any, data: Any) -> Any:
+        window = given.get(0).key_by(_odd).process(EndOfEpoch())
+        return [given.get(0).process(Hold())], {"windows": window}, None
 
-        def body(given: Any, data: Any) -> Any:
-            window = given.get(0).key_by(_odd).process(EndOfEpoch())
-            return [given.get(0).process(Hold())], {"windows": window}, None
-
-        return bounded([variable], body, max_rounds=2, lifecycle=cycle)
-
+    build = loop(body, [[1, 2, 3]], parallelism=2, max_rounds=2, lifecycle=cycle)
     found = sorted(run(build, seed)["windows"])
     if cycle is PER_ROUND:
         assert found == [(5, 0, [2])] * 3 + [(5, 1, [1, 3])] * 3
@@ -327,23 +300,20 @@ def test_windows_at_the_end_are_those_of_the_epoch_or_of_the_iteration(
 ) -> None:
     """S24: end-of-stream windows and joins, by key and without, and counted windows."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3], parallelism=2)
-        replayed = job.from_collection([2, 3, 4], parallelism=1)
+    def body(given: Any, data: Any) -> Any:
+        stream, other = given.get(0), data.get(0)
+        join = stream.join(other).where(_same).equal_to(_same).apply(_product)
+        outputs = {
+            "keyed": stream.key_by(_odd).window_at_end(_key_and_sum),
+            "all": stream.rebalance().window_all_at_end(_one_sum).set_parallelism(1),
+            "join": join,
+            "counted": stream.count_window_all(2, len),
+        }
+        return [stream.process(Hold())], outputs, None
 
-        def body(given: Any, data: Any) -> Any:
-            stream, other = given.get(0), data.get(0)
-            join = stream.join(other).where(_same).equal_to(_same).apply(_product)
-            outputs = {
-                "keyed": stream.key_by(_odd).window_at_end(_key_and_sum),
-                "all": stream.rebalance().window_all_at_end(_one_sum).set_parallelism(1),
-                "join": join,
-                "counted": stream.count_window_all(2, len),
-            }
-            return [stream.process(Hold())], outputs, None
-
-        return bounded([variable], body, replay=[replayed], max_rounds=2, lifecycle=cycle)
-
+    build = loop(
+        body, [[1, 2, 3]], replay=[([2, 3, 4], 1)], parallelism=2, max_rounds=2, lifecycle=cycle
+    )
     found = {name: sorted(values) for name, values in run(build, seed).items()}
     if cycle is PER_ROUND:
         # the last round has no replayed data, hence no pairs
@@ -380,16 +350,11 @@ def test_a_per_round_function_without_a_record_in_an_epoch_has_no_instance(
 ) -> None:
     """S24."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2])
+    def body(given: Any, data: Any) -> Any:
+        seen = nothing(given.get(0)).process(Instance())
+        return [given.get(0).process(Hold())], {"log": seen.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            seen = nothing(given.get(0)).process(Instance())
-            return [given.get(0).process(Hold())], {"log": seen.get_side_output("log")}, None
-
-        return bounded([variable], body, max_rounds=3, lifecycle=PER_ROUND)
-
-    assert run(build, seed)["log"] == []
+    assert run(loop(body, [[1, 2]], max_rounds=3, lifecycle=PER_ROUND), seed)["log"] == []
 
 
 @orders
@@ -422,15 +387,12 @@ def test_every_instance_that_lives_at_the_end_is_ended(seed: int | None, paralle
 def test_state_of_closed_rounds_is_deleted() -> None:
     """S24: from the backend too, else a long iteration would fill it."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3], parallelism=2)
+    def body(given: Any, data: Any) -> Any:
+        keyed = given.get(0).key_by(_odd).process(Keyed())
+        held = given.get(0).process(Hold())
+        return [held], {"all": held.process(Stateful()), "keyed": keyed}, None
 
-        def body(given: Any, data: Any) -> Any:
-            keyed = given.get(0).key_by(_odd).process(Keyed())
-            held = given.get(0).process(Hold())
-            return [held], {"all": held.process(Stateful()), "keyed": keyed}, None
-
-        return bounded([variable], body, max_rounds=3, lifecycle=PER_ROUND)
+    build = loop(body, [[1, 2, 3]], parallelism=2, max_rounds=3, lifecycle=PER_ROUND)
 
     plan = build_program(JobBuilder(), build).plan
     attempt = Attempt(plan, [QueueWire() for _ in plan.controls], None, None)

@@ -8,7 +8,7 @@ import pytest
 
 from paimon_features.errors import JobError
 from paimon_features.iteration import IterationListener
-from tests.iteration.loops import bounded, nothing, orders, run, unbounded, widths
+from tests.iteration.loops import loop, nothing, orders, run, unbounded, widths
 from tests.iteration.probes import Event, Hold, Probe, Pulse, epochs, of_subtask, values
 
 
@@ -36,22 +36,22 @@ def test_no_record_of_an_epoch_arrives_after_its_watermark_on_any_input(
 ) -> None:
     """S6, S10: also where inputs are uneven in width, path and life, and records run ahead."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([*range(6)], parallelism=parallelism)
-        other = job.from_collection([100, 101], parallelism=1)
-        replayed = job.from_collection([*range(50, 57)], parallelism=3)
-        once = job.from_collection([*range(60, 63)], parallelism=2)
+    def body(given: Any, data: Any) -> Any:
+        far = data.get(0).map(int).set_parallelism(2).rebalance().map(int).set_parallelism(3)
+        near = given.get(0).union(data.get(1), far, given.get(1))
+        seen = given.get(1).rebalance().connect(near.rebalance()).process(CoProbe())
+        seen.set_parallelism(parallelism)
+        held = given.get(1).process(Hold())
+        return [given.get(0).map(int), held], {"log": seen.get_side_output("log")}, None
 
-        def body(given: Any, data: Any) -> Any:
-            far = data.get(0).map(int).set_parallelism(2).rebalance().map(int).set_parallelism(3)
-            near = given.get(0).union(data.get(1), far, given.get(1))
-            seen = given.get(1).rebalance().connect(near.rebalance()).process(CoProbe())
-            seen.set_parallelism(parallelism)
-            held = given.get(1).process(Hold())
-            return [given.get(0).map(int), held], {"log": seen.get_side_output("log")}, None
-
-        return bounded([variable, other], body, replay=[replayed], once=[once], max_rounds=4)
-
+    build = loop(
+        body,
+        [([*range(6)], parallelism), ([100, 101], 1)],
+        replay=[([*range(50, 57)], 3)],
+        once=[[*range(60, 63)]],
+        parallelism=2,
+        max_rounds=4,
+    )
     log = run(build, seed)["log"]
     for subtask in range(parallelism):
         assert_nothing_is_late(of_subtask(log, subtask))
@@ -70,19 +70,14 @@ def test_the_callback_is_called_once_per_epoch_from_zero(
 ) -> None:
     """S7."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1], parallelism=1)
+    def body(given: Any, data: Any) -> Any:
+        seen = given.get(0).rebalance().process(Probe()).set_parallelism(parallelism)
+        again = seen.rebalance().process(Probe()).set_parallelism(3)
+        held = given.get(0).process(Hold())
+        logs = {"near": seen.get_side_output("log"), "far": again.get_side_output("log")}
+        return [held], logs, None
 
-        def body(given: Any, data: Any) -> Any:
-            seen = given.get(0).rebalance().process(Probe()).set_parallelism(parallelism)
-            again = seen.rebalance().process(Probe()).set_parallelism(3)
-            held = given.get(0).process(Hold())
-            logs = {"near": seen.get_side_output("log"), "far": again.get_side_output("log")}
-            return [held], logs, None
-
-        return bounded([variable], body, max_rounds=5)
-
-    logs = run(build, seed)
+    logs = run(loop(body, [[1]], max_rounds=5), seed)
     # subtasks without a record as well
     for log, width in ((logs["near"], parallelism), (logs["far"], 3)):
         for subtask in range(width):
@@ -97,20 +92,19 @@ def test_epoch_zero_closes_when_variables_and_data_have_ended(
 ) -> None:
     """S8."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([*range(5)], parallelism=parallelism)
-        other = job.from_collection([*range(5, 8)], parallelism=2)
-        data = job.from_collection([*range(20, 60)], parallelism=1)
+    def body(given: Any, more: Any) -> Any:
+        both = given.get(0).union(given.get(1)).map(int)
+        only = both.process(Probe()).set_parallelism(parallelism)
+        seen = both.connect(more.get(0)).process(CoProbe()).set_parallelism(1)
+        logs = {"only": only.get_side_output("log"), "all": seen.get_side_output("log")}
+        return [nothing(given.get(0)), nothing(given.get(1))], logs, None
 
-        def body(given: Any, more: Any) -> Any:
-            both = given.get(0).union(given.get(1)).map(int)
-            only = both.process(Probe()).set_parallelism(parallelism)
-            seen = both.connect(more.get(0)).process(CoProbe()).set_parallelism(1)
-            logs = {"only": only.get_side_output("log"), "all": seen.get_side_output("log")}
-            return [nothing(given.get(0)), nothing(given.get(1))], logs, None
-
-        return bounded([variable, other], body, once=[data])
-
+    build = loop(
+        body,
+        [([*range(5)], parallelism), [*range(5, 8)]],
+        once=[([*range(20, 60)], 1)],
+        parallelism=2,
+    )
     logs = run(build, seed)
     before = [event.kind for event in logs["all"]].index("watermark")
     assert sorted(event.value for event in logs["all"][:before]) == [*range(8), *range(20, 60)]
@@ -128,19 +122,20 @@ def test_an_operator_of_data_only_is_notified_of_the_end_only(
 ) -> None:
     """S9: data that is not replayed has no rounds; data that is replayed has."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([0])
-        replayed = job.from_collection([1, 2, 3], parallelism=parallelism)
-        once = job.from_collection([4, 5, 6], parallelism=parallelism)
+    def body(given: Any, data: Any) -> Any:
+        rounds = data.get(0).process(Probe())
+        seen = data.get(1).process(Probe())
+        logs = {"replayed": rounds.get_side_output("log"), "once": seen.get_side_output("log")}
+        return [given.get(0).process(Hold())], logs, None
 
-        def body(given: Any, data: Any) -> Any:
-            rounds = data.get(0).process(Probe())
-            seen = data.get(1).process(Probe())
-            logs = {"replayed": rounds.get_side_output("log"), "once": seen.get_side_output("log")}
-            return [given.get(0).process(Hold())], logs, None
-
-        return bounded([variable], body, replay=[replayed], once=[once], max_rounds=3)
-
+    build = loop(
+        body,
+        [([0], 1)],
+        replay=[[1, 2, 3]],
+        once=[[4, 5, 6]],
+        parallelism=parallelism,
+        max_rounds=3,
+    )
     logs = run(build, seed)
     for subtask in range(parallelism):
         assert epochs(logs["once"], "watermark", subtask) == []
@@ -212,14 +207,9 @@ class Nosy(IterationListener):
 def test_in_a_callback_there_is_no_key() -> None:
     """S12."""
 
-    def build(job: Any) -> Any:
-        variable = job.from_collection([1, 2, 3])
-
-        def body(given: Any, data: Any) -> Any:
-            seen = given.get(0).key_by(int).process(Nosy())
-            return [nothing(given.get(0))], {"seen": seen}, None
-
-        return bounded([variable], body)
+    def body(given: Any, data: Any) -> Any:
+        seen = given.get(0).key_by(int).process(Nosy())
+        return [nothing(given.get(0))], {"seen": seen}, None
 
     with pytest.raises(JobError, match="without a current key"):
-        run(build)
+        run(loop(body, [[1, 2, 3]]))

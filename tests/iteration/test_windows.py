@@ -14,7 +14,7 @@ from paimon_features.iteration import (
     ReferenceExecutor,
     for_each_round,
 )
-from tests.iteration.loops import bounded, orders, run
+from tests.iteration.loops import bounded, loop, orders, run
 
 FAILING: dict[str, Any] = {"checkpoint_every": 4, "random_failures": 3, "lose_wire": True}
 
@@ -90,16 +90,15 @@ def test_a_join_needs_both_keys() -> None:
 def test_windows_of_a_round_close_with_the_round(seed: int | None) -> None:
     """S24."""
 
-    def build(job: Any) -> Any:
-        def body(variables: Any, data: Any) -> Any:
-            def part(streams: Any) -> Any:
-                summed = streams.get(0).key_by(lambda value: value % 2).window_at_end(_sum)
-                return DataStreamList.of(summed)
+    def body(variables: Any, data: Any) -> Any:
+        def part(streams: Any) -> Any:
+            summed = streams.get(0).key_by(lambda value: value % 2).window_at_end(_sum)
+            return DataStreamList.of(summed)
 
-            sums = for_each_round(DataStreamList.of(variables.get(0)), part).get(0)
-            return [sums.map(lambda pair: pair[1] + 2)], {"sums": sums}, None
+        sums = for_each_round(DataStreamList.of(variables.get(0)), part).get(0)
+        return [sums.map(lambda pair: pair[1] + 2)], {"sums": sums}, None
 
-        return bounded([job.from_collection([1, 2, 3])], body, max_rounds=3)
+    build = loop(body, [[1, 2, 3]], max_rounds=3)
 
     # round 1 has 1 + 3 + 2 and 2 + 2, both even
     assert sorted(run(build, seed)["sums"]) == [(0, 2), (0, 10), (0, 12), (0, 14), (1, 4)]

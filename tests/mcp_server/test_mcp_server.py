@@ -15,9 +15,7 @@ from typing import Any
 
 import httpx
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.errors import RequestError
 from paimon_features.mcp_server.bounded import bounded
 from paimon_features.oracle.tiler import tile_table
@@ -25,6 +23,7 @@ from paimon_features.project import Project
 from paimon_features.serving.http.tokens import add_token
 from paimon_features.tables import append_arrow, generations
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import run
 
 mcp = pytest.importorskip("mcp", reason="pip install 'paimon-features[mcp]'")
 pytestmark = pytest.mark.redis
@@ -40,12 +39,6 @@ inner = pf.FeatureView(
     description="not in any service", owner="risk", tags={"team": "fraud"},
 )
 """
-
-
-def run(*arguments: str) -> Result:
-    done = CliRunner().invoke(cli, arguments, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from paimon_features.monitoring.view_reader import ViewReader
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import make_project
 
 START = 15_000 * DAY_MS
 COUNTRIES = ("FR", "DE", "UK")
@@ -79,10 +80,7 @@ class Shop:
 
 def open_shop(folder: Path) -> Shop:
     """A shop without events."""
-    (folder / "features.py").write_text(DEFINITIONS)
-    (folder / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(folder)
-    project.apply()
+    project = make_project(folder, DEFINITIONS)
     return Shop(project, [])
 
 

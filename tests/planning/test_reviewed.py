@@ -8,15 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner, Result
 
-from paimon_features.cli import cli
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, PlanMovedError
 from paimon_features.planning import registry
 from paimon_features.planning.reviewed import MAX_BYTES, ReviewedPlan, digest
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter
+from tests.shop_projects import run
 
 FEATURES = """
 import paimon_features as pf
@@ -33,12 +32,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "features.py").write_text(FEATURES)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def run(*arguments: str, code: int = 0) -> Result:
-    done = CliRunner().invoke(cli, arguments)
-    assert done.exit_code == code, done.output
-    return done
 
 
 def plan(*arguments: str, code: int = 0) -> dict[str, Any]:

@@ -17,7 +17,6 @@ from paimon_features.errors import PublishError, StoreNotReadyError
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.online import OnlineStore, open_store
 from paimon_features.oracle.features import answer
-from paimon_features.project import Project
 from paimon_features.publishing import FeatureMessage, FeaturePublisher, KafkaSink, Sink, publisher
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.kafka_server import KafkaServer
@@ -26,6 +25,7 @@ from paimon_features.testing.clicks import START_MS, USERS, ClickStream, clicks_
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
+from tests.shop_projects import make_project
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
 
@@ -213,12 +213,9 @@ def test_the_command_publishes_a_view_of_a_project(
 ) -> None:
     from paimon_features.testing.tile_jobs import append_events
 
-    (tmp_path / "features.py").write_text(FEATURES)
-    (tmp_path / "paimon-features.toml").write_text(
-        f'[project]\nname = "shop"\n[online]\nurl = "{redis_url}"\n'
+    project = make_project(
+        tmp_path, FEATURES, f'[project]\nname = "shop"\n[online]\nurl = "{redis_url}"\n'
     )
-    project = Project.open(tmp_path)
-    project.apply()
     view = project.definitions.view("views")
     import pyarrow as pa
 

@@ -13,9 +13,9 @@ import pytest
 
 from paimon_features.definitions import FeatureView
 from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.project import Project
 from paimon_features.tables import append_arrow
 from paimon_features.windows import DAY_MS
+from tests import shop_projects
 
 DEFINITIONS = """
 import paimon_features as pf
@@ -102,10 +102,7 @@ print(means[0], means[1], read_arrow(project.lake, "feedback_churn").num_rows)
 
 def make_project(root: Path) -> None:
     """An applied project with a month of visits and their tiles."""
-    (root / "features.py").write_text(DEFINITIONS)
-    (root / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(root)
-    project.apply()
+    project = shop_projects.make_project(root, DEFINITIONS)
     dice = np.random.default_rng(1)
     customers = dice.integers(0, 50, 1500)
     times = dice.integers(0, 20 * DAY_MS, 1500)

@@ -17,6 +17,7 @@ from paimon_features.schema import arrow_schema
 from paimon_features.tables import append_arrow, generations
 from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 
@@ -47,13 +48,7 @@ def project(
 ) -> Project:
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "features.py").write_text(DEFINITIONS)
-    (tmp_path / "paimon-features.toml").write_text(
-        '[project]\nname = "shop"\ndefinitions = "features.py"\n'
-        '[lake]\nwarehouse = "lake"\ndatabase = "features"\n'
-    )
-    project = Project.open(".")
-    project.apply()
+    project = make_project(tmp_path, DEFINITIONS)
     rng = random.Random(3)
     steps = (1, MINUTE_MS, 5 * MINUTE_MS, HOUR_MS, DAY_MS)
     events: list[dict[str, Any]] = [

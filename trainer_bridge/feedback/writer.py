@@ -26,6 +26,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.clock import now_ms
+from paimon_features.closeable import Closeable
 from paimon_features.columns import one_array
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, RequestError, TableError
@@ -67,7 +68,7 @@ def _system_clock_ms() -> int:
     return now_ms()
 
 
-class FeedbackWriter:
+class FeedbackWriter(Closeable):
     """Writes the feedback of one rank of one training run into ``feedback_<loop>``.
 
     Use it as a context manager, or call :meth:`close`; open writers are closed when Python
@@ -404,12 +405,6 @@ class FeedbackWriter:
         self._way.close()
         with self._changed:
             self._raise_error()
-
-    def __enter__(self) -> FeedbackWriter:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # --- internals ---
 

@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
+from paimon_features.closeable import Closeable
+
 T = TypeVar("T")
 R = TypeVar("R")
 
 
-class Ahead(Generic[T, R]):
+class Ahead(Closeable, Generic[T, R]):
     """Map ``work`` over an iterator in threads, at most ``depth`` results ahead.
 
     One thread iterates over the items, ``threads`` others process them. An exception is raised
@@ -53,12 +55,6 @@ class Ahead(Generic[T, R]):
             yield future.result()
         if self._error is not None:
             raise self._error
-
-    def __enter__(self) -> Ahead[T, R]:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Stop the threads, whatever they are doing. Idempotent."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.array_types import Array
+from paimon_features.closeable import Closeable
 from paimon_features.errors import ConfigurationError, RequestError, TableError
 from trainer_bridge.batches.forms import Batch as ReaderBatch
 from trainer_bridge.blocks.layout import Layout
@@ -245,7 +246,7 @@ class Preparation:
         return BlockCache(stage.memory_bytes, disk)
 
 
-class PreparedBatches:
+class PreparedBatches(Closeable):
     """The batches of a pipeline: dicts of NumPy arrays, sharded and resumable like its reader.
 
     Iterating continues from the current position to the end of the epoch. Created by
@@ -345,12 +346,6 @@ class PreparedBatches:
         if (cache := self._cache) is not None:
             cache.close()
         self.reader.close()
-
-    def __enter__(self) -> PreparedBatches:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     @property
     def _cache(self) -> BlockCache | None:

@@ -12,6 +12,7 @@ from typing import Any, Never, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.closeable import Closeable
 from paimon_features.errors import ConfigurationError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import delete_consumer
@@ -36,7 +37,7 @@ from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.state_checks import check_state, sampler_of
 
 
-class SnapshotReader:
+class SnapshotReader(Closeable):
     """Batches of a table at one snapshot: sharded, shuffled, resumable.
 
     Iterating continues from the reader's position to the end of the epoch; the reader is then
@@ -485,12 +486,6 @@ class SnapshotReader:
         self._store.clear()
         if (consumer := self._plan.reading.consumer) is not None:
             delete_consumer(self.lake, self.table, consumer)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def _repr_html_(self) -> str:
         from paimon_features.notebook.markup import card, facts, table

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Bytes, Ints
 from trainer_bridge.samplers.importance import ImportanceSampler
-from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
-from trainer_bridge.samplers.totals import cumulate, locate
+from trainer_bridge.samplers.inputs import as_numbers
+from trainer_bridge.samplers.totals import locate
 
 _PER_OCTAVE, _LEAST = 8, -20  # bin 1 starts at 2**-20, bin 255 at 2**11.75
 _BORDERS = np.exp2(np.arange(1, _PER_OCTAVE) / _PER_OCTAVE - 1)
@@ -74,51 +74,21 @@ class BinnedDifficultySampler(ImportanceSampler):
 
     kind = "binned difficulty"
 
-    def __init__(
-        self,
-        scores: Any,
-        num_samples: int | None = None,
-        *,
-        uniform_share: float = 0.1,
-        exponent: float = 1.0,
-        eps: float = 1e-6,
-        beta: float = 1.0,
-        normalise: bool = False,
-        score_snapshot_id: int | None = None,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
+    def _read(self, scores: Any) -> Bytes:
         binned = isinstance(scores, np.ndarray) and scores.dtype == np.uint8
-        bins: Bytes = scores if binned else score_bins(scores)
-        super().__init__(
-            len(bins),
-            num_samples,
-            uniform_share=uniform_share,
-            exponent=exponent,
-            eps=eps,
-            beta=beta,
-            normalise=normalise,
-            score_snapshot_id=snapshot_of(scores, score_snapshot_id),
-            checksum=checksum(bins),
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-        )
-        self._bins = bins
-        self._merit_of_bin: npt.NDArray[np.float64] = (bin_scores() + eps) ** exponent
-        blocks = -(-len(bins) // _BLOCK)
-        totals = np.empty(blocks, dtype=np.float64)
+        return scores if binned else score_bins(scores)
+
+    def _merits_to_add(self) -> npt.NDArray[np.float64]:
+        self._merit_of_bin: npt.NDArray[np.float64] = (bin_scores() + self.eps) ** self.exponent
+        blocks = -(-self.num_rows // _BLOCK)
+        sums = np.empty(blocks, dtype=np.float64)
         for first in range(0, blocks, _DRAWS):
             part = np.arange(first, min(first + _DRAWS, blocks))
-            totals[part] = self._inside(part)[:, -1]
-        self._totals = cumulate(totals, "scores", out=totals) if totals.any() else totals
-
-    def _merit_total(self) -> float:
-        return float(self._totals[-1])
+            sums[part] = self._inside(part)[:, -1]
+        return sums
 
     def _merit(self, indices: Ints) -> npt.NDArray[np.float64]:
-        return self._merit_of_bin[self._bins[indices]]
+        return self._merit_of_bin[self._scores[indices]]
 
     def _locate(self, shares: npt.NDArray[np.float64]) -> Ints:
         blocks = locate(self._totals, shares)
@@ -139,6 +109,6 @@ class BinnedDifficultySampler(ImportanceSampler):
         """Return the running totals of g within blocks, (blocks, 128); constant after the last
         row."""
         rows = blocks[:, None] * _BLOCK + np.arange(_BLOCK)
-        merits = self._merit_of_bin[self._bins[np.minimum(rows, self.num_rows - 1)]]
+        merits = self._merit_of_bin[self._scores[np.minimum(rows, self.num_rows - 1)]]
         merits[rows >= self.num_rows] = 0.0
         return np.cumsum(merits, axis=1)

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from paimon_features.array_types import Ints
 from trainer_bridge.samplers.importance import ImportanceSampler
-from trainer_bridge.samplers.inputs import as_numbers, checksum, snapshot_of
-from trainer_bridge.samplers.totals import cumulate, locate
+from trainer_bridge.samplers.inputs import as_numbers
+from trainer_bridge.samplers.totals import locate
 
 
 class DifficultyWeightedSampler(ImportanceSampler):
@@ -52,42 +52,11 @@ class DifficultyWeightedSampler(ImportanceSampler):
 
     kind = "difficulty"
 
-    def __init__(
-        self,
-        scores: Any,
-        num_samples: int | None = None,
-        *,
-        uniform_share: float = 0.1,
-        exponent: float = 1.0,
-        eps: float = 1e-6,
-        beta: float = 1.0,
-        normalise: bool = False,
-        score_snapshot_id: int | None = None,
-        seed: int = 0,
-        rank: int = 0,
-        world_size: int = 1,
-    ) -> None:
-        array = as_numbers(scores, "scores")
-        super().__init__(
-            len(array),
-            num_samples,
-            uniform_share=uniform_share,
-            exponent=exponent,
-            eps=eps,
-            beta=beta,
-            normalise=normalise,
-            score_snapshot_id=snapshot_of(scores, score_snapshot_id),
-            checksum=checksum(array),
-            seed=seed,
-            rank=rank,
-            world_size=world_size,
-        )
-        self._scores = array
-        merits = self._merits(array)
-        self._totals = cumulate(merits, "scores", out=merits) if merits.any() else merits
+    def _read(self, scores: Any) -> npt.NDArray[Any]:
+        return as_numbers(scores, "scores")
 
-    def _merit_total(self) -> float:
-        return float(self._totals[-1])
+    def _merits_to_add(self) -> npt.NDArray[np.float64]:
+        return self._merits(self._scores)
 
     def _merit(self, indices: Ints) -> npt.NDArray[np.float64]:
         return self._merits(self._scores[indices])

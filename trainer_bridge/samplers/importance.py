@@ -12,6 +12,8 @@ from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.order.permutation import derive_key, uniform
 from trainer_bridge.samplers.base import AdvancedSampler
+from trainer_bridge.samplers.inputs import checksum, snapshot_of
+from trainer_bridge.samplers.totals import cumulate
 
 LEAST_UNIFORM_SHARE = 0.05
 
@@ -26,23 +28,24 @@ class ImportanceSampler(AdvancedSampler):
 
     def __init__(
         self,
-        num_rows: int,
-        num_samples: int | None,
+        scores: Any,
+        num_samples: int | None = None,
         *,
-        uniform_share: float,
-        exponent: float,
-        eps: float,
-        beta: float,
-        normalise: bool,
-        score_snapshot_id: int | None,
-        checksum: int,
-        seed: int,
-        rank: int,
-        world_size: int,
+        uniform_share: float = 0.1,
+        exponent: float = 1.0,
+        eps: float = 1e-6,
+        beta: float = 1.0,
+        normalise: bool = False,
+        score_snapshot_id: int | None = None,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
     ) -> None:
+        self._scores = self._read(scores)
+        rows = len(self._scores)
         super().__init__(
-            num_rows,
-            num_rows if num_samples is None else num_samples,
+            rows,
+            rows if num_samples is None else num_samples,
             seed=seed,
             rank=rank,
             world_size=world_size,
@@ -56,12 +59,20 @@ class ImportanceSampler(AdvancedSampler):
             if not 0 <= number < np.inf:
                 raise ConfigurationError(f"{name}={number}: expected a finite number >= 0")
         self.uniform_share, self.exponent, self.eps = uniform_share, exponent, eps
-        self.beta, self.normalise, self.score_snapshot_id = beta, normalise, score_snapshot_id
-        self._checksum = checksum
+        self.beta, self.normalise = beta, normalise
+        self.score_snapshot_id = snapshot_of(scores, score_snapshot_id)
+        self._checksum = checksum(self._scores)
+        merits = self._merits_to_add()
+        # in place: no second array with 10^8 rows
+        self._totals = cumulate(merits, "scores", out=merits) if merits.any() else merits
 
     @abstractmethod
-    def _merit_total(self) -> float:
-        """Return the sum of g over all rows."""
+    def _read(self, scores: Any) -> npt.NDArray[Any]:
+        """Return the scores of all rows as they are stored."""
+
+    @abstractmethod
+    def _merits_to_add(self) -> npt.NDArray[np.float64]:
+        """Return a new array of g of each row, or the sums of consecutive rows."""
 
     @abstractmethod
     def _merit(self, indices: Ints) -> npt.NDArray[np.float64]:
@@ -76,14 +87,14 @@ class ImportanceSampler(AdvancedSampler):
         shares = uniform(key, positions)
         evenly = np.minimum((shares * self.num_rows).astype(np.int64), self.num_rows - 1)
         # If all scores and eps are 0, the distribution is uniform.
-        if self._merit_total() == 0:
+        if self._totals[-1] == 0:
             return evenly
         from_all = uniform(derive_key(key, 1), positions) < self.uniform_share
         return np.where(from_all, evenly, self._locate(shares))
 
     def probabilities(self, indices: Ints) -> npt.NDArray[np.float64]:
         """Return the probability of each index at every draw."""
-        if (total := self._merit_total()) == 0:
+        if (total := float(self._totals[-1])) == 0:
             return np.full(len(indices), 1 / self.num_rows)
         result: npt.NDArray[np.float64] = (1 - self.uniform_share) * self._merit(
             indices

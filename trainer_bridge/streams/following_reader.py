@@ -12,6 +12,7 @@ from typing import Any, Literal, Never
 import numpy as np
 
 from paimon_features.clock import now_ms
+from paimon_features.closeable import Closeable
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import (
@@ -52,7 +53,7 @@ class Lag:
     age_ms: int
 
 
-class FollowingReader:
+class FollowingReader(Closeable):
     """Batches of an append table's commits, in their order, as they are committed.
 
     Iterating continues until ``until_snapshot``, :meth:`stop`, or until nothing was committed for
@@ -309,12 +310,6 @@ class FollowingReader:
         """End what is running and free memory; the consumer stays. Can be repeated."""
         self._stopped.set()
         self._end()
-
-    def __enter__(self) -> FollowingReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # --- private ---
 

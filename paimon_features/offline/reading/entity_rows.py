@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Array, Ints
+from paimon_features.closeable import Closeable
 from paimon_features.offline.inputs.checked_columns import event_times, key_columns
 from paimon_features.offline.inputs.row_source import RowSource
 from paimon_features.offline.reading.spill import SpillFile
@@ -20,7 +20,7 @@ _HASHED_ROWS = 1 << 16
 _MIN_CHUNK = 64
 
 
-class EntityRows:
+class EntityRows(Closeable):
     """Checked entity rows: their columns, keys and times.
 
     Rows of a one-pass source are spilled if they are more than one chunk; keys and times, in the
@@ -103,17 +103,6 @@ class EntityRows:
         for spill in (self._rows, self._key_spill):
             if spill is not None:
                 spill.close()
-
-    def __enter__(self) -> EntityRows:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def _take(self, chunk: pa.Table, reads: Sequence[ViewRead]) -> None:
         first = self.starts[-1]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import tempfile
 import weakref
-from types import TracebackType
 
 import pyarrow as pa
 
+from paimon_features.closeable import Closeable
 from paimon_features.errors import RequestError
 
 
-class SpillFile:
+class SpillFile(Closeable):
     """Tables in one file of a temporary folder, read back by number, in any order.
 
     The file has no name, so that its space is freed however the process ends, also by Ctrl-C or
@@ -75,14 +75,3 @@ class SpillFile:
     def close(self) -> None:
         """Free the disk space; idempotent."""
         self._file.close()
-
-    def __enter__(self) -> SpillFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()

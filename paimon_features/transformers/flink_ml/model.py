@@ -13,7 +13,6 @@ from paimon_features._arrow import pa
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import TransformError
-from paimon_features.schema import DataType
 from paimon_features.transformers.base import Applied, FeatureTransformer, Params, StoredTransformer
 from paimon_features.transformers.flink_ml.vectors import (
     Matrix,
@@ -82,13 +81,6 @@ class Model(StoredTransformer):
         raise TransformError(
             f"the settings of a {type(self).__name__} are those of {self.estimator}, which gives it"
         )
-
-    @property
-    def rows_seen(self) -> int:
-        return self._rows
-
-    def accepts(self, index: int, kind: DataType) -> bool:
-        return kind.is_numeric or kind.text == "bool"
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Refused: a model is what its estimator gives."""

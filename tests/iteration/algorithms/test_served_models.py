@@ -17,6 +17,7 @@ from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.verification.parity import verify
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.redis
 
@@ -48,10 +49,7 @@ def materialize() -> None:
 def project(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Project:
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     monkeypatch.chdir(tmp_path)
-    Path("features.py").write_text(DEFINITIONS)
-    Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
-    project = Project.open(".")
-    project.apply()
+    project = make_project(Path(), DEFINITIONS)
     rng = np.random.default_rng(0)
     many = 200
     customers = rng.integers(1, 30, many)

@@ -13,6 +13,7 @@ from typing import Any, Never, overload
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
+from paimon_features.closeable import Closeable
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.misuse import refuse_batches_of_batches, refuse_late_rank
@@ -162,7 +163,7 @@ def loader(
     )
 
 
-class TorchLoader(IterableDataset[TensorBatch]):
+class TorchLoader(IterableDataset[TensorBatch], Closeable):
     """Iterable returned by :func:`loader`, with a length and a resumable position.
 
     The position is that of :attr:`reader`. Worker processes have their own readers, which start
@@ -309,12 +310,6 @@ class TorchLoader(IterableDataset[TensorBatch]):
         self.reader.close()
         if self._lent is not None:
             self._lent.close()
-
-    def __enter__(self) -> TorchLoader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def __getitem__(self, index: object) -> Never:
         """Raise ConfigurationError: a loader has no rows by index."""

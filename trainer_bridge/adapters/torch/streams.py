@@ -7,6 +7,7 @@ from typing import Any, Never
 
 from torch.utils.data import IterableDataset, get_worker_info
 
+from paimon_features.closeable import Closeable
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.misuse import refuse_batches_of_batches
@@ -16,7 +17,7 @@ from trainer_bridge.readers.by_index import refuse_index
 from trainer_bridge.streams.following_reader import FollowingReader
 
 
-class StreamLoader(IterableDataset[TensorBatch]):
+class StreamLoader(IterableDataset[TensorBatch], Closeable):
     """What :func:`~.loader` makes of a ``FollowingReader``: batches, and a place to resume from.
 
     A stream has no length and no epochs. It cannot be dealt out to worker processes: whoever is
@@ -55,9 +56,3 @@ class StreamLoader(IterableDataset[TensorBatch]):
     def close(self) -> None:
         """Stop the running iteration and release the reader. Idempotent."""
         self.reader.close()
-
-    def __enter__(self) -> StreamLoader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
