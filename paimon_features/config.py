@@ -87,7 +87,8 @@ class ServeConfig:
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
     ``request_log_hash`` is false. ``prediction_log`` is such a folder for predictions: those of a
     share of ``prediction_log_rate`` of the entities, in a share of ``prediction_log_reads`` of the
-    requests with the values that were read. ``bundle`` is where definitions are read and ``apply``
+    requests with the values that were read. A file of either folder is complete, and can be
+    committed, after ``spool_age_ms``. ``bundle`` is where definitions are read and ``apply``
     publishes them: ``online``, the online store, or the absolute path of a file; None: the
     definitions file.
     A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
@@ -127,6 +128,7 @@ class ServeConfig:
     prediction_log_rate: float = 1.0
     prediction_log_reads: float = 0.1
     prediction_log_hash: bool = True
+    spool_age_ms: int = 60_000
     bundle: str | None = None
     predict_batch: int = 32
     predict_delay_ms: int = 0
@@ -222,6 +224,7 @@ _KNOWN: Mapping[str, Mapping[str, type]] = {
         "prediction_log": str,
         **dict.fromkeys(("prediction_log_rate", "prediction_log_reads"), float),
         "prediction_log_hash": bool,
+        "spool_age": str,
         "bundle": str,
         **dict.fromkeys(("predict_batch", "predict_threads"), int),
         **dict.fromkeys(("predict_delay", "predict_timeout"), str),
@@ -353,7 +356,9 @@ def _serve(path: Path, values: Mapping[str, Any]) -> ServeConfig:
             )
     if settings.get("bundle", "online") != "online":
         settings["bundle"] = str((path.parent / settings["bundle"]).resolve())
-    for name in ("max_wait", "cache", "predict_delay", "predict_timeout", *_TIMEOUTS):
+    for name in (
+        "max_wait", "cache", "predict_delay", "predict_timeout", "spool_age", *_TIMEOUTS,
+    ):  # fmt: skip
         if name in settings:
             try:
                 settings[f"{name}_ms"] = parse_duration(settings.pop(name))

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from circle import CircleFacts
+
 INK, QUIET, FIRST, SECOND = "#1f2933", "#7b8794", "#2563a8", "#d9822b"
 
 
@@ -21,8 +23,8 @@ class Facts:
     events_per_day: list[int] = field(default_factory=list)
     tiles_per_day: list[int] = field(default_factory=list)
     freshness_s: list[float] = field(default_factory=list)
-    pairs: list[tuple[float, float]] = field(default_factory=list)
-    """(online, raw events) of some numbers."""
+    pairs: list[tuple[str, float, float]] = field(default_factory=list)
+    """(feature, online, raw events) of some numbers."""
     compared: int = 0
     largest: float = 0.0
     steps: list[tuple[int, float]] = field(default_factory=list)
@@ -32,6 +34,8 @@ class Facts:
     rejected: dict[str, int] = field(default_factory=dict)
     lookups: list[dict[str, Any]] = field(default_factory=list)
     seconds: dict[str, float] = field(default_factory=dict)
+    circle: CircleFacts = field(default_factory=CircleFacts)
+    total_s: float = 0.0
 
 
 def write_report(path: Path, facts: Facts) -> None:
@@ -128,7 +132,7 @@ def _draw_freshness(axes: Any, facts: Facts) -> None:
 
 
 def _draw_parity(axes: Any, facts: Facts) -> None:
-    shown = [(left, right) for left, right in facts.pairs if left > 0 and right > 0]
+    shown = [(left, right) for _, left, right in facts.pairs if left > 0 and right > 0]
     if shown:
         left, right = zip(*shown, strict=True)
         axes.loglog(right, left, ".", ms=3, color=FIRST)
