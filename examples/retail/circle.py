@@ -23,6 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from processes import Processes  # next to this file, which may be anywhere
 
+from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
 from paimon_features.models import ModelManifest
 from paimon_features.project import Project
@@ -51,8 +52,9 @@ class CircleFacts:
     gate: dict[str, Any] = field(default_factory=dict)
     """The difference of version 2 from version 1 on the rows that neither had seen."""
     customers: list[int] = field(default_factory=list)
+    """Of the last request."""
     answers: list[dict[str, Any]] = field(default_factory=list)
-    """Of both versions to the same request."""
+    """Of both versions to that request."""
     compared: int = 0
     largest: float = 0.0
 
@@ -89,6 +91,7 @@ class ModelCircle:
         self.processes, self.project = processes, project
         self.base, self.url = url, f"{url}/predict/{MODEL}"
         self.facts = CircleFacts()
+        self.last_request_at_ms = 0
         self.client = processes.resources.enter_context(httpx.Client(timeout=30.0))
 
     def training_set(self, known_until_ms: int) -> None:
@@ -138,7 +141,9 @@ class ModelCircle:
         bought = batch.filter(pc.greater(batch["quantity"], 0))
         customers = pc.unique(bought["customer_id"]).drop_null().to_pylist()
         for start in range(0, len(customers), REQUEST_ENTITIES):
-            self.predict(customers[start : start + REQUEST_ENTITIES], as_of_ms)
+            chosen = customers[start : start + REQUEST_ENTITIES]
+            self.last_request_at_ms = now_ms()
+            self.facts.customers, self.facts.answers = chosen, [self.predict(chosen, as_of_ms)]
 
     def is_serving(self) -> bool:
         """Whether the server answers."""
@@ -166,10 +171,12 @@ class ModelCircle:
         )
         pq.write_table(outcomes, processes.into / "data" / "outcomes.parquet")
 
-    def retrain(self, customers: Sequence[int], as_of_ms: int) -> None:
-        """Version 2, from the new rows; it replaces version 1 if it is better."""
+    def retrain(self) -> None:
+        """Version 2, from the new rows; it replaces version 1 if it is better.
+
+        The last request is then sent again, until version 2 answers it.
+        """
         processes, facts = self.processes, self.facts
-        before = self.predict(customers, as_of_ms)
         processes.command(
             "training-set", MODEL, "--service", SERVICE,
             "--rows", "data/outcomes.parquet", "--append",
@@ -183,37 +190,41 @@ class ModelCircle:
             f"  gate: log loss {gate['mean']:+.4f} (at most {gate['high']:+.4f} with 95 %) from "
             f"{gate['loss']:.4f}, on {gate['rows']:,} newest rows that neither has seen: promoted"
         )
-        after = before
+        (before,) = facts.answers
 
-        def is_version_2() -> bool:
-            nonlocal after
-            after = self.predict(customers, as_of_ms)
-            return bool(after["version"] == 2)
+        def is_answered_by_2() -> bool:
+            answer = self.predict(facts.customers, before["as_of_ms"])
+            facts.answers = [before, answer]
+            if answer["version"] == 2:
+                return True
+            time.sleep(0.3)  # servers look every second
+            return False
 
-        processes.wait_for("version 2", is_version_2, timeout_s=60)
-        facts.customers, facts.answers = list(customers), [before, after]
-        for customer, was, now in zip(
-            customers, before["predictions"], after["predictions"], strict=True
-        ):
+        processes.wait_for("version 2", is_answered_by_2, timeout_s=60)
+        after = facts.answers[1]
+        for customer, was, now in list(
+            zip(facts.customers, before["predictions"], after["predictions"], strict=True)
+        )[:2]:
             processes.say(
                 f"  customer {customer}: version {before['version']} said {was:.3f}, "
                 f"version {after['version']} says {now:.3f}, from the same server"
             )
 
     def verify(self) -> None:
-        """Logged predictions of both versions, computed again from the lake."""
+        """The last request's predictions of both versions, computed again from the lake."""
         self.wait_for_log()
         self.processes.command("request-log")
+        since = str(self.last_request_at_ms)
         report = json.loads(
             self.processes.command(
-                "verify", "--predictions", "--model", MODEL, "--sample", "20", "--json"
+                "verify", "--predictions", "--model", MODEL, "--since", since, "--json"
             )
         )
         self.facts.compared = report["compared"]
         self.facts.largest = report["largest_difference"]
         self.processes.say(
-            f"  {report['compared']:,} predictions of both versions computed again from the lake: "
-            f"the largest difference is {report['largest_difference']:.0e}"
+            f"  {report['compared']:,} predictions of both versions computed again, from tiles and "
+            f"from raw events: the largest difference is {report['largest_difference']:.0e}"
         )
 
     def wait_for_log(self) -> None:

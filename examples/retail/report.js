@@ -163,7 +163,7 @@ function steps() {
 
 function draw() {
   const plot = parity(), days = (values) => facts.days.map((day, i) => [day * 86400000, values[i]]);
-  const scored = circle.customers.map((customer, i) => ({ customer: String(customer), "version 1": before.predictions[i], "version 2": after.predictions[i] }));
+  const scored = circle.customers.slice(0, 6).map((customer, i) => ({ customer: String(customer), "version 1": before.predictions[i], "version 2": after.predictions[i] }));
   $("content").replaceChildren(
     el("div", { class: "top" }, el("h1", {}, "From events to a model that learns from its own predictions"),
       el("p", { class: "dim lead" }, "A shop's log became tiles, tiles became online features and a training set, and these a model. Its predictions were logged, what customers did next became labels, and the second version, trained on them, replaced the first one in the running server.")),

@@ -228,7 +228,7 @@ class Demo:
 
     def learn_on(self) -> None:
         self.circle.join_outcomes()
-        self.circle.retrain(CUSTOMERS[:2], self.as_of_ms)
+        self.circle.retrain()
 
     def look_up(self) -> None:
         ids = ",".join(map(str, CUSTOMERS))
