@@ -1,6 +1,6 @@
 # Every target does its own set-up; a second run of it starts at once.
 #
-#   make demo     the whole loop on the retail extract, into ./demo
+#   make demo     the whole circle on the retail extract, into ./demo
 #   make test     all tests, a process for each core (at most four);
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
 #   make test-fast  the tests that need no engine and no server
