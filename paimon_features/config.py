@@ -87,7 +87,8 @@ class ServeConfig:
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
     ``request_log_hash`` is false. ``prediction_log`` is such a folder for predictions: those of a
     share of ``prediction_log_rate`` of the entities, in a share of ``prediction_log_reads`` of the
-    requests with the values that were read. ``bundle`` is where definitions are read and ``apply``
+    requests with the values that were read. A file of either folder is complete, and can be
+    committed, after ``spool_age_ms``. ``bundle`` is where definitions are read and ``apply``
     publishes them: ``online``, the online store, or the absolute path of a file; None: the
     definitions file.
     A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
@@ -127,6 +128,7 @@ class ServeConfig:
     prediction_log_rate: float = 1.0
     prediction_log_reads: float = 0.1
     prediction_log_hash: bool = True
+    spool_age_ms: int = 60_000
     bundle: str | None = None
     predict_batch: int = 32
     predict_delay_ms: int = 0

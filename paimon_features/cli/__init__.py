@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "try": "Compute features over a file, without a lake.",
         "doctor": "Check this machine and the project.",
         "jars": "Download and verify the Flink jars.",
-        "demo": "Run the complete loop on a real retail log.",
+        "demo": "Run the complete circle on a real retail log.",
         "completion": "Complete commands, options and names in the shell.",
     },
     "Define": {
