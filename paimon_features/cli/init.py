@@ -16,6 +16,7 @@ import click
 
 from paimon_features.cli._inputs import INPUT
 from paimon_features.cli._options import JSON, time_text
+from paimon_features.cli._tables import new_table
 from paimon_features.errors import ConfigurationError
 from paimon_features.input_settings import InputSettings
 from paimon_features.kafka_settings import check_brokers
@@ -249,7 +250,6 @@ def _report(
 
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
     of = "all" if profile.complete else "the first"
@@ -258,7 +258,7 @@ def _report(
         f"read {of} {profile.rows:,}{total} rows of {escape(path.name)} ({profile.form})"
         + ("" if profile.complete else "; --sample-rows reads more")
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for head in ("column", "type", "role", "different", "empty", "example", "note"):
         table.add_column(head, justify="right" if head in ("different", "empty") else "left")
     for c in profile.columns:

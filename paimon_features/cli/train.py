@@ -12,7 +12,7 @@ from typing import Literal
 import click
 
 from paimon_features.cli._options import JSON, PROJECT, message_printer
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.models import ModelManifest
 from paimon_features.project import Project
 
@@ -178,7 +178,7 @@ def _sweep(
         loss = "-" if each.loss is None else f"{each.loss:.5f}"
         lines.append((str(each.number), loss, each.state, *values, f"{each.seconds:.1f}"))
     shown = lines[: _SHOWN + 1]
-    click.echo("\n".join(text_table(shown)))
+    click.echo("\n".join(table_lines(shown)))
     if len(lines) > len(shown):
         click.echo(f"... and {len(lines) - len(shown)} more")
     click.echo(f"all results: {result.results_file}")
