@@ -74,7 +74,7 @@ def new_table(heading: bool = True) -> Table:
 
 
 def styled() -> bool:
-    """Whether standard output is a terminal that shows styles, and NO_COLOR does not forbid them."""
+    """Whether standard output is a terminal that shows styles; NO_COLOR forbids them."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and sys.stdout.isatty()
 
