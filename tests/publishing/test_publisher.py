@@ -17,6 +17,7 @@ from paimon_features.errors import PublishError, StoreNotReadyError
 from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
 from paimon_features.online import OnlineStore, open_store
 from paimon_features.oracle.features import answer
+from paimon_features.project import Project
 from paimon_features.publishing import FeatureMessage, FeaturePublisher, KafkaSink, Sink, publisher
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.kafka_server import KafkaServer

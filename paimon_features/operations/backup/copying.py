@@ -68,8 +68,8 @@ def back_up(
     Raises
     ------
     ConfigurationError
-        If the warehouse is not a folder, checkpoints are on S3, or ``target`` exists and is not
-        empty.
+        If the warehouse is not a folder or has a REST catalog, checkpoints are on S3, or
+        ``target`` exists and is not empty.
     TableError
         If there is no moment without a commit, or a table is dropped meanwhile.
     """
@@ -78,6 +78,11 @@ def back_up(
         raise ConfigurationError(
             f"a backup requires a local warehouse, but {lake.warehouse!r} is remote: use the "
             "object store's own versions or replication"
+        )
+    if lake.rest is not None:
+        raise ConfigurationError(
+            f"a backup is a copy of files, and the tables belong to the REST catalog "
+            f"{lake.rest.uri}: use the backups of its server"
         )
     if config.flink.checkpoints is not None:
         raise ConfigurationError(
