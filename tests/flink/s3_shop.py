@@ -79,7 +79,7 @@ def s3_shop(
             '[lake]\nwarehouse = "s3://bucket/lake"\n'
             f'options = {{ endpoint = "{store.endpoint}" }}\n'
             f'[online]\nurl = "{redis_url}"\n'
-            '[flink]\nparallelism = 1\ncheckpoint_interval = "500ms"\n'
+            '[flink]\nparallelism = 1\ncheckpoint_interval = "1s"\n'
             f'checkpoints = "{JOBS}"\n'
         )
         for name, value in {

@@ -29,9 +29,11 @@ BREAKS_MS = 3_000
 
 @dataclass(frozen=True, slots=True)
 class Kill:
-    """What was killed, and when it was there again, or was left to its supervisor."""
+    """What was killed, when that began and was done, and when it was there again, or was left to
+    its supervisor."""
 
     kind: str
+    began_ms: int
     at_ms: int
     back_ms: int
 
@@ -53,7 +55,7 @@ class Loop:
 
     def serve(self, outside: ExitStack) -> None:
         """Start the materializer and the feature server."""
-        self.follower = Follower(self.folder)
+        self.follower = Follower(self.folder, poll_ms=200)
         outside.callback(lambda: self.follower.kill())
         self.server = Server(self.folder, workers=2)
         outside.callback(self._end_server)
@@ -80,12 +82,13 @@ class Loop:
             self.rng.sample(sorted(kinds), self.rng.choice((1, 1, 1, 2, 2, 3))),
             key=lambda kind: kind in ("materializer", "server"),
         )
-        down = [(kind, now_ms(), kinds[kind]()) for kind in chosen]
+        print(f"{time.strftime('%H:%M:%S')} kills: {', '.join(chosen)}", flush=True)
+        down = [(kind, now_ms(), kinds[kind](), now_ms()) for kind in chosen]
         time.sleep(self.rng.choice((0.0, 0.0, self.rng.uniform(0, 4))))
-        for kind, at_ms, come_back in down:
+        for kind, began_ms, come_back, at_ms in down:
             if come_back is not None:
                 come_back()
-            self.kills.append(Kill(kind, at_ms, now_ms()))
+            self.kills.append(Kill(kind, began_ms, at_ms, now_ms()))
 
     def look_after(self) -> None:
         """Start again what has ended by itself, as a service manager does."""
@@ -98,7 +101,7 @@ class Loop:
         """Whether a connection to the server may have been cut by a kill."""
         return any(
             kill.kind.startswith("server")
-            and one.got_ms >= kill.at_ms
+            and one.got_ms >= kill.began_ms
             and one.sent_ms <= kill.back_ms + BREAKS_MS
             for kill in self.kills
         )

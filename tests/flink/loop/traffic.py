@@ -156,7 +156,7 @@ class Readers:
                     rng.shuffle(users)
                     exchange = self.ask(connection, users, rng.choice(TIMES_MS))
                     self.exchanges.append(exchange)
-                    if exchange.status == 0 or self._stop.wait(rng.uniform(0.02, 0.08)):
+                    if exchange.status == 0 or self._stop.wait(rng.uniform(0.05, 0.15)):
                         break
             # a server that is being started refuses at once
             self._stop.wait(0.05)

@@ -105,13 +105,13 @@ class Server:
 class Follower:
     """``paimon-features materialize --follow``, started again when it was killed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, poll_ms: int = 20) -> None:
+        self._folder, self._poll_ms = folder, poll_ms
         self.log = folder.parent / "materializer.log"
         self.start()
 
     def start(self) -> None:
-        words = ("materialize", "--follow", "--poll-ms", "20", "--json")
+        words = ("materialize", "--follow", "--poll-ms", str(self._poll_ms), "--json")
         self.process = _start(self._folder, self.log, *words)
 
     def kill(self) -> None:
