@@ -56,7 +56,7 @@ class S3Shop:
     def run(self, *commands: Sequence[str]) -> list[str]:
         """The output of each command, which must succeed."""
         process = self.start(commands)
-        output, _ = process.communicate(timeout=240)
+        output, _ = process.communicate(timeout=600)
         results = [json.loads(line) for line in output.splitlines() if line.startswith("[")]
         for command, (code, text) in zip(commands, results, strict=False):
             assert code == 0, f"{command}: {text}"
