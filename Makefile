@@ -1,8 +1,10 @@
 # Every target does its own set-up; a second run of it starts at once.
 #
-#   make demo     the whole loop on the retail extract, into ./demo
-#   make test     all tests, a process for each core (at most four);
+#   make demo     the whole circle on the retail extract, into ./demo
+#   make test     the tests, one process more than cores (at most four); ten minutes on two cores;
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
+#   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), and the
+#                 random tests with all their cases
 #   make test-fast  the tests that need no engine and no server
 #   make coverage   all tests with branch coverage, the report in htmlcov/
 #   make lint     style, types (of the public API also by pyright, where Node.js is), import layers
@@ -39,7 +41,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test
+.PHONY: help demo test test-long test-fast coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -62,7 +64,12 @@ demo:
 
 test:
 	@tools/setup.sh test
-	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) $(ARGS)
+	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) \
+		--hypothesis-profile=sample -m "not long" $(ARGS)
+
+test-long:
+	@tools/setup.sh test
+	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) --long $(ARGS)
 
 test-fast:
 	@tools/setup.sh test
@@ -105,7 +112,8 @@ chaos:
 		tests/test_tracking.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
-		tests/flink/test_object_store_flink.py tests/tables/test_object_store_faults.py \
+		tests/flink/test_object_store_flink.py tests/flink/test_loop_flink.py \
+		tests/tables/test_object_store_faults.py \
 		tests/flink/test_long_run_flink.py tests/flink/tiles/test_restart_detached_flink.py \
 		tests/flink/test_cluster_flink.py tests/flink/test_matrix_flink.py \
 		tests/flink/iteration/test_iterations_cluster_flink.py \

@@ -80,6 +80,14 @@ os.environ.setdefault(
 hypothesis.settings.register_profile("default", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("ci", deadline=None, print_blob=True, derandomize=True)
 hypothesis.settings.register_profile(
+    # two fifths of the random cases; without a profile all of them run
+    "sample",
+    deadline=None,
+    print_blob=True,
+    derandomize=True,
+    max_examples=40,
+)
+hypothesis.settings.register_profile(
     "fuzz",
     deadline=None,
     print_blob=True,
@@ -188,6 +196,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--fast", action="store_true", help="Only tests that need no engine, no server and no lake."
     )
+    parser.addoption(
+        "--long",
+        action="store_true",
+        help="Only tests marked `long`, and all cases of the random ones.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -239,20 +252,29 @@ def _longest_first(items: list[pytest.Item]) -> list[pytest.Item]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """``make fuzz`` runs what is random, its modules in another order each time."""
     if config.getoption("--fast"):
-        fast = [item for item in items if _is_fast(item)]
-        left_out = set(items) - set(fast)
-        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
-        items[:] = fast
+        _select(config, items, _is_fast)
+    if config.getoption("--long"):
+        _select(
+            config, items, lambda item: bool(item.get_closest_marker("long")) or _is_random(item)
+        )
     if hasattr(config, "workerinput"):
         items[:] = _longest_first(items)
     if config.getoption("--hypothesis-profile") != "fuzz":
         return
-    random_ones = [item for item in items if _is_random(item)]
-    config.hook.pytest_deselected(items=[item for item in items if not _is_random(item)])
     order = {path: i for i, path in enumerate(dict.fromkeys(item.path for item in items))}
     places = list(order.values())
     random.Random(os.environ.get("PAIMON_FEATURES_SEED")).shuffle(places)
-    items[:] = sorted(random_ones, key=lambda item: places[order[item.path]])
+    _select(config, items, _is_random)
+    items.sort(key=lambda item: places[order[item.path]])
+
+
+def _select(
+    config: pytest.Config, items: list[pytest.Item], wanted: Callable[[pytest.Item], bool]
+) -> None:
+    """Keep the wanted items, and count the others as deselected."""
+    left_out = [item for item in items if not wanted(item)]
+    items[:] = [item for item in items if wanted(item)]
+    config.hook.pytest_deselected(items=left_out)
 
 
 def _is_random(item: pytest.Item) -> bool:

@@ -11,9 +11,17 @@ OnProgress = Callable[[int, int], None]
 """Receives the units done so far and their total."""
 
 
+OnPhase = Callable[[str, int, int], None]
+"""Receives what is being done, the units of it done so far and their total (0: unknown)."""
+
+
 def ignore_message(message: str) -> None:
     """An ``OnMessage`` that does nothing."""
 
 
 def ignore_progress(done: int, total: int) -> None:
     """An ``OnProgress`` that does nothing."""
+
+
+def ignore_phase(phase: str, done: int, total: int) -> None:
+    """An ``OnPhase`` that does nothing."""

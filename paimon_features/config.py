@@ -40,6 +40,14 @@ class FlinkConfig:
     checkpoint_options: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class CatalogConfig:
+    """A Paimon REST catalog: the address of its server, and the name of a warehouse there."""
+
+    uri: str
+    warehouse: str
+
+
 ASYMMETRIC = (
     "RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA",
 )  # fmt: skip
@@ -87,7 +95,8 @@ class ServeConfig:
     ``paimon-features request-log`` and ``verify --from-log``, with hashed entities unless
     ``request_log_hash`` is false. ``prediction_log`` is such a folder for predictions: those of a
     share of ``prediction_log_rate`` of the entities, in a share of ``prediction_log_reads`` of the
-    requests with the values that were read. ``bundle`` is where definitions are read and ``apply``
+    requests with the values that were read. A file of either folder is complete, and can be
+    committed, after ``spool_age_ms``. ``bundle`` is where definitions are read and ``apply``
     publishes them: ``online``, the online store, or the absolute path of a file; None: the
     definitions file.
     A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
@@ -127,6 +136,7 @@ class ServeConfig:
     prediction_log_rate: float = 1.0
     prediction_log_reads: float = 0.1
     prediction_log_hash: bool = True
+    spool_age_ms: int = 60_000
     bundle: str | None = None
     predict_batch: int = 32
     predict_delay_ms: int = 0
@@ -142,7 +152,8 @@ class ProjectConfig:
     ``kafka`` what ``[kafka]`` says, which ``paimon_features.kafka_settings`` reads; ``outcomes``
     what ``[outcomes.MODEL]`` says, by model, which ``paimon_features.outcomes.rule`` reads.
     ``mlflow`` is the address of an MLflow server that gets a copy of models, of ``[models]``.
-    ``lake_options`` and ``side_folder`` are about a remote warehouse; ``Lake.open`` takes them.
+    ``lake_options`` and ``side_folder`` are about a remote warehouse, ``catalog`` is what
+    ``[lake.catalog]`` says, None without it; ``Lake.open`` takes them.
     """
 
     name: str
@@ -157,6 +168,7 @@ class ProjectConfig:
     # may contain keys, so it is not printed
     lake_options: Mapping[str, str] = field(default_factory=dict, repr=False)
     side_folder: Path | None = None
+    catalog: CatalogConfig | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
     outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # source -> how its files are written; ``paimon_features.input_settings`` reads it
@@ -190,10 +202,14 @@ def _keys_of(kind: type, **other: type) -> dict[str, type]:
 
 # an audience is a text or a list
 _OIDC = _keys_of(OidcConfig, audience=object)
+_CATALOG: Mapping[str, type] = dict.fromkeys(("type", "uri", "warehouse"), str)
 
 _KNOWN: Mapping[str, Mapping[str, type]] = {
     "project": {"name": str, "definitions": str, "state": str, "engine": str},
-    "lake": {"warehouse": str, "database": str, "side_folder": str, "options": dict},
+    "lake": {
+        **dict.fromkeys(("warehouse", "database", "side_folder"), str),
+        **dict.fromkeys(("options", "catalog"), dict),
+    },
     "online": {
         **dict.fromkeys(("url", "user", "key_prefix", "tls_ca", "tls_cert", "tls_key"), str),
         **dict.fromkeys(("connect_timeout", "timeout", "write_timeout"), str),
@@ -307,6 +323,7 @@ def read_config(root: Path) -> ProjectConfig:
         serve=_serve(path, document.get("serve", {})),
         lake_options=lake_options,
         side_folder=None if side is None else (root / side).resolve(),
+        catalog=_catalog(path, value("lake", "catalog", None)),
         kafka=document.get("kafka", {}),
         outcomes=outcomes,
         inputs=inputs,
@@ -314,6 +331,27 @@ def read_config(root: Path) -> ProjectConfig:
         openlineage=_openlineage(root, value("lineage", "openlineage", None)),
         mlflow=value("models", "mlflow", None),
     )
+
+
+def _catalog(path: Path, values: Mapping[str, Any] | None) -> CatalogConfig | None:
+    if values is None:
+        return None
+    where = f"{path}: [lake.catalog]"
+    _check_keys(where, _CATALOG, values)
+    if values.get("type", "rest") != "rest":
+        raise ConfigurationError(f"{where} type = {values['type']!r}; expected 'rest'")
+    for name in ("uri", "warehouse"):
+        if not values.get(name):
+            raise ConfigurationError(
+                f"{where} {name} is missing; expected uri, the address of the server, and "
+                "warehouse, its name for the warehouse"
+            )
+    if not is_trusted_url(values["uri"]):
+        raise ConfigurationError(
+            f"{where} uri = {values['uri']!r}; expected https://HOST/... (http only on this host): "
+            "each request contains the token"
+        )
+    return CatalogConfig(values["uri"].rstrip("/"), values["warehouse"])
 
 
 def _openlineage(root: Path, where: str | None) -> str | None:
@@ -464,7 +502,8 @@ def _check_outcomes(path: Path, tables: object) -> None:
 def _check_keys(where: str, known: Mapping[str, type], values: Mapping[str, Any]) -> None:
     for key, value in values.items():
         if key not in known:
-            hint = "; a password comes from the environment" if key == "password" else ""
+            secret = key in ("password", "token")
+            hint = f"; a {key} comes from the environment" if secret else ""
             raise ConfigurationError(
                 f"{where} has an unknown key {key!r}; it takes: {', '.join(known)}{hint}"
             )

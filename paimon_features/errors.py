@@ -44,8 +44,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 
+from paimon_features.suggestions import did_you_mean
+
 SHOWN = 80
 """Characters of a client's text that a message repeats."""
+
+
+_MOST_NAMES = 30
+"""Known names that a message lists."""
 
 
 def shortened(text: str, most: int = SHOWN) -> str:
@@ -86,13 +92,17 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
     def of(cls, what: str, name: str, known: Iterable[str]) -> UnknownNameError:
         """Build the message from the unknown name and the known ones.
 
-        >>> str(UnknownNameError.of("feature view", "spent", ["spend"]))
-        "there is no feature view 'spent'; there is: spend"
+        >>> str(UnknownNameError.of("feature view", "spent", ["clicks", "spend"]))
+        "there is no feature view 'spent'; there is: clicks, spend; did you mean 'spend'?"
 
-        A name may come from a client: of a long one the message has the beginning.
+        A name may come from a client: of a long one the message has the beginning, and of many
+        known ones the first thirty.
         """
-        choices = ", ".join(sorted(known)) or "none"
-        return cls(f"there is no {what} {shortened(name)!r}; there is: {choices}")
+        names = sorted(known)
+        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+        choices = ", ".join(names[:_MOST_NAMES]) or "none"
+        meant = did_you_mean(name, names)
+        return cls(f"there is no {what} {shortened(name)!r}; there is: {choices}{more}{meant}")
 
 
 class RequestError(PaimonFeaturesError, ValueError):

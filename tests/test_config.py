@@ -8,7 +8,9 @@ import pytest
 
 from paimon_features.config import read_config
 from paimon_features.errors import ConfigurationError
+from paimon_features.operations.backup import back_up
 from paimon_features.project import Project
+from paimon_features.tables.storage.rest_catalog import TOKEN_VARIABLE, RestCatalog
 from paimon_features.testing.object_store import object_store
 
 
@@ -31,3 +33,36 @@ def test_options_of_a_warehouse_that_is_a_folder_are_refused(tmp_path: Path) -> 
     (tmp_path / "paimon-features.toml").write_text('[lake]\noptions = { endpoint = "x" }\n')
     with pytest.raises(ConfigurationError, match="is a folder; options and side_folder"):
         _ = Project.open(tmp_path).lake
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ('uri = "https://c"', "warehouse is missing"),
+        ('uri = "http://elsewhere"\nwarehouse = "w"', "each request contains the token"),
+        ('uri = "https://c"\nwarehouse = "w"\ntype = "jdbc"', "type = 'jdbc'; expected 'rest'"),
+        ('token = "secret"', "unknown key 'token'.*comes from the environment"),
+    ],
+)
+def test_a_rest_catalog_is_named_completely_and_without_its_token(
+    tmp_path: Path, lines: str, message: str
+) -> None:
+    (tmp_path / "paimon-features.toml").write_text(f"[lake.catalog]\n{lines}\n")
+    with pytest.raises(ConfigurationError, match=message):
+        read_config(tmp_path)
+
+
+def test_a_project_with_a_rest_catalog_needs_its_token_when_it_opens_the_lake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "paimon-features.toml").write_text(
+        '[lake.catalog]\nuri = "https://catalog.example.com/"\nwarehouse = "shop"\n'
+    )
+    monkeypatch.delenv(TOKEN_VARIABLE, raising=False)
+    with pytest.raises(ConfigurationError, match=f"set {TOKEN_VARIABLE} in the environment"):
+        _ = Project.open(tmp_path).lake
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    lake = Project.open(tmp_path).lake
+    assert lake.rest == RestCatalog("https://catalog.example.com", "shop", "secret")
+    with pytest.raises(ConfigurationError, match="the tables belong to the REST catalog"):
+        back_up(Project.open(tmp_path), tmp_path / "backup")

@@ -16,11 +16,13 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import numpy as np
@@ -37,6 +39,7 @@ from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.verification.parity import verify
 from paimon_features.waiting import wait_until
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.serving.ui.chromium import Chromium
 
 RETAIL = Path(__file__).parents[1] / "examples" / "retail"
 WHOLE_LOG = RETAIL / "data" / "online_retail.parquet"
@@ -194,24 +197,93 @@ def some_rows(log: Path, seed: int, size: int) -> pa.Table:
 
 def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path, log: Path) -> None:
     reported = (demo / "output.txt").read_text()
-    assert len(reported.splitlines()) < 60
+    assert len(reported.splitlines()) < 80
     times = pq.read_table(log, columns=["invoice_time_ms"])["invoice_time_ms"]
-    # all but the last three days are ingested from a file; those are written as a stream
-    cut = (pc.max(times).as_py() // DAY_MS + 1 - 3) * DAY_MS
+    # all but the last four weeks are ingested from a file; those are written as a stream
+    cut = (pc.max(times).as_py() // DAY_MS + 1 - 28) * DAY_MS
     ingested = pc.sum(pc.less(times, cut)).as_py()
-    assert DAYS is not None or ingested == 532_899
+    assert DAYS is not None or ingested == 461_207
     for part in (
         f"{ingested:,} events",
         "1 too_few_columns",
         "all agree",
         "epoch 2: loss",
+        "neither has seen: promoted",
+        "from the same server",
         "report.html",
     ):
         assert part in reported
-    report = (demo / "report.html").read_text()
-    assert report.count("<svg") == 4
-    assert "None." not in report
     assert processes_of(demo) == []
+
+
+def test_the_model_has_learned_from_the_outcomes_of_its_predictions(
+    demo: Path, project: Project, log: Path
+) -> None:
+    facts = facts_of(demo / "report.html")
+    circle = facts["circle"]
+    first, second = circle["answers"]
+    assert (first["version"], second["version"]) == (1, 2)
+    assert first["predictions"] != second["predictions"]
+    # each prediction is in the lake once, each outcome is the next week in the log
+    logged = read_arrow(project.lake, "predictions_will_buy", ["version", "as_of_ms"])
+    assert len(logged) == circle["predictions"] > circle["outcomes"] > 300
+    outcomes = read_arrow(
+        project.lake, "outcomes_will_buy", ["customer_id", "event_time_ms", "label"]
+    )
+    with duckdb.connect() as connection:
+        connection.register("outcomes", outcomes)
+        agreeing = connection.sql(
+            f"""
+            SELECT count(*) FROM outcomes o WHERE (o.label = 1) = EXISTS (
+                SELECT 1 FROM '{log}' e WHERE e.customer_id = o.customer_id AND e.quantity > 0
+                AND e.invoice_time_ms >= o.event_time_ms
+                AND e.invoice_time_ms < o.event_time_ms + {7 * DAY_MS})
+            """
+        ).fetchall()
+    assert agreeing == [(circle["outcomes"],)]
+    # the gate's decision, and that offline scores are those that were served
+    states = project.models.states("will_buy")
+    assert states.production is not None
+    assert states.production.version == 2
+    assert circle["gate"]["high"] < 0
+    assert circle["compared"] >= 2 * len(circle["customers"])
+    assert circle["largest"] < 1e-6
+
+
+def facts_of(report: Path) -> Any:
+    """What a report shows."""
+    found = re.search(r'<script type="application/json" id="facts">(.*?)</script>',
+                      report.read_text(), re.DOTALL)  # fmt: skip
+    assert found is not None
+    return json.loads(found[1])
+
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_the_report_draws_itself_from_one_file(demo: Path, tmp_path: Path) -> None:
+    assert CHROMIUM is not None
+    facts = facts_of(demo / "report.html")
+    with Chromium(CHROMIUM, tmp_path / "profile") as browser:
+        # a folder with nothing else in it: what the page refers to would be missing
+        shutil.copy(demo / "report.html", tmp_path)
+        browser.open(f"file://{tmp_path / 'report.html'}")
+        points = "document.querySelectorAll('.plot .point:not(.hot)').length"
+        assert browser.run(points) == len(facts["pairs"]) > 100
+        browser.run(
+            "(() => { const choice = document.getElementById('feature');"
+            " choice.value = 'count_30d'; choice.dispatchEvent(new Event('change'));"
+            " document.querySelector('.plot svg').dispatchEvent("
+            "new PointerEvent('pointermove', {clientX: 200, clientY: 200})); })()"
+        )
+        own = [pair for pair in facts["pairs"] if pair[0] == "count_30d"]
+        assert browser.run(points) == len(own)
+        assert "count_30d: online" in browser.run("document.querySelector('.said').textContent")
+        assert browser.run("document.querySelectorAll('.ring li').length") == 8
+        # neither an error of the script nor something that the policy refused
+        kinds = ("Runtime.exceptionThrown", "Log.entryAdded")
+        assert [event for event in browser.events if event["method"] in kinds] == []
 
 
 def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:

@@ -189,7 +189,8 @@ def _configuration() -> Iterator[str]:
         for field in dataclasses.fields(table)
     }
     oidc = {field.name: field.default for field in dataclasses.fields(config.OidcConfig)}
-    for table, keys in {**config._KNOWN, "serve.oidc": config._OIDC}.items():
+    nested = {"lake.catalog": config._CATALOG, "serve.oidc": config._OIDC}
+    for table, keys in {**config._KNOWN, **nested}.items():
         defaults = oidc if table == "serve.oidc" else general
         yield f"## `[{table}]`\n"
         yield "| key | type | default |\n|---|---|---|"
@@ -209,6 +210,7 @@ _DEFAULTS: Mapping[tuple[str, str], str] = {
     ("project", "state"): ".paimon-features",
     ("lake", "warehouse"): "lake",
     ("lake", "database"): "features",
+    ("lake.catalog", "type"): "rest",
     ("online", "url"): "redis://127.0.0.1:6379/0",
     ("kafka", "mechanism"): "SCRAM-SHA-512",
     ("kafka", "partition_discovery"): "1min",
@@ -221,6 +223,8 @@ _MEANING: Mapping[str, str] = {
     "`MLFLOW_TRACKING_URI` in the environment wins.",
     "lake": "`warehouse` is a folder or an address (`s3:`, `oss:`, `hdfs:`); `options` are the "
     "options of a [remote warehouse](../how-to/training/loading-remote.md).",
+    "lake.catalog": "The token is `PAIMON_FEATURES_CATALOG_TOKEN` of the environment. See "
+    "[a REST catalog](../how-to/data/object-stores.md#a-rest-catalog).",
     "online": "The environment variables `PAIMON_FEATURES_ONLINE_URL` and "
     "`PAIMON_FEATURES_ONLINE_PASSWORD` take precedence. Timeouts are durations (`500ms`). "
     "See [the online store](../how-to/serving/online-store.md).",

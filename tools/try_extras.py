@@ -64,7 +64,7 @@ PROGRAMS = {
     "arrow": _DEFINE + "import pyarrow; from paimon_features.columns import Column",
     "client": "from paimon_features.client import FeatureClient; "
     "FeatureClient('http://127.0.0.1:1').close()",
-    "demo": _LAKE + "import matplotlib, torch, pyflink, redis",
+    "demo": _LAKE + "import hydra, matplotlib, onnxruntime, torch, pyflink, redis",
     "fastapi": _SERVE + "from paimon_features.serving.fastapi import feature_router",
     "flink": _LAKE + "import pyflink.table; import paimon_features.flink.environment",
     "kafka": _LAKE + "import confluent_kafka; import paimon_features.publishing",

@@ -1,4 +1,4 @@
-"""A small model, two epochs: the second one draws what the first one found hard."""
+"""A training loop by hand, two epochs: the second one draws what the first one found hard."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from torch import nn
 from paimon_features.clock import now_ms
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
+from paimon_features.windows import DAY_MS
 from trainer_bridge.adapters.torch import loader
 from trainer_bridge.feedback.difficulty import read_difficulty
 from trainer_bridge.feedback.writer import FeedbackWriter
@@ -25,6 +26,9 @@ TABLE = "training_will_buy"
 SKIPPED = ("sample_id", "customer_id", "event_time_ms", "will_buy", "last_country_180d")
 BATCH = 256
 SEED = 7
+HELD_OUT = 0.15
+GAP_MS = 7 * DAY_MS
+"""A label looks a week ahead."""
 
 
 @dataclass
@@ -51,7 +55,7 @@ class Model(nn.Module):
 
 
 class Training:
-    """Two epochs on ``training_will_buy``; the last month is held out."""
+    """Two epochs on ``training_will_buy``; the newest rows are held out, with a gap before them."""
 
     def __init__(self, project: Project) -> None:
         torch.manual_seed(SEED)
@@ -59,8 +63,9 @@ class Training:
         self.loop = project.definitions.source("will_buy")
         table = read_arrow(project.lake, TABLE)
         self.features = [name for name in table.column_names if name not in SKIPPED]
-        self.held_out = pc.max(table["event_time_ms"]).as_py()
-        self.last_month = table.filter(pc.equal(table["event_time_ms"], self.held_out))
+        held_out_ms = int(np.quantile(table["event_time_ms"].to_numpy(), 1 - HELD_OUT))
+        self.until_ms = held_out_ms - GAP_MS
+        self.held_out = table.filter(pc.greater_equal(table["event_time_ms"], held_out_ms))
         self.model = Model(len(self.features))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=3e-3)
         self.result = Result()
@@ -90,7 +95,7 @@ class Training:
         self.model.train()
         losses = []
         for step, batch in enumerate(loader(reader)):
-            kept = batch["event_time_ms"] < self.held_out
+            kept = batch["event_time_ms"] < self.until_ms
             if int(kept.sum()) < 2:
                 continue
             x = torch.stack([batch[name].float() for name in self.features], dim=1)[kept]
@@ -118,8 +123,8 @@ class Training:
         samples = reader.read_columns(columns)
         keys = samples.select(["sample_id"])
         difficulty = read_difficulty(self.project, "will_buy_difficulty", keys, now_ms() + 1)
-        # the held-out month is not trained on: it is never drawn for being hard
-        trained = samples["event_time_ms"].to_numpy() < self.held_out
+        # rows that are not trained on are never drawn for being hard
+        trained = samples["event_time_ms"].to_numpy() < self.until_ms
         scores = np.where(trained, difficulty.scores(), 0.0)
         for row in np.argsort(-scores)[:10]:
             sample = {name: samples[name][int(row)].as_py() for name in columns}
@@ -130,13 +135,13 @@ class Training:
         )
 
     def auc(self) -> float:
-        """Area under the ROC curve of the last month, which was not trained on."""
+        """Area under the ROC curve of the rows that are held out."""
         self.model.eval()
-        columns = [self.last_month[n].fill_null(0).to_numpy() for n in self.features]
+        columns = [self.held_out[n].fill_null(0).to_numpy() for n in self.features]
         with torch.no_grad():
             x = torch.from_numpy(np.stack(columns, axis=1).astype(np.float32))
             order = self.model(x).numpy().argsort(kind="stable")
-        label = self.last_month["will_buy"].to_numpy()[order].astype(bool)
+        label = self.held_out["will_buy"].to_numpy()[order].astype(bool)
         ranks = np.arange(1, len(label) + 1)
         positives, negatives = label.sum(), (~label).sum()
         # Mann and Whitney: the share of (buyer, other) pairs in the right order

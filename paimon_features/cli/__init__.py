@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import importlib
 import keyword
+import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
@@ -48,7 +49,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "try": "Compute features over a file, without a lake.",
         "doctor": "Check this machine and the project.",
         "jars": "Download and verify the Flink jars.",
-        "demo": "Run the complete loop on a real retail log.",
+        "demo": "Run the complete circle on a real retail log.",
         "completion": "Complete commands, options and names in the shell.",
     },
     "Define": {
@@ -175,6 +176,15 @@ class SuggestingGroup(click.Group):
             raise click.UsageError(f"{error.message.rstrip('.')}{meant}", ctx) from None
 
 
+def suggest_choice(error: click.BadParameter) -> None:
+    """Add the most similar choice to an error about a value that is none of an option's choices."""
+    kind = None if error.param is None else error.param.type
+    wrong = re.match("'(.*?)' is not one of ", error.message)
+    if isinstance(kind, click.Choice) and wrong:
+        choices = [str(choice) for choice in kind.choices]
+        error.message = error.message.rstrip(".") + did_you_mean(wrong[1], choices)
+
+
 class LazyGroup(SuggestingGroup):
     """A group that imports a command when it runs or its help is shown."""
 
@@ -210,6 +220,9 @@ class LazyGroup(SuggestingGroup):
                 raise
             click.echo(f"error: {missing}", err=True)
             ctx.exit(1)
+        except click.BadParameter as error:
+            suggest_choice(error)
+            raise
         except KeyboardInterrupt as interrupt:
             click.echo("interrupted", err=True)
             # what the frames hold, such as connections, ends with them

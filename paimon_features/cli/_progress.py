@@ -2,12 +2,14 @@
 
 A line that changes on a terminal; in a log a line every ten seconds; with ``--json`` events, one
 JSON object a line on stderr. Nothing before two seconds have passed, and nothing with ``--quiet``.
+It is also shown while the command waits for something and reports nothing.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 
 import click
@@ -17,21 +19,50 @@ from paimon_features import verbosity
 FIRST_S = 2.0
 LOG_EVERY_S = 10.0
 LIVE_EVERY_S = 0.1
+TICK_S = 1.0
+"""How often it is looked whether something is to be shown although nothing was reported."""
 
 
 class Progress:
     """Shows how far a command is; a context manager.
 
-    ``unit`` is what is counted; without a total there is no share and no time left.
+    ``unit`` is what is counted; without a total there is no share and no time left. ``silent``
+    shows nothing, as ``--quiet`` does; without ``ticks`` nothing is shown between two reports.
     """
 
-    def __init__(self, phase: str, as_json: bool = False, *, unit: str = "") -> None:
+    def __init__(
+        self,
+        phase: str,
+        as_json: bool = False,
+        *,
+        unit: str = "",
+        silent: bool = False,
+        ticks: bool = True,
+    ) -> None:
         self.phase, self.as_json, self.unit = phase, as_json, unit
+        self.silent = silent or verbosity.quiet()
+        self.ticks = ticks and not self.silent
         self.live = sys.stderr.isatty() and not as_json
         self.done, self.total = 0, 0
         self.began = self.phase_began = time.monotonic()
         self.shown_s = 0.0
         self.width = 0
+        self._lock = threading.Lock()
+        self._over = threading.Event()
+        self._ticker: threading.Thread | None = None
+
+    def __call__(self, phase: str, done: int, total: int) -> None:
+        """Report the state, as an ``OnPhase``."""
+        self.start(phase, total)
+        self.update(done, total)
+
+    def message(self, line: str) -> None:
+        """Print a line of its own, as an ``OnMessage``; none with ``--json`` and ``--quiet``."""
+        if self.as_json or self.silent:
+            return
+        with self._lock:
+            self._clear()
+            click.echo(line, err=True)
 
     def start(self, phase: str, total: int = 0) -> None:
         """Begin another phase."""
@@ -46,14 +77,18 @@ class Progress:
     def update(self, done: int, total: int = 0) -> None:
         """Report the units done so far, and their total."""
         self.done, self.total = done, total
+        self._tick()
+
+    def _tick(self) -> None:
         elapsed = time.monotonic() - self.began
         every = LIVE_EVERY_S if self.live else LOG_EVERY_S
         first = 0.5 if self.live else FIRST_S if self.as_json else LOG_EVERY_S
         if elapsed < first or (self.shown_s and elapsed - self.shown_s < every):
             return
         self.shown_s = elapsed
-        if not verbosity.quiet():
-            self._show(elapsed)
+        if not self.silent:
+            with self._lock:
+                self._show(elapsed)
 
     def document(self) -> dict[str, object]:
         """The state, as an event of ``--json``."""
@@ -76,6 +111,8 @@ class Progress:
         """The state as a line."""
         state = self.document()
         unit = f" {self.unit}" if self.unit else ""
+        if not self.total and not self.done:  # nothing that could be counted
+            return f"{self.phase}  {state['elapsed_s']:.0f} s"
         parts = [f"{self.phase}:"]
         if state["percent"] is not None:
             parts.append(f"{state['percent']} %, {self.done:,} of {self.total:,}{unit}")
@@ -96,10 +133,31 @@ class Progress:
         else:
             click.echo(f"{elapsed:6.0f} s  {self.text()}", err=True)
 
+    def clear(self) -> None:
+        """Remove the line, before something else is printed."""
+        with self._lock:
+            self._clear()
+
+    def _clear(self) -> None:
+        if self.width:
+            click.echo(f"\r{' ' * self.width}\r", nl=False, err=True)
+            self.width = 0
+
+    def _tick_until_over(self) -> None:
+        while not self._over.wait(TICK_S):
+            self._tick()
+
     def __enter__(self) -> Progress:
+        if self.ticks:
+            # a daemon: a command that is killed does not wait for it
+            self._ticker = threading.Thread(
+                target=self._tick_until_over, name="progress", daemon=True
+            )
+            self._ticker.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.width:
-            # the line was about something that is over
-            click.echo(f"\r{' ' * self.width}\r", nl=False, err=True)
+        self._over.set()
+        if self._ticker is not None:
+            self._ticker.join()
+        self._clear()  # the line was about something that is over

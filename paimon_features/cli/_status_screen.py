@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paimon_features.cli._options import time_text
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.operations.status import ProjectStatus
 from paimon_features.operations.status.jobs import JobStatus, LeaseStatus
 from paimon_features.operations.status.tables import RejectedStatus, TableStatus
@@ -26,7 +26,7 @@ def screen(status: ProjectStatus) -> list[str]:
         ("tables", _TABLES, [_table(each, now_ms) for each in status.tables]),
     ):
         lines += ["", title]
-        lines += text_table([headings, *rows], "  ") if rows else ["  none"]
+        lines += table_lines([headings, *rows], "  ") if rows else ["  none"]
     if not status.attention:
         return [*lines, "", "nothing needs attention"]
     return [*lines, "", "needs attention", *(f"  - {text}" for text in status.attention)]

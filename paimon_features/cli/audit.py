@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.clock import now_ms
 from paimon_features.config import TOKEN_USE_FILES
 from paimon_features.durations import parse_duration
@@ -72,7 +72,7 @@ def audit(
     elif not rows:
         click.echo("no records" + ("" if since is None else f" since {time_text(since_ms)}"))
     else:
-        click.echo("\n".join(text_table([_HEADINGS, *map(_cells, rows)])))
+        click.echo("\n".join(table_lines([_HEADINGS, *map(_cells, rows)])))
 
 
 def _since_ms(text: str, moment_ms: int) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress import Progress
 from paimon_features.cli._status_screen import size_text
 from paimon_features.operations.backup import back_up
 from paimon_features.project import Project
@@ -30,7 +31,8 @@ def backup(target: Path, path: str, as_json: bool) -> None:
     paimon-features backup /backups/shop-$(date +%F)
     paimon-features restore /backups/shop-2026-11-25 /srv/shop    # in another place
     """
-    made = back_up(Project.open(path), target, message_printer(as_json))
+    with Progress("copying", as_json, unit="bytes") as progress:
+        made = back_up(Project.open(path), target, progress.message, progress)
     if as_json:
         click.echo(json.dumps({**asdict(made), "folder": str(target)}, indent=2))
     else:

@@ -1,4 +1,4 @@
-"""``demo``: the complete loop once, on a real retail log."""
+"""``demo``: the complete circle once, on a real retail log."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ PLACES = ("../examples/retail", "_examples/retail")
     help="Folder for the project; an earlier demo there is replaced.",
 )  # fmt: skip
 def demo(into: Path) -> None:
-    """Run the complete loop on a real retail log, in about three minutes.
+    """Run the complete circle on a real retail log, in a minute or two.
 
-    Ingest, tiles on Flink, Redis, lookups with freshness, a training set, two epochs of a small
-    torch model with feedback in between, and a check that all paths agree. Leaves a project to
-    explore, with report.html; stops every process it started.
+    Ingest, tiles, Redis and a training set; a model is trained, registered and served. Then the
+    last four weeks of the log stream through Flink, and whoever orders gets a prediction. Their
+    outcomes are joined, a second version is trained on them, passes the gate, and answers from the
+    same server. A loop by hand feeds losses back and draws hard samples. All paths are compared.
+    Leaves a project to explore, with report.html; stops every process it started.
 
     Needs the extra 'demo'.
 

@@ -9,6 +9,7 @@ import click
 
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import AS_OF, JSON, MEMORY, PROJECT, pins, time_ms
+from paimon_features.cli._progress import Progress
 from paimon_features.project import Project
 
 
@@ -63,12 +64,15 @@ def derive(
     options = {
         "from_ms": from_ms, "to_ms": to_ms, "include_open": include_open, "memory_mb": memory_mb
     }  # fmt: skip
+    with Progress(f"computing {name}", as_json):
+        if output is not None:
+            written = project.derived.write(name, output, as_of=pins(as_of), **options)
+        else:
+            done = project.derived.refresh(name, replace=replace, **options)
     if output is not None:
-        written = project.derived.write(name, output, as_of=pins(as_of), **options)
         sources, document = written.sources, written.to_document()
         text = f"{written.path}: {written.rows:,} rows, {len(written.features)} features"
     else:
-        done = project.derived.refresh(name, replace=replace, **options)
         sources, document = (done.source,), done.to_document()
         text = (
             f"{done.table}: {done.rows:,} rows; {done.days_written:,} days written, "

@@ -11,9 +11,9 @@ import click
 
 from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.lineage import describe as describe_one
-from paimon_features.lineage import describe_all
+from paimon_features.lineage import describe_all, describe_stored
 from paimon_features.project import Project
 from paimon_features.windows import format_duration
 
@@ -25,21 +25,22 @@ Document = Mapping[str, Any]
 @PROJECT
 @JSON
 def describe(name: str | None, path: str, as_json: bool) -> None:
-    """Show a line per definition, or the details of NAME.
+    """Show a line per definition, training set and model, or the details of NAME.
 
     \b
-    paimon-features describe                    # a line per definition
+    paimon-features describe                    # a line each
     paimon-features describe customer_spend     # features, versions, generations, lineage
+    paimon-features describe churn              # also a training set or a model
     """
     project = Project.open(path)
     if name is None:
-        found = describe_all(project.definitions, project.lake)
+        found = describe_all(project.definitions, project.lake) + describe_stored(project.lake)
     else:
         found = describe_one(project.definitions, project.lake, name)
     if as_json:
         click.echo(json.dumps(found, indent=2))
     elif name is None:
-        click.echo("\n".join(text_table([_row(document) for document in found])))
+        click.echo("\n".join(table_lines([_row(each) for each in found], heading=False)))
     else:
         click.echo("\n\n".join("\n".join(_whole(document)) for document in found))
 
@@ -54,7 +55,7 @@ _HEAD = ("description", "owner", "tags", "expression", "of", "fitted", "type",
          "request", "entity", "source",
          "view", "size", "session_gap", "keys", "tile", "buckets", "partition_days",
          "time_zone", "derive", "where", "ttl_ms", "max_staleness_ms", "event_time", "max_skew_ms",
-         "schema", "state")  # fmt: skip
+         "schema", "label", "state")  # fmt: skip
 
 
 def _whole(document: Document) -> Iterator[str]:
@@ -62,25 +63,29 @@ def _whole(document: Document) -> Iterator[str]:
     facts = [
         [_words(k.removesuffix("_ms")), _fact(k, document[k])] for k in _HEAD if document.get(k)
     ]
-    yield from text_table(facts, "  ")
+    yield from table_lines(facts, "  ", heading=False)
     features = document.get("features", [])
     if features and isinstance(features[0], str):
         yield "  features"
         yield from (f"    {feature}" for feature in features)
     elif features:
         yield f"  features ({len(features)})"
-        yield from text_table([_feature(feature) for feature in features], "    ")
+        yield from table_lines([_feature(feature) for feature in features], "    ", heading=False)
     for what in ("generations", "tables"):
         if document.get(what):
             yield f"  {what}"
-            yield from text_table([_stored(table) for table in document[what]], "    ")
+            yield from table_lines(
+                [_stored(table) for table in document[what]], "    ", heading=False
+            )
     for what, title in (("made_of", "derived from"), ("used_by", "used by")):
         if document.get(what):
             others = (f"{_words(other['kind'])} {other['name']}" for other in document[what])
             yield f"  {title}: {', '.join(others)}"
     if document["versions"]:
         yield "  versions"
-        yield from text_table([_version(version) for version in document["versions"]], "    ")
+        yield from table_lines(
+            [_version(version) for version in document["versions"]], "    ", heading=False
+        )
 
 
 def _fact(key: str, value: Any) -> str:

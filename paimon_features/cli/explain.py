@@ -13,6 +13,7 @@ from rich.text import Text
 
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
+from paimon_features.cli._tables import new_table
 from paimon_features.cli._values import parse_entities
 from paimon_features.cli.lookup import COLOURS, WIDTH
 from paimon_features.clock import now_ms
@@ -122,7 +123,7 @@ def _print_feature(console: Console, document: Document, feature: Document, whol
 
 def _cells(document: Document, feature: Document) -> Table:
     """The newest cells of a feature, with the contribution of each."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for name in ("cell", "from", "to"):
         table.add_column(name)
     for name in ("events", *feature["merged"], "alone"):

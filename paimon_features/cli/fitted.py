@@ -11,6 +11,7 @@ import click
 
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, time_text
+from paimon_features.cli._tables import table_lines
 from paimon_features.project import Project
 from paimon_features.tables.fitted import fitted_names, fitted_versions
 from paimon_features.transformers import FittedVersion
@@ -54,10 +55,8 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
         click.echo("no transformer is saved yet; see project.fitted.save")
     lines = [[_cell(value) for value in _summary(project, version).values()] for version in found]
     heads = ["name", "version", "kind", "columns", "rows", "fitted at", "digest", "exported"]
-    widths = [max(map(len, column)) for column in zip(heads, *lines, strict=True)]
-    for line in [heads, *lines] if lines else []:
-        cells = zip(line, widths, strict=True)
-        click.echo("  ".join(cell.ljust(width) for cell, width in cells).rstrip())
+    if lines:
+        click.echo("\n".join(table_lines([heads, *lines])))
 
 
 @fitted.command()

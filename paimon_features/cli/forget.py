@@ -9,7 +9,8 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, message_printer, time_text
+from paimon_features.cli._options import JSON, PROJECT, time_text
+from paimon_features.cli._progress import Progress
 from paimon_features.operations.forget import Deletion, EntitySet, ForgetReport
 from paimon_features.project import Project
 
@@ -76,24 +77,38 @@ def forget(
     for table in project.definitions.tables.values():
         types |= dict(table.compiled.keys)
     chosen = EntitySet.of(entities, types) if file is None else EntitySet.read(file, types)
-    deletion = Deletion(project, chosen, online=not no_online, on_message=message_printer(as_json))
+
+    def deletion(progress: Progress) -> Deletion:
+        return Deletion(
+            project,
+            chosen,
+            online=not no_online,
+            on_message=progress.message,
+            on_phase=progress,
+        )
+
+    if dry_run or not (yes or as_json):
+        with Progress("looking for rows", as_json, unit="tables") as progress:
+            found = deletion(progress).dry_run()
+        _print(found, as_json)
     if dry_run:
-        _print(deletion.dry_run(), as_json)
         return
     if not yes:
-        if not as_json:
-            _print(deletion.dry_run(), as_json)
         typed = click.prompt("Type forget to delete this", default="", show_default=False, err=True)
         if typed != "forget":
             raise click.ClickException("nothing was deleted: 'forget' was not typed")
     # whom it is about is what the log must not keep
-    with project.audited("forget", "", {"online": not no_online}) as details:
-        report = deletion.carry_out()
+    with (
+        project.audited("forget", "", {"online": not no_online}) as details,
+        Progress("looking for rows", as_json, unit="tables") as progress,
+    ):
+        report = deletion(progress).carry_out()
         details |= {"entities": report.entities, "rows": report.rows}
     if expire_now and report.remains:
         from paimon_features.operations.forget.expiry import expire_now as expire
 
-        report.remains = expire(project, report.remains, message_printer(as_json))
+        with Progress("expiring snapshots", as_json) as progress:
+            report.remains = expire(project, report.remains, progress.message)
     _print(report, as_json)
 
 

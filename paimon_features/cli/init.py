@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import tempfile
-from dataclasses import asdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,14 +16,19 @@ import click
 
 from paimon_features.cli._inputs import INPUT
 from paimon_features.cli._options import JSON, time_text
+from paimon_features.cli._tables import new_table
 from paimon_features.errors import ConfigurationError
 from paimon_features.input_settings import InputSettings
+from paimon_features.kafka_settings import check_brokers
+from paimon_features.suggestions import did_you_mean
 
 if TYPE_CHECKING:
     from paimon_features.local.inputs.profiles import InputProfile
     from paimon_features.local.inputs.proposal import Proposal
 
 FILES = ("paimon-features.toml", "features.py")
+_KAFKA_FILES = ("tls_ca", "tls_cert", "tls_key", "password_file")
+_KAFKA_TEXTS = (*_KAFKA_FILES, "user", "mechanism")
 
 
 @click.command()
@@ -47,6 +54,15 @@ FILES = ("paimon-features.toml", "features.py")
     show_default=True,
     help="With --from: rows to read at most.",
 )
+@click.option(
+    "--kafka",
+    "kafka_options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="With --from kafka://: how to reach the brokers, as under [kafka]: tls, tls_ca, tls_cert, "
+    "tls_key, user, mechanism, password_file; repeatable. The password: "
+    "PAIMON_FEATURES_KAFKA_PASSWORD.",
+)
 @INPUT
 @JSON
 def init(
@@ -55,6 +71,7 @@ def init(
     event_time: str | None,
     entity: tuple[str, ...],
     sample_rows: int,
+    kafka_options: tuple[str, ...],
     options: tuple[str, ...],
     as_json: bool,
 ) -> None:
@@ -68,17 +85,19 @@ def init(
     paimon-features init shop --from events.parquet --entity customer_id
     paimon-features init shop --from export.txt --input time_zone=Europe/Berlin
     paimon-features init shop --from kafka://broker:9092/clicks
+    paimon-features init shop --from kafka://broker:9093/clicks --kafka tls=true --kafka user=me
     paimon-features init churn                       # a worked example
 
     --from reads the first rows of a file (CSV in any dialect, JSON, Parquet, Avro, ORC, Arrow;
-    text also compressed), of the folder of a Delta, Iceberg or Paimon table, or of a topic. It
+    text also compressed), of the folder of a Delta, Iceberg or Paimon table, or the newest
+    messages of a topic (JSON objects, at most 10,000 and 64 MiB). It
     finds the columns' types, the event time and its unit, columns that can be entity keys, and
     proposes a view with windows that suit the span of the data. What it saw, left out or could
     have decided otherwise is printed, and is in comments of features.py.
     """
     if origin is None:
-        if event_time or entity or options:
-            raise click.UsageError("--event-time, --entity and --input go with --from")
+        if event_time or entity or options or kafka_options:
+            raise click.UsageError("--event-time, --entity, --input and --kafka go with --from")
         write_project(folder)
         if as_json:
             click.echo(json.dumps({"files": [str(folder / name) for name in FILES]}))
@@ -91,34 +110,75 @@ def init(
         )
         return
     _check_absent(folder)
+    if not origin.startswith("kafka://"):
+        if kafka_options:
+            raise click.UsageError("--kafka goes with --from kafka://BROKER/TOPIC")
+        path = Path(origin)
+        _write_from(path, None, folder, event_time, entity, sample_rows, options, as_json)
+        return
+    kafka = _topic(origin, kafka_options)
     with tempfile.TemporaryDirectory() as scratch:
-        path, kafka = _fetched(origin, Path(scratch), sample_rows)
-        _write_from(path, kafka, folder, event_time, entity, sample_rows, options, as_json)
+        path = _fetched(kafka, Path(scratch), sample_rows)
+        try:
+            _write_from(path, kafka, folder, event_time, entity, sample_rows, options, as_json)
+        except ConfigurationError as error:
+            # the copy is ours: what the user knows is the topic
+            raise ConfigurationError(str(error).replace(str(path), origin)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class _Topic:
+    """A topic to look at; ``settings`` are the entries of ``[kafka]`` for its brokers."""
+
+    name: str
+    settings: Mapping[str, Any]
 
 
 def _enter(folder: Path) -> str:
     return "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
 
 
-def _fetched(origin: str, scratch: Path, rows: int) -> tuple[Path, tuple[str, str] | None]:
-    """The file or table to look at; of a topic a file of messages, with brokers and topic."""
-    if not origin.startswith("kafka://"):
-        return Path(origin), None
+def _topic(origin: str, options: tuple[str, ...]) -> _Topic:
     brokers, slash, topic = origin.removeprefix("kafka://").partition("/")
     if not (slash and brokers and topic) or "/" in topic:
         raise ConfigurationError(f"--from {origin}: expected kafka://HOST:PORT/TOPIC")
+    check_brokers("--from", brokers)
+    settings: dict[str, Any] = {"brokers": brokers}
+    names = {"tls": bool, **dict.fromkeys(_KAFKA_TEXTS, str)}
+    for option in options:
+        name, equals, value = option.partition("=")
+        if name not in names or not equals:
+            raise ConfigurationError(
+                f"--kafka {name}: expected NAME=VALUE with one of the names: {', '.join(names)}"
+                f"{did_you_mean(name, names)}"
+            )
+        if name == "tls" and value not in ("true", "false"):
+            raise ConfigurationError(f"--kafka {option}: expected tls=true or tls=false")
+        settings[name] = value == "true" if name == "tls" else value
+        if name in _KAFKA_FILES:  # relative to here, while settings are relative to the project
+            settings[name] = str(Path(value).resolve())
+    return _Topic(topic, settings)
+
+
+def _fetched(kafka: _Topic, scratch: Path, rows: int) -> Path:
+    """A file of messages of the topic."""
+    from paimon_features.kafka_settings import KafkaSettings
     from paimon_features.publishing.topic_sample import sample_topic
 
-    path = scratch / f"{topic}.jsonl"
-    with path.open("wb") as file:
-        for message in sample_topic(brokers, topic, min(rows, 10_000)):
-            file.write(message.replace(b"\n", b" ") + b"\n")
-    return path, (brokers, topic)
+    settings = KafkaSettings.of(kafka.settings, Path.cwd())
+    brokers = kafka.settings["brokers"]
+    sample = sample_topic(settings, brokers, kafka.name, min(rows, 10_000))
+    for count, what in ((sample.unreadable, "are no JSON object"), (sample.empty, "have no value")):
+        if count:
+            click.echo(f"note: {count:,} messages {what}; ingest rejects such messages", err=True)
+    path = scratch / f"{kafka.name}.jsonl"
+    path.write_bytes(b"".join(line + b"\n" for line in sample.lines))
+    return path
 
 
 def _write_from(
     path: Path,
-    kafka: tuple[str, str] | None,
+    kafka: _Topic | None,
     folder: Path,
     event_time: str | None,
     entity: tuple[str, ...],
@@ -139,9 +199,11 @@ def _write_from(
     engine = "" if kafka else (
         'engine = "local"              # in this process, without Java; "flink": jobs on Flink\n'
     )  # fmt: skip
-    extra = inputs_text(profile, source)
     if kafka:
-        extra += f'\n[kafka]\nbrokers = "{kafka[0]}"\n'
+        extra = "\n[kafka]\n"
+        extra += "".join(f"{k} = {json.dumps(v)}\n" for k, v in kafka.settings.items())
+    else:
+        extra = inputs_text(profile, source)
     with tempfile.TemporaryDirectory() as scratch:
         # what would not load is not written
         trial = Path(scratch, "features.py")
@@ -182,13 +244,12 @@ def _report(
     proposal: Proposal,
     folder: Path,
     path: Path,
-    kafka: tuple[str, str] | None,
+    kafka: _Topic | None,
 ) -> None:
     import sys
 
     from rich.console import Console
     from rich.markup import escape
-    from rich.table import Table
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
     of = "all" if profile.complete else "the first"
@@ -197,7 +258,7 @@ def _report(
         f"read {of} {profile.rows:,}{total} rows of {escape(path.name)} ({profile.form})"
         + ("" if profile.complete else "; --sample-rows reads more")
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     for head in ("column", "type", "role", "different", "empty", "example", "note"):
         table.add_column(head, justify="right" if head in ("different", "empty") else "left")
     for c in profile.columns:
@@ -232,12 +293,39 @@ def _report(
         console.print(
             f"next: {_enter(folder)}paimon-features try features.py {given}", soft_wrap=True
         )
-    else:
-        console.print(
-            f"next: {_enter(folder)}paimon-features apply && paimon-features ingest "
-            f"{proposal.source} --topic {kafka[1]}",
-            soft_wrap=True,
+        return
+    columns, notes = _of_messages(profile)
+    for note in notes:
+        console.print(f"note: {escape(note)}", soft_wrap=True)
+    words = ["ingest", proposal.source, "--topic", kafka.name]
+    words += [word for column in columns for word in ("--column", column)]
+    console.print(
+        f"next: {_enter(folder)}paimon-features apply && paimon-features "
+        + escape(" ".join(shlex.quote(word) for word in words)),
+        soft_wrap=True,
+    )
+
+
+def _of_messages(profile: InputProfile) -> tuple[list[str], list[str]]:
+    """What ``ingest --topic`` needs as ``--column``, and what it does not convert.
+
+    It reads messages as they are: of the ways to write a file only other names of columns.
+    """
+    changed = profile.settings.changed
+    columns = [f"{c.name}={c.field}" for c in profile.columns if c.type and c.name != c.field]
+    notes = []
+    if changed & {"time_format", "time_unit", "time_zone"}:
+        time = profile.event_time
+        columns = [c for c in columns if not c.startswith(f"{time.name}=")]
+        columns.append(f"{time.name}=kafka:timestamp")
+        notes.append(
+            f"{time.field!r}, as {time.example!r}, is neither ms since 1970 nor text like "
+            "2010-12-01T08:26:30.125Z, which topics are read by; below, the time of each message "
+            "is the event time. Write such times into the messages to keep those of the events"
         )
+    if others := sorted(changed & {"decimal", "thousands", "nulls"}):
+        notes.append(f"messages are not converted by {', '.join(others)}: write plain JSON numbers")
+    return columns, notes
 
 
 def _check_absent(folder: Path) -> None:

@@ -10,7 +10,7 @@ import click
 
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.cli.jobs_iterate import iterate
 from paimon_features.job_control import jobs as job_control
 from paimon_features.job_control.jobs import JobRow
@@ -51,7 +51,7 @@ def jobs(context: click.Context, release: str | None, path: str, as_json: bool) 
     elif not rows:
         click.echo("no jobs yet; 'paimon-features submit VIEW' starts one")
     else:
-        click.echo("\n".join(text_table([_HEADINGS, *map(_cells, rows)])))
+        click.echo("\n".join(table_lines([_HEADINGS, *map(_cells, rows)])))
 
 
 jobs.add_command(iterate)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.project import Project
 from paimon_features.tables.lease import holders, state_of
 
@@ -47,7 +47,7 @@ def leases(path: str, as_json: bool) -> None:
     elif not rows:
         click.echo("no table has an owner")
     else:
-        click.echo("\n".join(text_table([_HEADINGS, *map(_cells, rows)])))
+        click.echo("\n".join(table_lines([_HEADINGS, *map(_cells, rows)])))
 
 
 def _cells(row: Mapping[str, object]) -> tuple[str, ...]:

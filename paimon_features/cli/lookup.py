@@ -8,11 +8,11 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
+from paimon_features.cli._tables import new_table
 from paimon_features.cli._values import parse_entities, parse_request, shown
 from paimon_features.clock import now_ms
 from paimon_features.definitions import Output, Selection
@@ -121,7 +121,7 @@ def _document(response: OnlineResponse) -> dict[str, Any]:
 def _print(response: OnlineResponse, keys: Sequence[str], clock_ms: int) -> None:
     # wider than any terminal: a table that does not fit is cut by the terminal, not by us
     console = Console(highlight=False, width=WIDTH)
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     table.add_column("feature")
     rows, statuses = response.to_pylist(), response.status_rows()
     for row in rows:

@@ -7,7 +7,8 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress import Progress
 from paimon_features.flink.maintenance.tables import MaintainedTable
 from paimon_features.flink.maintenance.tables import maintain as run
 from paimon_features.flink.sql.maintenance import TableSize
@@ -58,14 +59,16 @@ def maintain(
 
     Exit code 1 if a table was skipped, unless --allow-skipped.
     """
-    done = run(
-        Project.open(path),
-        tables,
-        compact=not no_compact,
-        keep_newest=keep_newest,
-        pause=pause,
-        on_message=message_printer(as_json),
-    )
+    with Progress("maintaining", as_json, unit="tables") as progress:
+        done = run(
+            Project.open(path),
+            tables,
+            compact=not no_compact,
+            keep_newest=keep_newest,
+            pause=pause,
+            on_message=progress.message,
+            on_phase=progress,
+        )
     if as_json:
         click.echo(json.dumps([asdict(each) for each in done], indent=2))
     else:

@@ -17,7 +17,12 @@ from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, POLL, PROJECT
 from paimon_features.cli._signals import stop_event
 from paimon_features.definitions import CompiledView
-from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
+from paimon_features.errors import (
+    ConfigurationError,
+    OnlineStoreError,
+    PaimonFeaturesError,
+    StoreUnreachableError,
+)
 from paimon_features.materialize import MaterializeProgress, Materializer
 from paimon_features.materialize.leases import DEFAULT_TTL_MS
 from paimon_features.materialize.monitor import Monitor
@@ -168,7 +173,7 @@ def _follow(
             _trace(tracer, progress)
 
     def work(worker: Materializer) -> None:
-        def trouble(error: OnlineStoreError) -> None:
+        def trouble(error: OnlineStoreError | StoreUnreachableError) -> None:
             show.trouble(error)
             monitor.failed(worker.view.name)
 
@@ -251,7 +256,7 @@ class _PassPrinter:
         with self._lock:
             click.echo(text, err=True)
 
-    def trouble(self, error: OnlineStoreError) -> None:
+    def trouble(self, error: OnlineStoreError | StoreUnreachableError) -> None:
         """A store that does not respond and is retried; repeated errors are throttled."""
         with self._lock:
             now, kind = time.monotonic(), re.sub(r"[0-9.]+", "", str(error))

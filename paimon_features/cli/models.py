@@ -15,7 +15,7 @@ import click
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, moment_ms, time_ms, time_text
 from paimon_features.cli._signals import stop_event
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.cli.models_quantise import quantise
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, OwnershipError
@@ -110,7 +110,7 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
                 )
             )  # fmt: skip
     heads = ("MODEL", "VERSION", "STATE", "TRAFFIC", "KIND", "CREATED", "METRICS", "CHANGE")
-    click.echo("\n".join(text_table([heads, *lines])))
+    click.echo("\n".join(table_lines([heads, *lines])))
 
 
 @models.command(cls=_OfVersions)

@@ -13,6 +13,7 @@ import click
 from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms
 from paimon_features.cli._progress_bar import steps
+from paimon_features.cli._tables import new_table
 from paimon_features.cli.lookup import WIDTH
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import ConfigurationError, UnknownNameError
@@ -298,11 +299,10 @@ def _number(value: float | None) -> str:
 
 def _print(report: MonitoringReport, table: Sequence[Sequence[str]], out: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     # wider than any terminal: a table that does not fit is cut by the terminal, not by us
     console = Console(highlight=False, width=WIDTH)
-    shown = Table(box=None, header_style="bold", pad_edge=False)
+    shown = new_table()
     for head in table[0]:
         shown.add_column(head, justify="left" if head == "column" else "right", no_wrap=True)
     for row in table[1:]:

@@ -9,6 +9,7 @@ import click
 
 from paimon_features.cli._names import SOURCE_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_text
+from paimon_features.cli._progress import Progress
 from paimon_features.clock import now_ms
 from paimon_features.project import Project
 
@@ -36,6 +37,7 @@ def release(source: str, path: str, as_json: bool) -> None:
     with (
         lease.acquire(lake, defined.table, purpose=purpose),
         lease.acquire(lake, defined.rejected_table, purpose=purpose),
+        Progress("reading held events", as_json),
     ):
         done = release_due(lake, defined, now_ms())
     if as_json:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress import Progress
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
@@ -63,12 +64,14 @@ def repair(
     if days[0] > days[1]:
         raise click.UsageError(f"--from {first:%Y-%m-%d} is after --to {last:%Y-%m-%d}")
     target = TileTarget.of(Project.open(path), view, generation)
-    report = run(
-        target,
-        *days,
-        fix=fix,
-        on_message=message_printer(as_json),
-    )
+    with Progress("comparing", as_json, unit="days") as progress:
+        report = run(
+            target,
+            *days,
+            fix=fix,
+            on_phase=progress,
+            on_message=progress.message,
+        )
     if as_json:
         click.echo(json.dumps(_document(report), indent=2, default=str))
     else:

@@ -9,7 +9,8 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress import Progress
 from paimon_features.errors import ConfigurationError
 from paimon_features.project import Project
 
@@ -39,9 +40,10 @@ def reproduce(model: str, quiet: bool, path: str, as_json: bool) -> None:
     project.models.manifest(found[1], number)  # before torch is imported
     from trainer_bridge.training import run
 
-    report = message_printer(quiet or as_json)
-    bar = sys.stderr.isatty() and not (quiet or as_json)
-    result = run.reproduce(project, found[1], number, on_message=report, progress=bar)
+    with Progress("preparing", as_json, unit="batches", silent=quiet) as progress:
+        result = run.reproduce(
+            project, found[1], number, on_message=progress.message, on_phase=progress
+        )
     if as_json:
         click.echo(json.dumps({**asdict(result), "same": result.is_same}))
     elif result.is_same:

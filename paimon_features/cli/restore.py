@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli._options import JSON, message_printer, time_ms, time_text
+from paimon_features.cli._options import JSON, time_ms, time_text
+from paimon_features.cli._progress import Progress
 from paimon_features.operations.backup import restore as run
 from paimon_features.operations.backup import set_back
 from paimon_features.project import Project
@@ -40,9 +41,11 @@ def restore(source: Path, target: Path, as_of: str | None, as_json: bool) -> Non
     the tiles of the events of that time.
     """
     time = None if as_of is None else time_ms(as_of)
-    made = run(source, target, message_printer(as_json))
-    if time is not None:
-        set_back(Project.open(target), time, message_printer(as_json))
+    with Progress("copying", as_json, unit="bytes") as progress:
+        made = run(source, target, progress.message, progress)
+        if time is not None:
+            progress.start("setting back")
+            set_back(Project.open(target), time, progress.message)
     if as_json:
         click.echo(json.dumps({**asdict(made), "folder": str(target)}, indent=2))
     else:

@@ -5,14 +5,18 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, message_printer
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress import Progress
 from paimon_features.cli._signals import stop_event
 from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.project import Project
+
+if TYPE_CHECKING:
+    from trainer_bridge.training.retraining import RetrainDecision
 
 
 @click.command()
@@ -77,33 +81,27 @@ def retrain(
     from trainer_bridge.training import retraining
 
     stop = stop_event() if follow else None
-    report = message_printer(quiet or as_json)
-    if follow:
-        report(f"waiting for new training rows of {model}; Ctrl-C ends it")
-    bar = sys.stderr.isatty() and not (quiet or as_json)
     count = failed = 0
-    for decision in retraining.retrain(
-        project,
-        model,
-        follow=follow,
-        rounds=rounds,
-        poll_s=every,
-        promote=not no_promote,
-        settings=settings,
-        stop=stop,
-        on_message=report,
-        progress=bar,
-    ):
-        count += 1
-        failed += decision.action == "failed"
-        if as_json:
-            click.echo(json.dumps(asdict(decision)))
-            continue
-        subject = decision.version or model
-        action = decision.action.replace("_", " ")
-        click.echo(f"{subject}: {action} after {decision.seconds:.1f} s; {decision.text}")
-        if decision.action == "passed":
-            click.echo(f"serve it:  paimon-features models promote {subject.replace('@', ' ')}")
+    # between rounds nothing is done, so that nothing is to be shown
+    with Progress("preparing", as_json, unit="batches", silent=quiet, ticks=not follow) as progress:
+        if follow:
+            progress.message(f"waiting for new training rows of {model}; Ctrl-C ends it")
+        for decision in retraining.retrain(
+            project,
+            model,
+            follow=follow,
+            rounds=rounds,
+            poll_s=every,
+            promote=not no_promote,
+            settings=settings,
+            stop=stop,
+            on_message=progress.message,
+            on_phase=progress,
+        ):
+            count += 1
+            failed += decision.action == "failed"
+            progress.clear()
+            _show(decision, model, as_json)
     if not count and not follow:
         if as_json:
             click.echo(json.dumps({"action": "waiting", "version": "", "text": "too few new rows"}))
@@ -124,3 +122,14 @@ def _setting(text: str) -> tuple[str, Any]:
         return name, safe_load(value)
     except YAMLError as error:
         raise ConfigurationError(f"{text[:80]!r}: the value cannot be read: {error}") from error
+
+
+def _show(decision: RetrainDecision, model: str, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps(asdict(decision)))
+        return
+    subject = decision.version or model
+    action = decision.action.replace("_", " ")
+    click.echo(f"{subject}: {action} after {decision.seconds:.1f} s; {decision.text}")
+    if decision.action == "passed":
+        click.echo(f"serve it:  paimon-features models promote {subject.replace('@', ' ')}")

@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._tables import table_lines
 from paimon_features.cli._values import shown
 from paimon_features.project import Project
 from paimon_features.tables import latest_snapshot
@@ -101,7 +101,7 @@ def sql(
     else:
         lines: list[list[str]] = []
         more = _print(rows, left, lambda row: lines.append([_short(value) for value in row]))
-        click.echo("\n".join(text_table([names, *lines])))
+        click.echo("\n".join(table_lines([names, *lines])))
     if more:
         click.echo(f"the first {limit:,} rows; --limit 0 prints all", err=True)
     if fail_on_rows and first is not None:
@@ -129,7 +129,7 @@ def _list(project: Project, as_json: bool) -> None:
         columns = ", ".join(one["columns"])
         snapshot = "empty" if one["snapshot"] is None else str(one["snapshot"])
         rows.append([one["table"], f"{one['rows']:,}", snapshot, _cut(columns)])
-    click.echo("\n".join(text_table(rows)))
+    click.echo("\n".join(table_lines(rows)))
 
 
 def _parameters(texts: tuple[str, ...]) -> dict[str, str] | None:

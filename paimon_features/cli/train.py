@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, message_printer
-from paimon_features.cli._tables import text_table
+from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.cli._progress import Progress
+from paimon_features.cli._tables import table_lines
 from paimon_features.models import ModelManifest
 from paimon_features.project import Project
 
@@ -120,9 +120,10 @@ def train(
     project = Project.open(path)
     from trainer_bridge.training import run
 
-    report = message_printer(quiet or as_json)
-    bar = sys.stderr.isatty() and not (quiet or as_json)
-    manifest, is_new = run.train(project, settings, on_message=report, progress=bar)
+    with Progress("preparing", as_json, unit="batches", silent=quiet) as progress:
+        manifest, is_new = run.train(
+            project, settings, on_message=progress.message, on_phase=progress
+        )
     if as_json:
         click.echo(json.dumps({"new": is_new, **asdict(manifest)}))
         return
@@ -156,10 +157,16 @@ def _sweep(
     project = Project.open(path)
     from trainer_bridge.training.sweep import sweep
 
-    report = message_printer(quiet or as_json)
-    result = sweep(
-        project, file, overrides, trials=trials, jobs=jobs, pruner=pruner, on_message=report
-    )
+    with Progress("trials", as_json, silent=quiet) as progress:
+        result = sweep(
+            project,
+            file,
+            overrides,
+            trials=trials,
+            jobs=jobs,
+            pruner=pruner,
+            on_message=progress.message,
+        )
     if as_json:
         document = {
             "trials": [asdict(each) for each in result.trials],
@@ -178,7 +185,7 @@ def _sweep(
         loss = "-" if each.loss is None else f"{each.loss:.5f}"
         lines.append((str(each.number), loss, each.state, *values, f"{each.seconds:.1f}"))
     shown = lines[: _SHOWN + 1]
-    click.echo("\n".join(text_table(shown)))
+    click.echo("\n".join(table_lines(shown)))
     if len(lines) > len(shown):
         click.echo(f"... and {len(lines) - len(shown)} more")
     click.echo(f"all results: {result.results_file}")

@@ -14,6 +14,7 @@ from paimon_features.cli._human_times import human_time_ms
 from paimon_features.cli._inputs import INPUT, settings_beside
 from paimon_features.cli._options import JSON, time_text
 from paimon_features.cli._progress import Progress
+from paimon_features.cli._tables import new_table
 from paimon_features.cli._values import parse_entities, shown
 from paimon_features.clock import now_ms
 from paimon_features.definitions import Definitions, FeatureView, load_definitions
@@ -164,14 +165,13 @@ def _document(view: FeatureView, trial: Any, events: Any, notes: list[str]) -> d
 
 def _show(result: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console(highlight=False, width=None if sys.stdout.isatty() else 10_000)
     console.print(
         f"[bold]{result['view']}[/] as of {time_text(result['as_of_ms'])}: {result['events']:,} "
         f"events, {result['entities']:,} entities"
     )
-    table = Table(box=None, pad_edge=False, header_style="bold")
+    table = new_table()
     table.add_column("feature")
     for row in result["rows"]:
         head = "\n".join(f"{key}={row[key]}" for key in result["keys"]) or "everything"

@@ -10,6 +10,7 @@ import click
 
 from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, moment_ms
+from paimon_features.cli._progress import Progress
 from paimon_features.clock import now_ms
 from paimon_features.project import Project
 from paimon_features.verification.parity import verify as run_verify
@@ -81,28 +82,38 @@ def verify(
     paimon-features verify --predictions --model churn --since 2h
     """
 
-    def show(line: str) -> None:
-        if not as_json:
-            click.echo(line, err=True)
-
     if predictions:
         if features is not None or from_log or service:
             raise click.UsageError(
                 "--predictions takes --model; no FEATURES, --from-log, --service"
             )
-        ctx.exit(_predictions(path, models, since, until, sample, seed, as_json, show))
+        with Progress("reading predictions", as_json) as progress:
+            status = _predictions(
+                path, models, since, until, sample, seed, as_json, progress.message
+            )
+        ctx.exit(status)
     if models:
         raise click.UsageError("--model requires --predictions")
     if from_log:
         if features is not None:
             raise click.UsageError("--from-log takes --service, not FEATURES")
-        ctx.exit(_from_log(path, since, until, service, sample, seed, as_json, show))
+        with Progress("reading the request log", as_json) as progress:
+            status = _from_log(path, since, until, service, sample, seed, as_json, progress.message)
+        ctx.exit(status)
     if features is None or since or until or service:
         raise click.UsageError("pass FEATURES; --since, --until and --service require --from-log")
     project = Project.open(path)
-    report = run_verify(
-        project, features, sample=sample, times=times, seed=seed, wait_s=wait_s, on_message=show
-    )
+    with Progress("comparing", as_json, unit="entities") as progress:
+        report = run_verify(
+            project,
+            features,
+            sample=sample,
+            times=times,
+            seed=seed,
+            wait_s=wait_s,
+            on_message=progress.message,
+            on_phase=progress,
+        )
     if as_json:
         summary = {
             "ok": report.ok,

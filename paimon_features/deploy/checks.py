@@ -10,6 +10,7 @@ from paimon_features.definitions import Definitions
 from paimon_features.deploy.settings import DeploySettings
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.redaction import redact
+from paimon_features.tables.storage.rest_catalog import TOKEN_VARIABLE
 
 _SECRET_OPTION = re.compile(r"secret|password|token|access.?key|credential", re.I)
 
@@ -28,6 +29,7 @@ def check_project(
         For a topic of a source that is not defined.
     """
     _check_no_secrets(config)
+    _check_catalog(config, settings)
     _check_folders(config, settings)
     if str(config.online["url"]).startswith("memory:"):
         raise ConfigurationError(
@@ -74,12 +76,21 @@ def _check_folders(config: ProjectConfig, settings: DeploySettings) -> None:
         )
 
 
+def _check_catalog(config: ProjectConfig, settings: DeploySettings) -> None:
+    if config.catalog is not None and settings.lake_secret is None:
+        raise ConfigurationError(
+            f"the REST catalog {config.catalog.uri} requires a token: pass --lake-secret SECRET, "
+            f"with an entry {TOKEN_VARIABLE}"
+        )
+
+
 def _check_no_secrets(config: ProjectConfig) -> None:
     """The configuration is mounted from a ConfigMap, which many may read."""
     addresses = {
         "[online] url": str(config.online["url"]),
         "[lake] warehouse": config.warehouse,
         "[flink] wire": config.flink.wire or "",
+        "[lake.catalog] uri": "" if config.catalog is None else config.catalog.uri,
     }
     for where, address in addresses.items():
         if urlsplit(address).password is not None or redact(address, {}) != address:

@@ -52,6 +52,8 @@ REST_PORT, RPC_PORT = 8081, 6123
 PYTHON_DRIVER = "org.apache.flink.client.python.PythonDriver"
 """The class by which Flink's entry points run a Python program."""
 
+MALLOC_ARENAS = "2"
+
 LOCAL_CLUSTER = "local"
 """Stands for the session cluster that the project runs itself, in place of ``host:port``."""
 
@@ -450,6 +452,8 @@ def _prepare(folder: Path, log_dir: Path, options: Mapping[str, Any]) -> dict[st
         "FLINK_PID_DIR": str(pids),
         # a fixed ident makes the names of the pid files predictable
         "FLINK_IDENT_STRING": "local",
+        # by default glibc keeps freed memory in eight heaps for each core, outside Flink's limits
+        "MALLOC_ARENA_MAX": environment.get("MALLOC_ARENA_MAX", MALLOC_ARENAS),
     }
 
 

@@ -235,7 +235,7 @@ def register_lake(env: TableEnvironment, lake: Lake, catalog: str = CATALOG) -> 
         For a remote warehouse that Flink cannot open.
     """
     check_jars(lake.warehouse)
-    options = {"type": "paimon", "warehouse": lake.warehouse, **lake.flink_options()}
+    options = {"type": "paimon", **lake.flink_options()}
     given = ", ".join(f"{literal(name)} = {literal(value)}" for name, value in options.items())
     with flink_errors(f"opening the lake {lake.warehouse}"):
         env.execute_sql(f"CREATE CATALOG IF NOT EXISTS {quote(catalog)} WITH ({given})")

@@ -1,6 +1,6 @@
 """Descriptions of a project's definitions, and their lineage graph as text or SVG."""
 
-from paimon_features.lineage.descriptions import describe, describe_all
+from paimon_features.lineage.descriptions import describe, describe_all, describe_stored
 from paimon_features.lineage.lineage_graph import LineageGraph, LineageNode, lineage
 from paimon_features.lineage.rendering import to_svg, to_text
 
@@ -9,6 +9,7 @@ __all__ = [
     "LineageNode",
     "describe",
     "describe_all",
+    "describe_stored",
     "lineage",
     "to_svg",
     "to_text",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -13,10 +14,12 @@ from paimon_features.definitions import (
     FeatureView,
     Interaction,
 )
-from paimon_features.errors import UnknownNameError
+from paimon_features.errors import PaimonFeaturesError, UnknownNameError
 from paimon_features.lineage.lineage_graph import LineageNode, lineage
 from paimon_features.planning import registry
 from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables.models import states_of
+from paimon_features.tables.specs import MODELS_PREFIX, TRAINING_PREFIX
 
 Document = dict[str, Any]
 
@@ -41,7 +44,10 @@ def describe_all(definitions: Definitions, lake: Lake) -> list[Document]:
 
 
 def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
-    """Return the full descriptions of the definitions with that name, one per kind.
+    """Return the full descriptions of what has that name, one per kind of definition.
+
+    Training sets and models, as ``describe_stored`` returns them, also have their tables and
+    lineage.
 
     Raises
     ------
@@ -49,8 +55,10 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
         If there is no such definition.
     """
     found = [(key, item) for key, item in _items(definitions) if key[1] == name]
-    if not found:
+    stored = [each for each in describe_stored(lake) if each["name"] == name]
+    if not found and not stored:
         known = [key[1] for key, _ in _items(definitions)]
+        known += [each["name"] for each in describe_stored(lake)]
         raise UnknownNameError.of("definition", name, dict.fromkeys(known))
     versions = registry.versions(lake)
     graph = lineage(definitions, lake)
@@ -102,7 +110,51 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
                 if view.entity.name == name
             ]
         out.append(document)
+    for each in stored:
+        document = {**each, "tables": [_table(lake, each["table"])], "versions": []}
+        for node in graph.nodes:
+            if (node.kind, node.name) == (each["kind"], name):
+                document["made_of"] = list(map(_named, graph.parents(node)))
+        out.append(document)
     return out
+
+
+def describe_stored(lake: Lake) -> list[Document]:
+    """Return a summary of every training set and model of the lake, as ``describe_all`` does.
+
+    ``state`` of a training set is its number of rows, of a model which version is served.
+    """
+    out = []
+    for table in lake.list():
+        for prefix, kind in ((TRAINING_PREFIX, "training_set"), (MODELS_PREFIX, "model")):
+            if not table.startswith(prefix):
+                continue
+            name = table.removeprefix(prefix)
+            about: Document = {"kind": kind, "name": name, "table": table}
+            about |= {"description": "", "owner": "", "tags": {}}
+            try:
+                about |= _model(lake, name) if kind == "model" else _training_set(lake, table)
+            except PaimonFeaturesError:  # the others are worth seeing
+                about["state"] = "cannot be read; 'paimon-features check' says why"
+            out.append(about)
+    return out
+
+
+def _training_set(lake: Lake, table: str) -> Document:
+    newest = latest_snapshot(lake, table)
+    properties = lake.properties(table)
+    return {
+        "state": f"{0 if newest is None else newest.total_records:,} rows",
+        "label": properties.get("training-set.label"),
+        "features": list(json.loads(properties.get("training-set.features", "{}"))),
+    }
+
+
+def _model(lake: Lake, name: str) -> Document:
+    states = states_of(lake, name)
+    served = [f"{each.version} {each.state}" for each in states.versions if each.traffic]
+    newest = states.versions[-1].version if states.versions else 0
+    return {"state": f"version {', '.join(served) or f'{newest}, not promoted'}"}
 
 
 def _items(definitions: Definitions) -> Iterator[tuple[registry.Key, Any]]:

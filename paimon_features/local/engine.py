@@ -21,6 +21,11 @@ _BATCHES_AHEAD = 2
 _TABLE_ROWS = 1_000_000
 QUOTE = '"'
 
+SUM_TOO_LARGE = (
+    "the sum of an integer partial leaves 64 bits, where the lake would wrap; give its aggregate a "
+    "smaller bound="
+)
+
 
 class DuckDBEngine(Closeable):
     """A DuckDB in this process, empty at first; a context manager.
@@ -224,10 +229,7 @@ def _reported(what: str) -> Iterator[None]:
     except (duckdb.Error, pa.ArrowException) as error:
         text = str(error)
         if "INT128" in text:
-            text = (
-                "the sum of an integer partial leaves 64 bits, where the lake would wrap; give "
-                f"its aggregate a smaller bound= ({text.splitlines()[0]})"
-            )
+            text = f"{SUM_TOO_LARGE} ({text.splitlines()[0]})"
         raise JobError(f"{what}: {text}") from error
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME, TILE_END, Partial
 from paimon_features.aggregates.fold import fold
+from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.compiled import SkipRule
@@ -26,10 +27,12 @@ from paimon_features.schema import DataType, Int64
 from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
 from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 
-_TILE = '"__tile"'
-"""The number of an event's tile since 1970."""
+TILE = "__tile"
+"""The column with the number of an event's tile since 1970."""
 
-_ONE = to_duckdb(Literal(Int64, 1))
+ONE_SQL = to_duckdb(Literal(Int64, 1))
+
+_TILE = quoted(TILE, '"')
 
 
 def identifier(name: str) -> str:
@@ -58,30 +61,45 @@ def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1)
         f"{merged_sql(p, to_duckdb(view.expressions[p.name]))} AS {identifier(p.name)}"
         for p in view.partials
     )
+    return (
+        f"SELECT {_TILE}, {keys}\n  {merged}\nFROM {entering_sql(view, events)}\n"
+        f"GROUP BY {keys}{_TILE}\nORDER BY {order_sql(view, partition_days)}"
+    )
+
+
+def order_sql(view: CompiledView, partition_days: int | None) -> str:
+    """The order of tiles, for ORDER BY; see ``tile_sql``."""
     first = ""
     if partition_days is not None:
         # the sum within the floor of a long partition leaves the 32 bits of most tiles' numbers
         number = _TILE if partition_days <= PARTITION_DAYS[-1] else f"CAST({_TILE} AS BIGINT)"
         first = f"{floor_sql(number, partition_days * DAY_MS // view.tile_ms)}, "
-    return (
-        f"SELECT {_TILE}, {keys}\n  {merged}\nFROM {entering_sql(view, events)}\n"
-        f"GROUP BY {keys}{_TILE}\nORDER BY {first}{keys}{_TILE}"
-    )
+    keys = "".join(f"{identifier(key)}, " for key in view.keys)
+    return f"{first}{keys}{_TILE}"
 
 
 def tile_rows(view: CompiledView, rows: pa.RecordBatch, partition_days: int = 1) -> pa.RecordBatch:
-    """Rows of the tile table, with its columns in its order, from rows of ``tile_sql``.
+    """Rows of the tile table, with its columns in its order, from rows of ``tile_sql``."""
+    partials = (fold_lists(p, rows.column(p.name), view.tile_ms) for p in view.partials)
+    names = [TILE, *view.keys]
+    columns = [*(rows.column(name) for name in names), *partials]
+    names += [p.name for p in view.partials]
+    return placed(view, pa.RecordBatch.from_arrays(columns, names), partition_days)
+
+
+def placed(view: CompiledView, rows: pa.RecordBatch, partition_days: int) -> pa.RecordBatch:
+    """The same for rows with merged partials.
 
     Day and start follow from the number of the tile: carried through a sort, they would cost
     more than they do here.
     """
-    numbers = rows.column(_TILE.strip('"')).to_numpy().astype(np.int64)
+    numbers = rows.column(TILE).to_numpy().astype(np.int64)
     days = first_days(numbers // (DAY_MS // view.tile_ms), partition_days)
     columns = {
         TILE_DAY: pa.array(days),
         **{key: rows.column(key) for key in view.keys},
         TILE_START: pa.array(numbers * view.tile_ms),
-        **{p.name: fold_lists(p, rows.column(p.name), view.tile_ms) for p in view.partials},
+        **{p.name: rows.column(p.name) for p in view.partials},
     }
     return pa.RecordBatch.from_pydict(columns)
 
@@ -169,21 +187,30 @@ def merged_sql(partial: Partial, value: str, members: str | None = None) -> str:
     return f"list({value}) FILTER (WHERE {known if members is None else f'{known} AND {members}'})"
 
 
+def is_merged_by_sql(partial: Partial) -> bool:
+    """Whether ``merged_sql`` merges a partial, instead of listing its values."""
+    return partial.merge.paimon in _MERGES
+
+
 def fold_lists(partial: Partial, column: pa.Array, tile_ms: int) -> pa.Array:
     """What ``merged_sql`` gave for a partial, with lists merged by NumPy, one row each."""
-    if partial.merge.paimon in _MERGES:
+    if is_merged_by_sql(partial):
         return column
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy(zero_copy_only=False)
     offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    values = Column.from_arrow(pc.list_flatten(column))
+    return fold_values(partial, pc.list_flatten(column), offsets, tile_ms)
+
+
+def fold_values(partial: Partial, values: pa.Array, offsets: Ints, tile_ms: int) -> pa.Array:
+    """The values ``offsets[i]:offsets[i + 1]`` of a partial, merged to row ``i`` by NumPy."""
     # like the lake, which keeps all items of a list, however few a feature wants
     whole = replace(partial, limit=None)
-    merged = fold([whole], {partial.name: values}, offsets, tile_ms)[partial.name]
-    return merged.to_arrow(partial.type.arrow)
+    rows = {partial.name: Column.from_arrow(values)}
+    return fold([whole], rows, offsets, tile_ms)[partial.name].to_arrow(partial.type.arrow)
 
 
 def _sum(value: str, members: str, kind: DataType) -> str:
-    if value == _ONE:
+    if value == ONE_SQL:
         return f"count(*){members}"  # an eighth of the time of grouping
     total = f"sum({value}){members}"
     # DuckDB adds integers at 128 bits. What leaves 64 is an error here, for the lake would wrap

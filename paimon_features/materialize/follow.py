@@ -16,7 +16,7 @@ from dataclasses import replace
 
 from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView
-from paimon_features.errors import GenerationError, OnlineStoreError
+from paimon_features.errors import GenerationError, OnlineStoreError, StoreUnreachableError
 from paimon_features.materialize.advance import advance
 from paimon_features.materialize.leases import DEFAULT_TTL_MS, Leases
 from paimon_features.materialize.progress import (
@@ -115,14 +115,14 @@ class Materializer:
         self,
         poll_ms: int = 200,
         stop: threading.Event | None = None,
-        on_error: Callable[[OnlineStoreError], None] | None = None,
+        on_error: Callable[[OnlineStoreError | StoreUnreachableError], None] | None = None,
         on_pass: Callable[[MaterializeProgress], None] | None = None,
     ) -> None:
         """Run passes until ``stop`` is set, ``poll_ms`` apart when there is nothing to do.
 
         A commit to a tile table in a folder of this host starts a pass at once. An unavailable
-        store is retried with exponential backoff, and reported to ``on_error``. Other errors are
-        raised. ``on_pass`` receives the result of every pass.
+        online store or object store is retried with exponential backoff, and reported to
+        ``on_error``. Other errors are raised. ``on_pass`` receives the result of every pass.
         """
         stop = stop or threading.Event()
         backoff_s = 0.0
@@ -138,7 +138,7 @@ class Materializer:
                         self._sweep_some()
                     elif result.caught_up or result.held or result.rebuilding:
                         self._await_commit(seen, poll_ms / 1_000, stop)
-                except OnlineStoreError as error:
+                except (OnlineStoreError, StoreUnreachableError) as error:
                     if on_error is not None:
                         on_error(error)
                     self._checked = False

@@ -73,6 +73,20 @@ class Core(Protocol):
     def times_json(self, times_ms: Buffer, /) -> bytes:
         """Return a JSON array of times."""
 
+    def reply_json(
+        self,
+        opening: bytes,
+        values: tuple[Buffer, ...],
+        valid: tuple[Buffer | None, ...],
+        contents: bytes,
+        endings: tuple[bytes, ...],
+        groups: bytes,
+        start: int,
+        stop: int,
+        /,
+    ) -> bytes | None:
+        """Write the results of a reply; None for floats that msgspec has to write."""
+
     def permute(
         self, numbers: Buffer, sizes: Buffer, a: Buffer, b: Buffer, keys: Buffer, out: Buffer, /
     ) -> None:

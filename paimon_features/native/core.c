@@ -315,6 +315,12 @@ static uint64_t load_bytes(const uint8_t *at, int width) {
     return value;
 }
 
+/* base + unit * number, of ``whole`` numbers of WIDTH bytes behind each of which eight can be read. Where
+ * the width is a constant, it takes half of the instructions. */
+#define UNPACK(WIDTH)                                                                              \
+    for (; i < whole; i++)                                                                         \
+        out[i] = base + unit * ((uint64_t)load_i64(at + i * (WIDTH)) & (~(uint64_t)0 >> (64 - 8 * (WIDTH))));
+
 /* base + unit * number, of numbers of so many bytes that end before ``end``. */
 static void unpack_numbers(const uint8_t *at, const uint8_t *end, int64_t count, int width,
                            uint64_t base, uint64_t unit, uint64_t *out) {
@@ -322,14 +328,19 @@ static void unpack_numbers(const uint8_t *at, const uint8_t *end, int64_t count,
         for (int64_t i = 0; i < count; i++) out[i] = base;
         return;
     }
-    const uint64_t mask = ~(uint64_t)0 >> 8 * (8 - width);
     /* eight bytes are read where there are as many, whatever follows the number's own */
     int64_t whole = end - at < 8 ? 0 : (end - at - 8) / width + 1, i = 0;
     if (whole > count) whole = count;
-    if (unit == 1)
-        for (; i < whole; i++) out[i] = base + ((uint64_t)load_i64(at + i * width) & mask);
-    else
-        for (; i < whole; i++) out[i] = base + unit * ((uint64_t)load_i64(at + i * width) & mask);
+    switch (width) {
+    case 1: UNPACK(1) break;
+    case 2: UNPACK(2) break;
+    case 3: UNPACK(3) break;
+    case 4: UNPACK(4) break;
+    case 5: UNPACK(5) break;
+    case 6: UNPACK(6) break;
+    case 7: UNPACK(7) break;
+    default: UNPACK(8)
+    }
     for (; i < count; i++) out[i] = base + unit * load_bytes(at + i * width, width);
 }
 
@@ -699,6 +710,7 @@ typedef struct {
     int64_t *newest; /* rows, windows */
     uint8_t *seen;   /* rows, windows */
     uint8_t *alike;  /* partials: see is_aged_alike */
+    const uint8_t **validity; /* partials: of the record that is folded */
     double *scratch;
     int64_t *running; /* twice the cells of a record, and 2 */
     uint8_t *columns; /* of all packed records */
@@ -741,13 +753,23 @@ static const uint8_t *column_of(const Record *record, const Partial *partial) {
     return record->cells + partial->offset * record->spread;
 }
 
-/* The validity bits of a partial, at a byte of the first cell; NULL where each cell has a value. */
-static const uint8_t *validity_of(const Record *record, const Partial *partial) {
-    if (partial->valid_at < 0) return NULL;
-    const uint8_t *valid = record->cells + partial->valid_at * record->spread;
-    int64_t i = 0;
-    while (i < record->count && valid[i * record->byte_step] & partial->valid_bit) i++;
-    return i < record->count ? valid : NULL;
+/* The validity bits of each partial in a record, at a byte of the first cell; NULL where each cell has a
+ * value. */
+static void find_validity(const Fold *fold, const Record *record) {
+    for (int64_t i = 0; i < fold->plan.of.partials; i++) {
+        const Partial *partial = &fold->plan.partial[i];
+        fold->validity[i] = NULL;
+        if (partial->valid_at < 0) continue;
+        const uint8_t *valid = record->cells + partial->valid_at * record->spread;
+        uint64_t all = 255;
+        int64_t cell = 0;
+        if (record->byte_step == 1) /* eight cells at a time */
+            for (all = ~(uint64_t)0; cell + 8 <= record->count; cell += 8)
+                all &= (uint64_t)load_i64(valid + cell);
+        all &= all >> 32, all &= all >> 16, all &= all >> 8, all &= 255;
+        for (; cell < record->count; cell++) all &= valid[cell * record->byte_step];
+        if (!(all & (uint64_t)partial->valid_bit)) fold->validity[i] = valid;
+    }
 }
 
 /* The newest event time of each window: of the last cell of each range. */
@@ -780,7 +802,7 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
     const Sizes *of = &fold->plan.of;
     const Partial *partial = &fold->plan.partial[fold->plan.slot[first].partial];
     const Record *record = &fold->records[row];
-    const uint8_t *cell = column_of(record, partial), *valid = validity_of(record, partial);
+    const uint8_t *cell = column_of(record, partial), *valid = fold->validity[fold->plan.slot[first].partial];
     int64_t count = record->count, *sum = fold->running, *known = sum + count + 1;
     sum[0] = known[0] = 0;
     for (int64_t i = 0; i < count; i++, cell += record->step)
@@ -806,7 +828,7 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
 static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_t *valid) {
     const Partial *partial = &fold->plan.partial[slot->partial];
     const Record *record = &fold->records[row];
-    const uint8_t *column = column_of(record, partial), *bits = validity_of(record, partial);
+    const uint8_t *column = column_of(record, partial), *bits = fold->validity[slot->partial];
     const int64_t step = record->step;
     int64_t merged = partial->merge == OF_INT_MIN ? INT64_MAX : INT64_MIN;
     uint8_t any = 0;
@@ -830,7 +852,7 @@ static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_
 static double fold_floats(const Fold *fold, const Slot *slot, int64_t row, uint8_t *valid) {
     const Partial *partial = &fold->plan.partial[slot->partial];
     const Record *record = &fold->records[row];
-    const uint8_t *column = column_of(record, partial), *bits = validity_of(record, partial);
+    const uint8_t *column = column_of(record, partial), *bits = fold->validity[slot->partial];
     const int64_t step = record->step;
     int sums = partial->merge == OF_FLOAT_SUM;
     double neutral = sums ? 0.0 : partial->merge == OF_FLOAT_MIN ? INFINITY : -INFINITY;
@@ -893,7 +915,7 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
     const Partial *partial = &fold->plan.partial[slot->partial];
     const Sizes *of = &fold->plan.of;
     const Record *record = &fold->records[row];
-    const uint8_t *column = column_of(record, partial), *bits = validity_of(record, partial);
+    const uint8_t *column = column_of(record, partial), *bits = fold->validity[slot->partial];
     const Py_buffer *table = &tables[partial->table];
     double merged = 0.0;
     size_t taken = 0;
@@ -1126,6 +1148,7 @@ static PyObject *fold_rows(Fold *fold, const int64_t *borders, const int64_t *re
         fold->alike[i] = fold->plan.partial[i].merge == OF_DECAYED && is_aged_alike(fold, i);
     /* row by row: a record stays in the nearest cache for all of its slots */
     for (int64_t row = 0; row < rows; row++) {
+        find_validity(fold, &fold->records[row]);
         for (int64_t i = 0; i < of->slots;) {
             const Slot *slot = &fold->plan.slot[i];
             int64_t merge = fold->plan.partial[slot->partial].merge, at = i * rows + row;
@@ -1236,7 +1259,8 @@ static PyObject *fold_checked(PyObject *list, Py_ssize_t start, Fold *fold, cons
     fold->scratch = malloc(((size_t)most * (size_t)fold->read.ranges + 1) * 8);
     fold->running = malloc(((size_t)most + 1) * 2 * 8);
     fold->alike = malloc((size_t)of->partials + 1);
-    if (!fold->scratch || !fold->running || !fold->alike) return PyErr_NoMemory();
+    fold->validity = malloc(((size_t)of->partials + 1) * sizeof *fold->validity);
+    if (!fold->scratch || !fold->running || !fold->alike || !fold->validity) return PyErr_NoMemory();
     return fold_rows(fold, keys->buf, read_ms->buf, stale->buf, tables, words->buf, bytes->buf);
 }
 
@@ -1293,6 +1317,7 @@ done:
     free(fold.scratch);
     free(fold.running);
     free(fold.alike);
+    free(fold.validity);
     free(fold.columns);
     free(fold.number);
     for (Py_ssize_t i = 0; i < opened; i++) PyBuffer_Release(&table[i]);
@@ -1556,6 +1581,226 @@ done:
     return result;
 }
 
+/* ---- numbers of replies in JSON ------------------------------------------------------------ */
+
+static const char PAIRS[] =
+    "0001020304050607080910111213141516171819202122232425262728293031323334353637383940414243444546"
+    "4748495051525354555657585960616263646566676869707172737475767778798081828384858687888990919293"
+    "949596979899";
+
+/* Exactly so many digits of a number. */
+static char *put_padded(char *at, uint64_t number, int digits) {
+    int i = digits;
+    for (; i >= 2; i -= 2, number /= 100) memcpy(at + i - 2, PAIRS + number % 100 * 2, 2);
+    if (i) *at = (char)('0' + number % 10);
+    return at + digits;
+}
+
+static const uint64_t TEN[] = {1u, 10u, 100u, 1000u, 10000u, 100000u, 1000000u, 10000000u,
+                               100000000u, 1000000000u, 10000000000u, 100000000000u,
+                               1000000000000u, 10000000000000u, 100000000000000u,
+                               1000000000000000u, 10000000000000000u, 100000000000000000u,
+                               1000000000000000000u, 10000000000000000000u};
+enum { TENS = 19 };
+
+static char *put_unsigned(char *at, uint64_t number) {
+    int digits = 1;
+    while (digits <= TENS && number >= TEN[digits]) digits++;
+    return put_padded(at, number, digits);
+}
+
+static char *put_integer(char *at, int64_t number) {
+    if (number >= 0) return put_unsigned(at, (uint64_t)number);
+    *at++ = '-';
+    return put_unsigned(at, 0 - (uint64_t)number);
+}
+
+/* The shortest decimal number that is read back as this float, and of those the nearest, as digits
+ * and how many of them are decimals. The float is from 1e-4 to less than 1e15: then everything is
+ * exact in 128 bits. */
+static uint64_t shortest(double value, int *decimals) {
+    double units = rint(value * 10000.0);
+    if (units < 1e15 && units / 10000.0 == value) { /* up to 15 digits: no other is read as it */
+        *decimals = 4;
+        return (uint64_t)units;
+    }
+    const int64_t bits = bits_of(value);
+    const uint64_t fraction = ((uint64_t)1 << 52) - 1;
+    const uint64_t number = ((uint64_t)bits & fraction) | (fraction + 1);
+    const int shift = 1075 - (int)(bits >> 52) + 2; /* value = 4 * number / 2^shift; 5 to 68 */
+    int places = 16; /* so that there are 17 digits, or 18 */
+    for (double power = 10.0; value >= power; power *= 10.0) places--;
+    for (double power = 1.0; value < power; power /= 10.0) places++;
+    const unsigned __int128 unit = (unsigned __int128)TEN[places / 2] * TEN[places - places / 2];
+    const unsigned __int128 middle = 4 * number * unit;
+    const unsigned __int128 lower = middle - (number == fraction + 1 ? 1 : 2) * unit;
+    const unsigned __int128 upper = middle + 2 * unit, one = (unsigned __int128)1 << shift;
+    /* whole numbers from least to greatest are read as the value, the ends too if it is even */
+    const int even = !(number & 1);
+    const uint64_t least = (uint64_t)(lower >> shift) + !(even && (lower & (one - 1)) == 0);
+    const uint64_t greatest = (uint64_t)(upper >> shift) - (!even && (upper & (one - 1)) == 0);
+    const uint64_t whole = (uint64_t)(middle >> shift);
+    const unsigned __int128 rest = middle & (one - 1);
+    uint64_t ten = 1;
+    int dropped = 0;
+    while (dropped < places && (least + 10 * ten - 1) / (10 * ten) * (10 * ten) <= greatest)
+        ten *= 10, dropped++;
+    const uint64_t below = whole / ten * ten;
+    const unsigned __int128 twice = 2 * (((unsigned __int128)(whole - below) << shift) + rest);
+    const unsigned __int128 all = (unsigned __int128)ten << shift;
+    uint64_t nearest = twice > all || (twice == all && below / ten % 2) ? below + ten : below;
+    if (nearest < least) nearest = below + ten;
+    if (nearest > greatest) nearest = below;
+    *decimals = places - dropped;
+    return nearest / ten;
+}
+
+enum { NUMBER_SIZE = 32 };
+
+/* A float as msgspec writes it; NULL for one that is not written here (see shortest). */
+static char *put_float(char *at, double value) {
+    if (bits_of(value) < 0) *at++ = '-', value = -value;
+    int decimals = 1;
+    uint64_t digits = 0;
+    if (value != 0.0) {
+        if (!(value >= 1e-4 && value < 1e15)) return NULL;
+        digits = shortest(value, &decimals);
+    }
+    if (decimals < TENS) {
+        at = put_unsigned(at, digits / TEN[decimals]);
+        digits %= TEN[decimals];
+    } else *at++ = '0';
+    *at++ = '.';
+    if (decimals == 0) decimals = 1; /* and digits are 0 */
+    while (decimals > 1 && digits % 10 == 0) digits /= 10, decimals--;
+    return put_padded(at, digits, decimals);
+}
+
+enum { INTEGER_NUMBERS, FLOAT_NUMBERS, WRITTEN, CONTENTS };
+
+/* A column of a reply: numbers of all rows, and whether they are there; or its JSON. */
+typedef struct {
+    Py_buffer numbers, valid;
+    const char *ending;
+    Py_ssize_t ending_size;
+} ReplyColumn;
+
+static const char BETWEEN[] = "},{\"values\":";
+
+static char *put_text(char *at, const char *text, Py_ssize_t size) {
+    memcpy(at, text, (size_t)size);
+    return at + size;
+}
+
+/* The values of rows; NULL where one cannot be written. */
+static char *put_values(char *at, const ReplyColumn *column, int content, Py_ssize_t start,
+                        Py_ssize_t stop) {
+    const uint8_t *number = column->numbers.buf, *valid = column->valid.buf;
+    if (content == WRITTEN) return put_text(at, column->numbers.buf, column->numbers.len);
+    *at++ = '[';
+    for (Py_ssize_t row = start; row < stop; row++) {
+        if (row > start) *at++ = ',';
+        if (valid != NULL && !valid[row]) at = put_text(at, "null", 4);
+        else if (content == INTEGER_NUMBERS) at = put_integer(at, load_i64(number + 8 * row));
+        else if ((at = put_float(at, load_f64(number + 8 * row))) == NULL) return NULL;
+    }
+    *at++ = ']';
+    return at;
+}
+
+/* Fill the columns; 0 with an error set. */
+static int open_columns(PyObject *values, PyObject *valid, PyObject *endings,
+                        const Py_buffer *contents, const Py_buffer *groups, Py_ssize_t stop,
+                        ReplyColumn *column) {
+    const uint8_t *content = contents->buf, *group = groups->buf;
+    for (Py_ssize_t i = 0; i < contents->len; i++, column++) {
+        PyObject *of = PyTuple_GetItem(values, i), *there = PyTuple_GetItem(valid, i);
+        PyObject *ending = PyTuple_GetItem(endings, group[i]);
+        char *text;
+        if (of == NULL || there == NULL || ending == NULL ||
+            PyObject_GetBuffer(of, &column->numbers, PyBUF_SIMPLE) < 0 ||
+            (there != Py_None && PyObject_GetBuffer(there, &column->valid, PyBUF_SIMPLE) < 0) ||
+            PyBytes_AsStringAndSize(ending, &text, &column->ending_size) < 0)
+            return 0;
+        column->ending = text;
+        if (content[i] >= CONTENTS || (content[i] != WRITTEN && column->numbers.len / 8 < stop) ||
+            (column->valid.buf != NULL && column->valid.len < stop)) {
+            wrong("reply_json: a column has fewer rows, or contents that are not known");
+            return 0;
+        }
+    }
+    return 1;
+}
+
+PyDoc_STRVAR(reply_doc,
+"reply_json(opening, values, valid, contents, endings, groups, start, stop)\n--\n\n"
+"The opening and the results of rows start to stop, as serving.json_reply.feast_json writes them.\n"
+"values has for each column its numbers (int64: contents 0, float64: contents 1) or its JSON (bytes,\n"
+"contents 2), and valid None or a byte per row; groups says which of the endings each has. None\n"
+"where a float is below 1e-4, from 1e15 on, infinite, or not a number.");
+
+static PyObject *reply_json(PyObject *self, PyObject *arguments) {
+    (void)self;
+    PyObject *values, *valid, *endings, *result = NULL;
+    Py_buffer opening, contents, groups;
+    Py_ssize_t start, stop;
+    memset(&opening, 0, sizeof opening);
+    contents = groups = opening;
+    if (!PyArg_ParseTuple(arguments, "y*OOy*Oy*nn:reply_json", &opening, &values, &valid, &contents,
+                          &endings, &groups, &start, &stop))
+        return NULL;
+    const Py_ssize_t count = contents.len;
+    ReplyColumn *column = NULL;
+    char *text = NULL;
+    if (!PyTuple_Check(values) || !PyTuple_Check(valid) || !PyTuple_Check(endings) || start < 0 ||
+        stop < start || stop > 1 << 24 || count > MAX_COLUMNS || groups.len != count) {
+        wrong("reply_json: expected tuples of as many columns as contents, and rows in order");
+        goto done;
+    }
+    column = calloc((size_t)count + 1, sizeof *column);
+    if (column == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    if (!open_columns(values, valid, endings, &contents, &groups, stop, column)) goto done;
+    /* a column's own part is below 2^30 bytes, and its other parts are in memory */
+    size_t size = (size_t)opening.len + 4;
+    for (Py_ssize_t i = 0; i < count; i++)
+        size += sizeof BETWEEN + 2 + (size_t)column[i].ending_size +
+                (((const uint8_t *)contents.buf)[i] == WRITTEN
+                     ? (size_t)column[i].numbers.len
+                     : (size_t)(stop - start) * NUMBER_SIZE);
+    text = malloc(size);
+    if (text == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    char *at = put_text(text, opening.buf, opening.len);
+    for (Py_ssize_t i = 0; i < count && at != NULL; i++) {
+        at = put_text(at, BETWEEN, sizeof BETWEEN - 1);
+        at = put_values(at, &column[i], ((const uint8_t *)contents.buf)[i], start, stop);
+        if (at != NULL) at = put_text(at, column[i].ending, column[i].ending_size);
+    }
+    if (at == NULL) {
+        result = Py_None;
+        Py_IncRef(result);
+    } else {
+        at = put_text(at, "}]}", 3);
+        result = PyBytes_FromStringAndSize(text, at - text);
+    }
+done:
+    free(text);
+    for (Py_ssize_t i = 0; i < count && column != NULL; i++) {
+        PyBuffer_Release(&column[i].numbers);
+        PyBuffer_Release(&column[i].valid);
+    }
+    free(column);
+    PyBuffer_Release(&opening);
+    PyBuffer_Release(&contents);
+    PyBuffer_Release(&groups);
+    return result;
+}
+
 /* ---- orders and rows of a loader ----------------------------------------------------------- */
 
 static const uint64_t GOLDEN = 0x9E3779B97F4A7C15u, MUL1 = 0xBF58476D1CE4E5B9u,
@@ -1711,6 +1956,7 @@ static PyMethodDef methods[] = {
     {"unpack", unpack, METH_VARARGS, unpack_doc},
     {"pack", pack, METH_VARARGS, pack_doc},
     {"times_json", times_json, METH_O, times_doc},
+    {"reply_json", reply_json, METH_VARARGS, reply_doc},
     {"permute", permute, METH_VARARGS, permute_doc},
     {"move", move, METH_VARARGS, move_doc},
     {NULL, NULL, 0, NULL},

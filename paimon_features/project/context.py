@@ -66,6 +66,7 @@ class ProjectContext:
         require("pypaimon", "lake", "reading and writing the lake")
         from paimon_features.tables import Lake
         from paimon_features.tables.storage.file_path import note_checkpoints
+        from paimon_features.tables.storage.rest_catalog import RestCatalog
 
         config = self.config
         note_checkpoints(config.flink)
@@ -74,6 +75,7 @@ class ProjectContext:
             config.database,
             options=config.lake_options,
             side_folder=config.side_folder,
+            rest=None if config.catalog is None else RestCatalog.of(config.catalog),
         )
 
     @cached_property

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 TIMEOUT_S = 60.0
 CONNECT_S = 15.0
-_LOG = logging.getLogger(__name__)
+CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
+"""Every attempt of librdkafka, for who configures logging: errors are ours to report."""
+CLIENT_LOG.addHandler(logging.NullHandler())
 _FINAL = (-169, -181)
 """Codes of librdkafka for a refused login and for TLS: they do not pass by themselves."""
 
@@ -53,7 +55,7 @@ class KafkaSink(Closeable):
                 "error_cb": self._failed,
             },
             # else librdkafka writes every attempt to standard error
-            logger=_LOG,
+            logger=CLIENT_LOG,
         )
         deadline = time.monotonic() + CONNECT_S
         while True:

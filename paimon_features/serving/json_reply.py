@@ -32,6 +32,10 @@ _encode = msgspec.json.Encoder().encode
 _FEAST_NAMES = np.array([FEAST_STATUS[status] for status in Status], np.object_)
 _OWN_NAMES = np.array(STATUS_NAMES, np.object_)
 _SAYS_MORE = np.array([status in SAYS_MORE for status in Status])
+NUMBERS = {("int64", "l"): 0, ("int64", "q"): 0, ("float64", "d"): 1}
+"""Types that are numbers of eight bytes, with NumPy's character, as the native core knows them."""
+_WRITTEN = 2
+_MOST_ENDINGS = 256
 _NEVER = b'"1970-01-01T00:00:00Z"'
 """The time of an event that never was: Feast's servers write it, and its clients expect a time."""
 
@@ -58,8 +62,8 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
     opening = (
         b'{"metadata":{"feature_names":%b,"as_of_ms":%d,"freshness":{%b}},"results":[{"values":'
     )
-    results = parts.one_row(response) if len(response) == 1 else parts.rows(response)
-    return b"%b%b}]}" % (opening % (names, batch.as_of_ms, fresh), b'},{"values":'.join(results))
+    keys = b'},{"values":'.join(_keys_json(response))
+    return parts.results(b"%b%b" % (opening % (names, batch.as_of_ms, fresh), keys), response)
 
 
 def feature_names(selection: Selection, full: bool) -> list[str]:
@@ -82,11 +86,23 @@ def _freshness_json(view: str, freshness: ViewFreshness) -> bytes:
     return b"%b:%b" % (_encode(view), _encode(asdict(freshness)))
 
 
+def _keys_json(response: OnlineResponse) -> list[bytes]:
+    """The results of the entity keys."""
+    count = len(response)
+    if count == 1:
+        ending = _KEY_ENDING
+    else:
+        ending = b',"statuses":%b,"event_timestamps":%b' % (_all_present(count), _no_times(count))
+    key_types = response.batch.key_types
+    return [_encode(_plain_keys(response, name)) + ending for name in key_types]
+
+
 class _JsonColumns:
-    """The encoded columns of a batch.
+    """The columns of a batch.
 
     A result is the text between ``{"values":`` and ``}``: the values and the ending, which is
-    the same for all features of equal statuses and event times.
+    the same for all features of equal statuses and event times. Numbers are written by the native
+    core, everything else by msgspec, which also is the reference.
     """
 
     def __init__(self, batch: ResultBatch) -> None:
@@ -116,37 +132,61 @@ class _JsonColumns:
             for kind, column in zip(self._types, self._columns, strict=True)
         ]
 
-    def one_row(self, response: OnlineResponse) -> list[bytes]:
-        """The results of a response of one row."""
-        row = response.start
-        results = [
-            b"[%b]%b" % (_encode(_plain_keys(response, name)[0]), _KEY_ENDING)
-            for name in self._key_types
-        ]
-        values = self._values_of_row[row]
-        if len(self._endings) == 1:
-            ending = self._endings[0].of_row[row]
-            results += [b"[%b]%b" % (value, ending) for value in values]
+    def results(self, opening: bytes, response: OnlineResponse) -> bytes:
+        """The reply from its opening, which ends with the results of the entity keys."""
+        start, stop = response.start, response.stop
+        if stop - start == 1:
+            endings = [of.of_row[start] for of in self._endings]
         else:
-            endings = [of.of_row[row] for of in self._endings]
-            results += [
+            endings = [of.of_rows(slice(start, stop)) for of in self._endings]
+        if CORE is not None and len(endings) <= _MOST_ENDINGS:
+            values, valid, contents, groups = self._numbers
+            if self._written:
+                values = tuple(
+                    _encode(self._written[i][start:stop]) if i in self._written else of
+                    for i, of in enumerate(values)
+                )
+            text = CORE.reply_json(
+                opening, values, valid, contents, tuple(endings), groups, start, stop
+            )
+            if text is not None:
+                return text
+        if stop - start == 1:
+            results = [
                 b"[%b]%b" % (value, endings[group])
-                for value, group in zip(values, self._group_of, strict=True)
+                for value, group in zip(self._values_of_row[start], self._group_of, strict=True)
             ]
-        return results
+        else:
+            results = [
+                _encode(values[start:stop]) + endings[group]
+                for values, group in zip(self._plain, self._group_of, strict=True)
+            ]
+        return b'%b},{"values":%b}]}' % (opening, b'},{"values":'.join(results))
 
-    def rows(self, response: OnlineResponse) -> list[bytes]:
-        """The results of a response."""
-        part = slice(response.start, response.stop)
-        count = len(response)
-        ending = b',"statuses":%b,"event_timestamps":%b' % (_all_present(count), _no_times(count))
-        results = [_encode(_plain_keys(response, name)) + ending for name in self._key_types]
-        endings = [of.of_rows(part) for of in self._endings]
-        results += [
-            _encode(values[part]) + endings[group]
-            for values, group in zip(self._plain, self._group_of, strict=True)
-        ]
-        return results
+    @cached_property
+    def _numbers(self) -> tuple[tuple[Any, ...], tuple[Any, ...], bytes, bytes]:
+        """What the native core takes of the columns: their arrays, those that say which values are
+        there, what they contain, and their groups."""
+        values: list[Any] = []
+        valid: list[Any] = []
+        contents = bytearray()
+        for kind, column in zip(self._types, self._columns, strict=True):
+            content = NUMBERS.get((kind.text, column.values.dtype.char), _WRITTEN)
+            contents.append(content)
+            is_written = content == _WRITTEN
+            values.append(None if is_written else np.ascontiguousarray(column.values))
+            missing = is_written or column.valid is None
+            valid.append(None if missing else np.ascontiguousarray(column.valid))
+        return tuple(values), tuple(valid), bytes(contents), bytes(self._group_of)
+
+    @cached_property
+    def _written(self) -> dict[int, Sequence[Any]]:
+        """The plain values of the columns that are no numbers of eight bytes."""
+        return {
+            i: plain_column(self._types[i], self._columns[i], binary=False)
+            for i, content in enumerate(self._numbers[2])
+            if content == _WRITTEN
+        }
 
     @cached_property
     def _values_of_row(self) -> list[tuple[bytes, ...]]:

@@ -37,7 +37,7 @@ number of bytes of each chunk."""
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One entry of the lock file."""
+    """One entry of the lock file; ``coordinate`` is ``group:artifact:version[:classifier]``."""
 
     group: str
     coordinate: str
@@ -45,13 +45,12 @@ class Jar:
 
     @property
     def file_name(self) -> str:
-        _, artifact, version = self.coordinate.split(":")
-        return f"{artifact}-{version}.jar"
+        return f"{'-'.join(self.coordinate.split(':')[1:])}.jar"
 
     @property
     def maven_path(self) -> Path:
         """The path of the jar relative to a Maven repository."""
-        organisation, artifact, version = self.coordinate.split(":")
+        organisation, artifact, version, *_ = self.coordinate.split(":")
         return Path(*organisation.split("."), artifact, version, self.file_name)
 
 

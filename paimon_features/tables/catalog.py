@@ -41,6 +41,7 @@ from paimon_features.tables.storage.commit_guard import guarding
 from paimon_features.tables.storage.filesystems import paimon_options
 from paimon_features.tables.storage.object_path import ObjectPath, SidePath
 from paimon_features.tables.storage.opening import open_remote, remote_catalog
+from paimon_features.tables.storage.rest_catalog import RestCatalog, RestTables
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.typed_json import mapping
 
@@ -64,12 +65,13 @@ _DEFAULT = "default-aggregate-function"
 _FIXED_OPTIONS = ("bucket", "bucket-key", "merge-engine", "changelog-producer")
 
 
+_NO_RETRIES = {"commit.max-retries": "0"}
+"""A commit that another one has preceded is not repeated (see ``commit_guard``)."""
 _REMOTE_OPTIONS = {
     **{name: "false" for name in _READ_OPTIONS if name.endswith("enabled")},
-    "commit.max-retries": "0",
+    **_NO_RETRIES,
 }
-"""For remote warehouses: the native routes use other file systems and settings, and a commit that
-another one has preceded is not repeated (see ``commit_guard``)."""
+"""For remote warehouses: the native routes use other file systems and settings."""
 
 
 class Lake:
@@ -90,10 +92,12 @@ class Lake:
         database: str,
         storage: Storage | None = None,
         side_folder: Path | None = None,
+        rest: RestCatalog | None = None,
     ) -> None:
         self.warehouse = str(warehouse)
         self.database = database
         self.storage = storage or LocalStorage()
+        self.rest = rest
         self._side_folder = side_folder
         self._handles: dict[str, tuple[Hashable, Any]] = {}
 
@@ -102,7 +106,8 @@ class Lake:
 
     def __getstate__(self) -> dict[str, Any]:
         # another process opens its own catalog and tables of pypaimon
-        left = {name: value for name, value in self.__dict__.items() if name != "catalog"}
+        own = ("catalog", "rest_tables")
+        left = {name: value for name, value in self.__dict__.items() if name not in own}
         return {**left, "_handles": {}}
 
     @classmethod
@@ -114,8 +119,10 @@ class Lake:
         options: Mapping[str, str] | None = None,
         filesystem: Any = None,
         side_folder: str | Path | None = None,
+        rest: RestCatalog | None = None,
     ) -> Lake:
-        """Open a warehouse; create the database if it does not exist.
+        """Open a warehouse; create the database if it does not exist (in a REST catalog, with its
+        first table).
 
         Parameters
         ----------
@@ -151,20 +158,21 @@ class Lake:
                 )
             folder = Path(unquote(parts.path) if parts.scheme else text).expanduser().resolve()
             side_format.check(folder / SIDE_FOLDER)
-            (folder / f"{database}.db").mkdir(parents=True, exist_ok=True)
-            return cls(folder, database)
+            if rest is None:  # else its server makes the folders of its databases
+                (folder / f"{database}.db").mkdir(parents=True, exist_ok=True)
+            return cls(folder, database, rest=rest)
         storage = open_remote(text, options or {}, filesystem)
         address = text.rstrip("/")
-        if not storage.is_folder(f"{address}/{database}.db"):
+        if rest is None and not storage.is_folder(f"{address}/{database}.db"):
             storage.make_folder(f"{address}/{database}.db")
         side = None if side_folder is None else Path(side_folder).expanduser().resolve()
         if side is not None:
             side_format.check(side)
-        return cls(address, database, storage, side)
+        return cls(address, database, storage, side, rest)
 
     def of_database(self, database: str) -> Lake:
         """The same warehouse with another database, which exists."""
-        return Lake(self.warehouse, database, self.storage, self._side_folder)
+        return Lake(self.warehouse, database, self.storage, self._side_folder, self.rest)
 
     @cached_property
     def catalog(self) -> Any:
@@ -175,6 +183,11 @@ class Lake:
         if isinstance(self.storage, RemoteStorage):
             return remote_catalog(self.warehouse, self.storage)
         return CatalogFactory.create({"warehouse": self.warehouse})
+
+    @cached_property
+    def rest_tables(self) -> RestTables | None:
+        """The requests to the REST catalog, None without one."""
+        return None if self.rest is None else RestTables(self.rest, self.database)
 
     @property
     def side_folder(self) -> SidePath:
@@ -200,21 +213,22 @@ class Lake:
         )
 
     def flink_options(self) -> dict[str, str]:
-        """The options of Paimon's catalog in Flink besides the warehouse; keys are among them.
+        """The options of Paimon's catalog in Flink; keys are among them.
 
         Raises
         ------
         ConfigurationError
             For a warehouse that Flink cannot open.
         """
+        catalog = {"warehouse": self.warehouse} if self.rest is None else self.rest.options()
         if not isinstance(self.storage, RemoteStorage):
-            return {}
+            return catalog
         if self.storage.settings is None:
             raise ConfigurationError(
                 f"Flink cannot open the warehouse {self.warehouse!r} through the file system of "
                 "Python that was given for it: open it by its address and options"
             )
-        return paimon_options(self.warehouse, self.storage.settings)
+        return {**catalog, **paimon_options(self.warehouse, self.storage.settings)}
 
     def path(self, name: str) -> str:
         """The path of a table, which need not exist."""
@@ -269,8 +283,9 @@ class Lake:
 
     @contextmanager
     def _guarded(self, name: str) -> Iterator[None]:
-        """Where a lock can be taken over, let no commit follow a snapshot of somebody else."""
-        if not isinstance(self.side_folder, ObjectPath):
+        """Where a lock can be taken over, or another one's commit cannot be overwritten, let no
+        commit follow a snapshot of somebody else."""
+        if self.rest is None and not isinstance(self.side_folder, ObjectPath):
             yield
             return
         with guarding(self.path(name), max(self.snapshot_ids(name), default=0)):
@@ -376,7 +391,10 @@ class Lake:
     def _create(self, name: str, schema: Any) -> None:
         try:
             with write_errors(f"table {name!r} cannot be created"):
-                self.catalog.create_table(self._identifier(name), schema, False)
+                if self.rest_tables is None:
+                    self.catalog.create_table(self._identifier(name), schema, False)
+                else:
+                    self.rest_tables.create(name, schema, self.path(name))
         except StorageWriteError:
             self.storage.delete_folder(self.path(name))  # a folder without a schema is no table
             raise
@@ -393,6 +411,8 @@ class Lake:
         with self.committing(name, f"dropping table {name!r}"):
             if how is not None and self.exists(name):
                 self._record_drop(name, how)
+            if self.rest_tables is not None:
+                self.rest_tables.drop(name)
             self.storage.delete_folder(self.path(name))
         for folder in (rollups, merges):
             if folder is not None:
@@ -555,9 +575,13 @@ class Lake:
             return cached[1]
         routes = _REMOTE_OPTIONS if self.storage.is_remote else {}
         options = {**_READ_OPTIONS, **routes}
+        if self.rest is not None:
+            options |= _NO_RETRIES
         with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
             handle = self.catalog.get_table(self._identifier(name))
             self._check_schema(name, handle)
+        if self.rest_tables is not None:
+            self.rest_tables.attach(name, self.path(name), handle)
         if not handle.primary_keys:
             options["write.native.enabled"] = "false"  # see ``checksums``
         handle = handle.copy(options)
@@ -593,7 +617,10 @@ class Lake:
             for key, value in properties.items()
         ]
         with self.committing(name, f"setting properties of table {name!r}"):
-            self.catalog.alter_table(self._identifier(name), changes)
+            if self.rest_tables is None:
+                self.catalog.alter_table(self._identifier(name), changes)
+            else:
+                self.rest_tables.alter(name, changes)
             self._record_schema(name)
         self._handles.pop(name, None)
 

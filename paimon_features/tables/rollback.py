@@ -83,7 +83,10 @@ def roll_back_table(lake: Lake, name: str, snapshot_id: int) -> None:
         from_ms = snapshot(lake, name, snapshot_id).time_ms + 1
     how = f"rolled back to snapshot {snapshot_id}"
     lake.record_removal(name, Removal(how, from_ms, now_ms(), snapshot_id + 1, newest.id))
-    lake.table(name).rollback_to(snapshot_id)
+    if lake.rest_tables is not None:
+        lake.rest_tables.roll_back(name, snapshot_id)
+    else:
+        lake.table(name).rollback_to(snapshot_id)
 
 
 def _released(pin: str, release: tuple[str, ...]) -> bool:

@@ -22,7 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.callbacks import OnProgress, ignore_progress
-from paimon_features.errors import DamagedFileError, PaimonFeaturesError, SnapshotExpiredError
+from paimon_features.errors import (
+    DamagedFileError,
+    PaimonFeaturesError,
+    SnapshotExpiredError,
+    StoreUnreachableError,
+)
 from paimon_features.tables.catalog import SCHEMA_FILE, SIDE_FOLDER, Lake
 from paimon_features.tables.content import KEY_PREFIX
 from paimon_features.tables.manifests import raw_snapshot
@@ -99,6 +104,8 @@ def scrub_side_folder(lake: Lake) -> list[Damage]:
     for check in checks:
         try:
             check()
+        except StoreUnreachableError:
+            raise
         except (OSError, DamagedFileError) as error:
             found.append(Damage("", str(check.args[-1]), str(error)))
     return found
@@ -326,6 +333,8 @@ class _Scrub:
             yield
         except SnapshotExpiredError:
             return
+        except StoreUnreachableError:  # says nothing about the file
+            raise
         except (PaimonFeaturesError, OSError) as error:
             missing = isinstance(error, FileNotFoundError)
             problem = f"a file does not exist: {error}" if missing else str(error)

@@ -220,7 +220,8 @@ def _published(
 def _check_not_preceded(lake: Lake, name: str, after: int, error: Exception) -> None:
     """Raise TableError if a commit failed because another preceded it: see ``commit_guard``."""
     now = latest_snapshot(lake, name)
-    if lake.storage.is_remote and now is not None and now.id > after:
+    guarded = lake.storage.is_remote or lake.rest is not None
+    if guarded and now is not None and now.id > after:
         raise TableError(
             f"table {name!r}: nothing was committed, because another process committed snapshot "
             f"{after + 1} meanwhile ({now.commit_user}), without the table's lock or after it took "

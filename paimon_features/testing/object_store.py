@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,8 @@ class ObjectStore:
         Whether it ignores ``If-Match`` and ``If-None-Match``, as older stores do.
     disturbance
         Random faults in all requests; None for a store without faults of its own.
+    server
+        The process behind, which may be killed and started again; None for moto's.
     """
 
     endpoint: str = ""
@@ -110,6 +113,7 @@ class ObjectStore:
     latency_s: float = 0.0
     ignores_conditions: bool = False
     disturbance: Disturbance | None = None
+    server: S3Program | None = None
     _uploads: dict[str, tuple[Any, list[bytes]]] = field(default_factory=dict)
     _conditional: threading.Lock = field(default_factory=threading.Lock)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -214,7 +218,10 @@ def object_store(bucket: str, program: Path | None = None) -> Iterator[ObjectSto
             fault = SLOW_DOWN
         if fault is None:
             started: list[Any] = []
-            answer = store.process(environ, backend, lambda *reply: started.append(reply))
+            try:
+                answer = store.process(environ, backend, lambda *reply: started.append(reply))
+            except (OSError, HTTPException):  # the server is being started again
+                answer = None
             if answer is not None and kind != "lost":
                 start_response(*started[0])
                 return answer if kind is None else _cut(environ, answer)
@@ -237,7 +244,9 @@ def object_store(bucket: str, program: Path | None = None) -> Iterator[ObjectSto
 
             backend = DomainDispatcherApplication(create_backend_app)
         else:
-            backend = stack.enter_context(S3Program(program, store.key, store.secret))
+            backend = store.server = stack.enter_context(
+                S3Program(program, store.key, store.secret)
+            )
         server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
         thread = threading.Thread(target=server.serve_forever, name="object-store", daemon=True)
         thread.start()

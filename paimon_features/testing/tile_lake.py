@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,15 @@ class TileLake:
     """
 
     def __init__(
-        self, folder: Path, view: FeatureView, buckets: int = 2, partition_days: int = 1
+        self,
+        warehouse: Path | str,
+        view: FeatureView,
+        buckets: int = 2,
+        partition_days: int = 1,
+        options: Mapping[str, str] | None = None,
     ) -> None:
         self.view, self.partition_days = view, partition_days
-        self.lake = Lake.open(folder, "features")
+        self.lake = Lake.open(warehouse, "features", options=options)
         self.record = GenerationRecord(
             view.name, 0, "", view.compiled.fingerprint, buckets, state="active"
         )

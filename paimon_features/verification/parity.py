@@ -27,7 +27,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.aggregates import EVENT_TIME_MAX
-from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, Output, Selection
 from paimon_features.definitions.selection import Computation
@@ -98,6 +98,7 @@ def verify(
     wait_s: float = 20.0,
     settle_s: float = 10.0,
     on_message: OnMessage = ignore_message,
+    on_phase: OnPhase = ignore_phase,
 ) -> ParityReport:
     """Compare the three paths on ``sample`` entities per view, at ``times`` times each.
 
@@ -128,7 +129,7 @@ def verify(
         deadline = time.monotonic() + wait_s
         while True:
             before = report.compared
-            found = check.compare(entities, moments)
+            found = check.compare(entities, moments, on_phase)
             compared = report.compared - before
             on_message(f"{view.name}: {compared:,} values, {len(found)} differences")
             if not found or time.monotonic() > deadline:
@@ -287,11 +288,19 @@ class _ViewParity:
             chosen.append(as_of_ms if len(chosen) % 2 else on_edge)
         return chosen[:count]
 
-    def compare(self, entities: Sequence[Key], moments: Sequence[int]) -> list[ParityDifference]:
+    def compare(
+        self, entities: Sequence[Key], moments: Sequence[int], on_phase: OnPhase
+    ) -> list[ParityDifference]:
         """The differences of all entities that have settled."""
         settled_ms = now_ms() - int(self.settle_s * 1000)
-        online = {q: self._online(entities, q) for q in moments}
-        offline = {q: self._offline(entities, q) for q in moments}
+        online, offline = {}, {}
+        for number, as_of_ms in enumerate(moments):
+            on_phase(
+                f"reading {self.view.name}", number * len(entities), len(entities) * len(moments)
+            )
+            online[as_of_ms] = self._online(entities, as_of_ms)
+            offline[as_of_ms] = self._offline(entities, as_of_ms)
+        on_phase(f"reading the events of {self.view.name}", 0, 0)
         events = {
             entity: entered(self.definition, rows)
             for entity, rows in self._events(entities).items()
@@ -300,6 +309,7 @@ class _ViewParity:
         self.report.moved += len(moving & set(entities))
         found = []
         for i, entity in enumerate(entities):
+            on_phase(f"computing {self.view.name}", i, len(entities))
             if entity in moving:
                 continue
             for as_of_ms in moments:

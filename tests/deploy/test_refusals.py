@@ -127,3 +127,16 @@ def test_the_token_file_is_not_published(tmp_path: Path) -> None:
     (project / "tokens.toml").write_text("")
     said = refused(project, *CLAIM, "--file", "tokens.toml")
     assert "tokens.toml is the file of [serve] tokens" in said
+
+
+def test_a_rest_catalog_needs_its_token_from_a_secret(tmp_path: Path) -> None:
+    project = change(base_project(tmp_path), "lake.catalog", 'uri = "https://catalog"')
+    change(project, "lake.catalog", 'warehouse = "shop"')
+    said = refused(project, *CLAIM)
+    assert "--lake-secret SECRET, with an entry PAIMON_FEATURES_CATALOG_TOKEN" in said
+    options = ["deploy", "render", "--project", str(project), *CLAIM, "--lake-secret", "lake"]
+    assert CliRunner().invoke(cli, options).exit_code == 0
+    change(project, "lake.catalog", 'uri = "https://user:hunter2@catalog"')
+    said = refused(project, *CLAIM, "--lake-secret", "lake")
+    assert "[lake.catalog] uri contains a password" in said
+    assert "hunter2" not in said

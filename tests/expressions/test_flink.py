@@ -23,6 +23,7 @@ from paimon_features.testing.expression_generator import (
     random_expression,
     to_arrow,
 )
+from paimon_features.testing.sizes import many
 
 LISTS = {"v": List(Float64, 3), "z": List(Int32)}
 ALL = {**COLUMNS, **LISTS}
@@ -121,7 +122,7 @@ def expressions() -> list[Expression]:
     """All texts, random expressions, and the guards of them all."""
     rng = random.Random(5)
     plain = [parse(text, ALL) for text in TEXTS]
-    drawn = [random_expression(rng, rng.choice(KINDS), rng.randint(1, 3)) for _ in range(100)]
+    drawn = [random_expression(rng, rng.choice(KINDS), rng.randint(1, 3)) for _ in range(many(100))]
     wanted = dict.fromkeys([*plain, *drawn])
     queue = [*wanted]
     for expr in queue:  # a guard computes, too, and can have its own

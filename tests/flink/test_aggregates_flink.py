@@ -115,6 +115,7 @@ def test_tiles_of_every_aggregate_equal_the_oracle_before_and_after_compaction(
     assert wrong_tiles(target.lake, EVERYTHING, target.tables[0], rows) == []
 
 
+@pytest.mark.long
 def test_a_tile_of_thousands_of_values_is_equal_on_both_read_paths(target_of: TargetOf) -> None:
     # enough values for a bitmap instead of an array in the lake
     target = target_of("visits", VISITS)

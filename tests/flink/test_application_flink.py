@@ -33,6 +33,7 @@ def cluster(project: Project, tmp_path: Path) -> Iterator[ApplicationCluster]:
         started.stop()
 
 
+@pytest.mark.long
 def test_a_bounded_tile_job_ends_with_its_cluster_and_is_exact(
     target: TileTarget, feed: Feed, cluster: ApplicationCluster
 ) -> None:

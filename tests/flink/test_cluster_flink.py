@@ -122,6 +122,7 @@ def test_a_cluster_uses_only_its_folder_and_the_loopback_interface(cluster: Loca
         assert all(ipaddress.ip_address(address).is_loopback for address in addresses), addresses
 
 
+@pytest.mark.long
 def test_files_are_ingested_by_a_job_that_owns_its_tables(
     cluster: LocalCluster, lake: Lake, tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_historical_features_run_on_the_cluster_and_ctrl_c_cancels_the_job(
     assert not [name for name in stored.lake.list() if name.startswith("staging_")]
 
 
+@pytest.mark.long
 def test_a_lost_process_is_started_again_and_stop_ends_all(cluster: LocalCluster) -> None:
     job_manager, task_manager = cluster.status().pids
 

@@ -155,8 +155,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkHistoryEngine:
     ("view", "by_days", "partition_days"),
     [
         (EVERYTHING, False, (512, WHOLE_HISTORY)),
-        (MERGED_BY_DAY, True, (1, 1)),
-        (MERGED_BY_DAY, True, (8, 64)),
+        pytest.param(MERGED_BY_DAY, True, (1, 1), marks=pytest.mark.long),
+        pytest.param(MERGED_BY_DAY, True, (8, 64), marks=pytest.mark.long),
     ],
 )
 def test_every_aggregate_equals_the_oracle(
@@ -194,7 +194,11 @@ def test_every_aggregate_equals_the_oracle(
 
 @pytest.mark.parametrize(
     ("kind", "grain", "order"),
-    [(KINDS[0], "1ms", "late"), (KINDS[1], "5min", "duplicated"), (KINDS[2], "1h", "shuffled")],
+    [
+        pytest.param(KINDS[0], "1ms", "late", marks=pytest.mark.long),
+        (KINDS[1], "5min", "duplicated"),
+        pytest.param(KINDS[2], "1h", "shuffled", marks=pytest.mark.long),
+    ],
 )
 def test_every_kind_of_window_equals_the_oracle_as_of_any_commit(
     tmp_path: Path, engine: FlinkHistoryEngine, kind: Kind, grain: str, order: str

@@ -26,6 +26,7 @@ from tests.flink.feed import Feed
 pytestmark = pytest.mark.flink
 
 
+@pytest.mark.long
 def test_maintenance_preserves_rows_and_its_job_continues_exactly(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:

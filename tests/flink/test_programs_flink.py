@@ -45,6 +45,7 @@ def flink_run(cluster: SessionCluster, name: str, *arguments: str) -> dict[str, 
     return document
 
 
+@pytest.mark.long
 def test_files_are_ingested_and_tiled_exactly_once(
     project: Project,
     target: TileTarget,

@@ -151,6 +151,7 @@ def test_tiles_without_events_are_removed_and_missing_ones_restored(
     assert "--from 2031-01-01 is after --to 2030-01-01" in wrong.output
 
 
+@pytest.mark.long
 def test_nothing_is_compared_while_a_job_may_write(target: TileTarget, feed: Feed) -> None:
     feed.commit(10)
     submit(target, bounded=True)

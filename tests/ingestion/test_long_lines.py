@@ -107,6 +107,7 @@ def test_a_line_of_300_mb_is_cut_in_bounded_memory(tmp_path: Path) -> None:
     assert "[line of 300000010 bytes] " in second
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_a_line_that_is_too_long_is_rejected_and_all_others_are_ingested(tmp_path: Path) -> None:
     lake = new_lake(tmp_path)

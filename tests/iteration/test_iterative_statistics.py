@@ -214,6 +214,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict
         yield into, run.iterate(into, rows=50_000, days=30)
 
 
+@pytest.mark.long
 def test_pagerank_ranks_products_and_writes_their_scores(
     found: tuple[Path, dict[str, Any]],
 ) -> None:

@@ -266,6 +266,7 @@ def started(lake: Lake) -> Iterator[Callable[[int, str], subprocess.Popen[str]]]
         process.stdout.close()
 
 
+@pytest.mark.long
 def test_after_a_kill_at_any_moment_each_epoch_is_committed_once(
     lake: Lake, started: Callable[[int, str], subprocess.Popen[str]]
 ) -> None:

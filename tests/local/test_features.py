@@ -65,6 +65,7 @@ def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     assert wrong(view, events, found) == []
 
 
+@pytest.mark.long
 def test_it_equals_the_point_in_time_join_on_the_retail_log() -> None:
     view = load_definitions(RETAIL / "features.py").view("customer_spend")
     compiled = view.compiled

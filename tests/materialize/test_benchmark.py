@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_the_benchmark_of_the_materializer_runs() -> None:
     from benchmarks import materialize  # it imports the Redis client

@@ -248,6 +248,7 @@ def test_following_waits_for_an_unavailable_server(lake: TileLake, stream: Click
         store.close()
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_records_are_exact_after_ten_kills_at_random_moments(
     lake: TileLake, stream: ClickStream, redis_url: str, redis_store: OnlineStore

@@ -314,6 +314,7 @@ class LosingStore:
     commits: Sequence[int] = ()
 
 
+@pytest.mark.long
 @every_seed(2)
 def test_no_loss_of_keys_at_any_time_results_in_a_wrong_value(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)

@@ -113,6 +113,7 @@ def test_a_commit_starts_a_pass_before_the_next_poll(lake: TileLake, stream: Cli
 # -- next to another one -------------------------------------------------------------------
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_materializers_forced_onto_the_same_buckets_are_exact(
     lake: TileLake, stream: ClickStream, redis_url: str, monkeypatch: pytest.MonkeyPatch

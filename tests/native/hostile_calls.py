@@ -118,6 +118,23 @@ def main(path: str, seed: str, cases: str) -> None:
     def times() -> None:
         core.times_json(array(rng.randrange(9), 253_402_300_800_000))
 
+    def reply() -> None:
+        """Columns of numbers, bits and bytes of JSON that may be shorter than the rows."""
+        rows, columns = rng.randrange(5), rng.randrange(4)
+        contents = bytes(rng.choice((0, 1, 1, 2, rng.randrange(256))) for _ in range(columns))
+        values = []
+        for _ in range(columns + rng.choice((0, 0, 0, 1, -1))):
+            floats = [rng.choice((rng.uniform(0, 1e16), rng.random(), 1.25)) for _ in range(rows)]
+            values.append(np.array(floats) if rng.random() < 0.7 else array(rows + 1))
+        valid = [rng.choice((None, None, rng.randbytes(rows), b"")) for _ in values]
+        endings = tuple(rng.randbytes(rng.randrange(9)) for _ in range(2))
+        groups = bytes(rng.choice((0, 1, 1, 0, rng.randrange(256))) for _ in range(columns))
+        stop = rng.choice((rows, rows, rows, rows + 1, 2**40, -1))
+        core.reply_json(
+            rng.randbytes(rng.randrange(9)), tuple(values), tuple(valid), contents, endings, groups,
+            rng.choice((0, 0, 1, -1)), stop,
+        )  # fmt: skip
+
     def count() -> None:
         found = [rng.choice((None, rng.randbytes(rng.randrange(99)))) for _ in range(4)]
         core.count(found, array(rng.choice((8, 9)), 4))
@@ -143,11 +160,11 @@ def main(path: str, seed: str, cases: str) -> None:
             core.pack(layout.words, bytes(cells), offsets, array(len(found)), out, sizes)
 
     for _ in range(int(cases)):
-        call = rng.choice((fold, fold, move, permute, times, count, records))
+        call = rng.choice((fold, fold, move, permute, times, reply, count, records))
         try:
             call()
             outcomes["returned"] += 1
-        except (ValueError, TypeError, OverflowError, BufferError):
+        except (ValueError, TypeError, OverflowError, BufferError, IndexError):
             outcomes["raised"] += 1
     print(outcomes)
     assert min(outcomes.values()) > 0

@@ -15,6 +15,7 @@ def test_our_join_equals_both_duckdb_queries(capsys: pytest.CaptureFixture[str])
     assert printed.count("range join") == printed.count("ASOF joins") == 2
 
 
+@pytest.mark.long
 def test_memory_is_measured_in_a_process_of_its_own(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

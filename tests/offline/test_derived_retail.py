@@ -109,6 +109,7 @@ def requested(log: pa.Table, query: str, **parts: object) -> list[tuple[Any, ...
         return engine.execute(query.format(**parts)).fetchall()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("size", "ms"), [("1h", 3_600_000), ("1d", DAY_MS), ("7d", 7 * DAY_MS)])
 def test_tumbling_rows_of_the_log_equal_group_by(
     lake: Lake, log: pa.Table, size: str, ms: int

@@ -22,7 +22,7 @@ from paimon_features.oracle.features import answer
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Float64, Int64
 from paimon_features.testing import generators
-from paimon_features.testing.sizes import every_seed
+from paimon_features.testing.sizes import every_seed, seeds
 from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews, partition_days
 from tests.tables.harm import harm
@@ -56,7 +56,7 @@ def far_rows(rng: random.Random, as_of_ms: list[int]) -> list[int]:
     return [q // DAY_MS * DAY_MS if midnight else q for q in picked]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 def test_random_views_read_with_rollups_equal_the_oracle(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     view = with_lifetimes(rng, generators.random_view(rng, offline_only=True))
@@ -174,6 +174,7 @@ def test_days_in_which_a_window_begins_or_ends_are_read_from_tiles(totals: Total
     assert (rows, found) == (2 * 24 * DAYS, 0)
 
 
+@pytest.mark.long
 def test_a_stale_unit_is_read_from_what_is_below_it_until_it_is_computed_again(
     totals: Totals,
 ) -> None:
@@ -265,6 +266,7 @@ def test_without_its_rollups_a_table_is_read_from_tiles(totals: Totals) -> None:
     assert rolled(totals, TOTALS, q + DAY_MS).made == made
 
 
+@pytest.mark.long
 @every_seed(20)
 def test_a_damaged_rollup_is_missing_or_an_error(totals: Totals, seed: int) -> None:
     rolled(totals, TOTALS)

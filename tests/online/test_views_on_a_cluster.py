@@ -37,6 +37,7 @@ def store(cluster: ClusterServers) -> Iterator[OnlineStore]:
         yield store
 
 
+@pytest.mark.long
 def test_no_reply_mixes_epochs_or_takes_a_lost_record_for_none(
     tmp_path: Path, cluster: ClusterServers, store: OnlineStore
 ) -> None:

@@ -182,6 +182,7 @@ TOUCHED = (
 )  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_rebuild_has_no_trace_and_equals_the_sum_of_the_others(full: Shop) -> None:
     full.run("forget", "--entity", "customer_id=1", "--yes")
     kept = everything(full)
@@ -203,6 +204,7 @@ def test_a_rebuild_has_no_trace_and_equals_the_sum_of_the_others(full: Shop) -> 
         assert report.compared
 
 
+@pytest.mark.long
 def test_it_is_resumed_after_an_end_at_any_step(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +305,7 @@ def test_a_dry_run_and_a_refused_confirmation_change_nothing(full: Shop) -> None
     assert {name: latest_snapshot(full.project.lake, name) for name in before} == snapshots
 
 
+@pytest.mark.long
 def test_a_table_with_an_owner_or_unread_events_is_refused(shop: Shop) -> None:
     before = everything(shop)
     other = deletion(shop, online=False)

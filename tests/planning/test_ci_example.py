@@ -77,6 +77,7 @@ def runner(tmp_path: Path) -> Runner:
     return Runner(folder)
 
 
+@pytest.mark.long
 def test_the_commands_plan_gate_apply_and_refuse_what_moved(runner: Runner) -> None:
     for job, name in (("plan", "plan"), ("plan", "gate"), ("apply", "apply")):
         done = runner.run(job, name)

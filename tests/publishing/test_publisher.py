@@ -14,9 +14,10 @@ from click.testing import CliRunner
 from paimon_features.cli import cli
 from paimon_features.definitions import FeatureRef
 from paimon_features.errors import PublishError, StoreNotReadyError
-from paimon_features.kafka_settings import KafkaSettings
+from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
 from paimon_features.online import OnlineStore, open_store
 from paimon_features.oracle.features import answer
+from paimon_features.project import Project
 from paimon_features.publishing import FeatureMessage, FeaturePublisher, KafkaSink, Sink, publisher
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.kafka_server import KafkaServer
@@ -24,7 +25,7 @@ from paimon_features.tables.consumers import consumers
 from paimon_features.testing.clicks import START_MS, USERS, ClickStream, clicks_view
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS
-from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
+from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Message, Topic
 from tests.shop_projects import make_project
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
@@ -238,3 +239,71 @@ def test_the_command_publishes_a_view_of_a_project(
     done = CliRunner().invoke(cli, ["publish", "views", "--topic", "t", "--project", str(tmp_path)])
     assert done.exit_code == 2
     assert "--topic requires --kafka HOST:PORT" in done.stderr
+
+
+def init(folder: Path, origin: str, *options: str) -> tuple[int, str, str]:
+    answer = CliRunner().invoke(cli, ["init", str(folder), "--from", origin, *options])
+    return answer.exit_code, answer.stdout, answer.stderr
+
+
+def test_a_project_is_proposed_from_the_messages_of_a_topic(
+    kafka_broker: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(PASSWORD_VARIABLE, OTHER_PASSWORD)
+    topic = Topic(kafka_broker, 2)
+    objects = [{"user_id": n % 7, "amount": n / 2, "ts": 1_764_000_000 + n} for n in range(60)]
+    # what a serializer of a schema registry puts before its JSON; what is no event
+    header = b"\0\0\0\0\x01"
+    topic.send([*(header[: 5 * (n % 2)] + json.dumps(o).encode() for n, o in enumerate(objects))])
+    topic.send([b"oops", b"[1]", Message(None, b"key")])
+    topic.send_transaction([b'{"user_id": "aborted"}'], commit=False)
+    assert kafka_broker.secure is not None
+    files = kafka_broker.secure.certificate.parent
+    secure = (
+        "tls=true",
+        f"tls_ca={files}/ca.pem",
+        f"tls_cert={files}/ca.pem",
+        f"tls_key={files}/client.key",
+        f"user={OTHER_USER}",
+    )
+    options = [word for entry in secure for word in ("--kafka", entry)]
+    origin = f"kafka://{kafka_broker.secure_address}/{topic.name}"
+    status, output, notes = init(tmp_path / "shop", origin, *options)
+    assert status == 0, notes
+    assert "read all 60 rows" in output
+    assert "2 messages are no JSON object" in notes
+    assert "1 messages have no value" in notes
+    # seconds are not what messages are read by: the time of the message is taken, and said
+    assert f"--topic {topic.name} --column ts=kafka:timestamp" in output
+    assert OTHER_PASSWORD not in (tmp_path / "shop/paimon-features.toml").read_text()
+    project = Project.open(tmp_path / "shop")
+    (source,) = project.definitions.sources.values()
+    assert {name: repr(kind) for name, kind in source.schema.items()} == {
+        "amount": "Float64",
+        "ts": "Int64",
+        "user_id": "Int64",
+    }
+    assert [list(e.keys) for e in project.definitions.entities.values()] == [["user_id"]]
+    assert project.config.kafka["user"] == OTHER_USER
+
+
+def test_a_topic_from_which_nothing_can_be_proposed_is_an_error_with_a_remedy(
+    kafka_broker: KafkaServer, tmp_path: Path
+) -> None:
+    topic, avro, changes, timeless = (Topic(kafka_broker) for _ in range(4))
+    avro.send([b"\0\0\0\0\x01\x02\x06abc"])
+    changes.send([b'{"before": null, "after": {"id": 1}, "op": "c"}'])
+    timeless.send([b'{"name": "x"}'])
+    at = f"kafka://{kafka_broker.address}"
+    for origin, expected in (
+        (f"{at}/{topic.name}", ["has no messages yet", "--from events.jsonl"]),
+        (f"{at}/{topic.name[:-1]}", ["has no topic", f"did you mean {topic.name!r}"]),
+        (f"{at}/{avro.name}", ["none of 1 messages is a JSON object", "schema registry's Avro"]),
+        (f"{at}/{changes.name}", ["Debezium", "--format debezium-json"]),
+        (f"{at}/{timeless.name}", [f"{at}/{timeless.name}: no column has times"]),
+        (f"kafka://127.0.0.1:{kafka_broker.secure_address[10:]}/x", ["PLAINTEXT", "tls=true"]),
+    ):
+        status, _, error = init(tmp_path / "new", origin)
+        assert status == 2, origin
+        assert all(part in error for part in expected), (origin, error)
+        assert not (tmp_path / "new").exists()

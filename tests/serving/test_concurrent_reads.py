@@ -171,6 +171,7 @@ def random_users(rng: random.Random) -> list[int]:
     return [rng.randrange(USERS) for _ in range(rng.choice((1, 1, 2, 5)))]
 
 
+@pytest.mark.long
 def test_each_reply_is_of_one_generation_and_right_as_of_a_snapshot(
     tmp_path: Path, store: OnlineStore
 ) -> None:

@@ -15,6 +15,7 @@ from tests.kafka_topics import Message, Topic
 pytestmark = pytest.mark.kafka
 
 
+@pytest.mark.long
 def test_a_killed_broker_starts_again_with_its_address_and_messages_and_stop_removes_both() -> None:
     with KafkaServer() as broker:
         topic = Topic(broker, partitions=2)

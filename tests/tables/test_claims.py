@@ -23,6 +23,7 @@ def fence(claims: Claims, claim: Claim) -> Fence:
     return Fence("tiles", claims, claim, lambda other: str(other.content["owner"]))
 
 
+@pytest.mark.long
 @every_seed(200)
 def test_no_schedule_lets_two_owners_commit(seed: int) -> None:
     world = World(seed)
@@ -30,6 +31,7 @@ def test_no_schedule_lets_two_owners_commit(seed: int) -> None:
     world.check()
 
 
+@pytest.mark.long
 def test_the_schedules_contain_what_they_are_for() -> None:
     seen: Counter[str] = Counter()
     for seed in range(50):
@@ -42,6 +44,7 @@ def test_the_schedules_contain_what_they_are_for() -> None:
         assert seen[event] > 5, seen
 
 
+@pytest.mark.long
 def test_without_the_check_at_the_commit_the_schedules_find_two_owners(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

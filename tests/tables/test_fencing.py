@@ -295,6 +295,7 @@ class Owner:
         return stream
 
 
+@pytest.mark.long
 def test_a_paused_owner_on_another_machine_is_replaced_and_commits_nothing(table: Lake) -> None:
     owner = Owner(table, boot="another machine")
     try:
@@ -341,6 +342,7 @@ def _may_unshare() -> bool:
     return subprocess.run([*UNSHARE, "true"], capture_output=True, check=False).returncode == 0
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mount", [(), ("--mount-proc",)], ids=["/proc of the host", "own /proc"])
 def test_owners_in_two_pid_namespaces_do_not_mistake_each_other_for_dead(
     table: Lake, mount: tuple[str, ...]

@@ -44,6 +44,7 @@ def insert(name: str, tiles: Any, count: int) -> str:
     return f"INSERT INTO {quote(name)} VALUES {', '.join(rows)}"
 
 
+@pytest.mark.long
 def test_tables_of_flink_equal_the_naive_merge_and_expire_up_to_a_consumer(
     lake: Lake, tiles: Any, by_key: ByKey, flink: Callable[..., None]
 ) -> None:

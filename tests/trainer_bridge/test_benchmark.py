@@ -30,6 +30,7 @@ def test_all_readers_of_the_benchmark_read_the_same(capsys: pytest.CaptureFixtur
     assert "torch adapter, in order" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_all_readers_of_the_s3_benchmark_read_the_same(capsys: pytest.CaptureFixture[str]) -> None:
     s3 = importlib.import_module("benchmarks.s3")
     # `run` raises where a reader has other rows
@@ -65,6 +66,7 @@ def test_all_pipelines_of_the_csv_benchmark_read_the_same(tmp_path: Path) -> Non
     )
 
 
+@pytest.mark.long
 def test_caches_of_the_benchmark_give_the_same_batches_within_the_memory_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

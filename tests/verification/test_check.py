@@ -175,6 +175,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Shop:
     return shop
 
 
+@pytest.mark.long
 def test_everything_that_was_served_while_commits_went_on_is_the_truth(shop: Shop) -> None:
     report = check(shop)
     assert report.differences == []

@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from torch.nn import functional
 
+from paimon_features.callbacks import OnPhase
 from trainer_bridge.adapters.torch import TensorBatch
 from trainer_bridge.feedback.writer import FeedbackWriter
 from trainer_bridge.models import Network
@@ -192,6 +193,20 @@ class ValidationReport(lightning.Callback):
         loss = trainer.callback_metrics.get("val_loss")
         if loss is not None and self.report(module.batches_seen, float(loss)):
             trainer.should_stop = True
+
+
+class StepReport(lightning.Callback):
+    """Reports the batches trained on; ``total`` is that of all epochs."""
+
+    def __init__(self, report: OnPhase, total: int) -> None:
+        super().__init__()
+        self.report, self.total = report, total
+
+    def on_train_batch_end(
+        self, trainer: Any, module: Any, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        epoch = f"epoch {trainer.current_epoch + 1} of {trainer.max_epochs}"
+        self.report(f"training, {epoch}", module.batches_seen, self.total)
 
 
 class SampleFeedback(lightning.Callback):

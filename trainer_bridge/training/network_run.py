@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
+from paimon_features.callbacks import OnPhase, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, UnknownNameError, VerificationError
@@ -43,6 +44,7 @@ from trainer_bridge.training.module import (
     OnValidation,
     ResumePoint,
     SampleFeedback,
+    StepReport,
     TrainingModule,
     ValidationReport,
 )
@@ -70,14 +72,14 @@ class NetworkRun(FittedModel):
         folder: Path,
         run_id: str,
         writes: bool = True,
-        progress: bool = False,
+        on_phase: OnPhase = ignore_phase,
         on_validation: OnValidation | None = None,
     ) -> None:
         if isinstance(table, RoundTable):
             config = trained_as(config)
         self.project, self.table, self.config = project, table, config
         self.on_validation = on_validation
-        self.labels, self.folder, self.progress = labels, folder, progress
+        self.labels, self.folder, self.on_phase = labels, folder, on_phase
         self.run_id, self.writes = run_id, writes
         shapes = InputShapes(
             tuple(group.indices for group in encoder.groups),
@@ -142,6 +144,7 @@ class NetworkRun(FittedModel):
             settings.check_every if validates else NEVER,
         )
         callbacks: list[lightning.Callback] = [best, last] if validates else [last]
+        callbacks.append(StepReport(self.on_phase, batches * settings.epochs))
         if settings.patience is not None:
             stop = EarlyStopping(
                 "val_loss", patience=settings.patience, check_on_train_epoch_end=False
@@ -168,7 +171,7 @@ class NetworkRun(FittedModel):
                 deterministic="warn" if torch.cuda.is_available() else True,
                 use_distributed_sampler=False,
                 logger=False,
-                enable_progress_bar=self.progress,
+                enable_progress_bar=False,
                 enable_model_summary=False,
                 log_every_n_steps=1,
                 default_root_dir=self.folder,

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.errors import (
     ConfigurationError,
@@ -80,7 +80,7 @@ def retrain(
     settings: Mapping[str, Any] | None = None,
     stop: threading.Event | None = None,
     on_message: OnMessage = ignore_message,
-    progress: bool = False,
+    on_phase: OnPhase = ignore_phase,
 ) -> Iterator[RetrainDecision]:
     """Train candidates on new rows of a model's training set; yields each decision.
 
@@ -105,7 +105,7 @@ def retrain(
     with locked(lock, f"retraining model {name!r}", timeout_s=1.0):
         retrainer = Retrainer(
             project, name, promote=promote, settings=settings or {}, on_message=on_message,
-            progress=progress, patient=follow,
+            on_phase=on_phase, patient=follow,
         )  # fmt: skip
         done = 0
         if follow:
@@ -134,12 +134,12 @@ class Retrainer:
         promote: bool = True,
         settings: Mapping[str, Any] | None = None,
         on_message: OnMessage = ignore_message,
-        progress: bool = False,
+        on_phase: OnPhase = ignore_phase,
         patient: bool = False,
     ) -> None:
         self.project, self.name = project, name
         self.promotes, self.settings = promote, dict(settings or {})
-        self.on_message, self.progress, self.patient = on_message, progress, patient
+        self.on_message, self.on_phase, self.patient = on_message, on_phase, patient
         folder = project.config.state_dir / run.FOLDER / name
         self.planner = RoundPlanner(project, name, folder)
         self._must_publish = True
@@ -345,7 +345,7 @@ class Retrainer:
         try:
             trained = run.run(
                 self.project, config, table, folder,
-                on_message=self.on_message, progress=self.progress,
+                on_message=self.on_message, on_phase=self.on_phase,
             )  # fmt: skip
         except (ModelError, VerificationError) as error:
             # weights that are not finite, for example: more rows may help, the same do not

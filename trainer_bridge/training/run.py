@@ -18,7 +18,7 @@ import numpy.typing as npt
 import torch
 
 from paimon_features import __version__
-from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, MissingExtraError, UnknownNameError
 from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPins, sha256_of
@@ -84,7 +84,7 @@ def train(
     config: TrainConfig,
     *,
     on_message: OnMessage = ignore_message,
-    progress: bool = False,
+    on_phase: OnPhase = ignore_phase,
 ) -> tuple[ModelManifest, bool]:
     """Train, evaluate and register a version; returns its manifest and whether it is new.
 
@@ -107,7 +107,7 @@ def train(
         if known is not None:
             return known, False
         shutil.rmtree(folder)
-    trained = run(project, config, table, folder, on_message=on_message, progress=progress)
+    trained = run(project, config, table, folder, on_message=on_message, on_phase=on_phase)
     before = [v.version for v in _versions(project, config.name)]
     manifest = project.models.register(trained.manifest, trained.files, trained.history)
     # checkpoints are for resuming, which a finished run is not
@@ -123,7 +123,7 @@ def reproduce(
     version: int | None = None,
     *,
     on_message: OnMessage = ignore_message,
-    progress: bool = False,
+    on_phase: OnPhase = ignore_phase,
 ) -> Reproduction:
     """Run a version's training again, from its pins, and compare; registers nothing.
 
@@ -149,7 +149,7 @@ def reproduce(
     try:
         again = run(
             project, config, table, folder, repeats=then.run, on_message=on_message,
-            progress=progress,
+            on_phase=on_phase,
         )  # fmt: skip
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -199,7 +199,7 @@ def run(
     *,
     repeats: str | None = None,
     on_message: OnMessage = ignore_message,
-    progress: bool = False,
+    on_phase: OnPhase = ignore_phase,
 ) -> Trained:
     """Train and export; ``folder`` has the checkpoints to resume from.
 
@@ -230,7 +230,7 @@ def run(
         from trainer_bridge.training.network_run import NetworkRun
 
         fitted = NetworkRun(
-            project, table, config, encoder, labels, folder, run_id, repeats is None, progress
+            project, table, config, encoder, labels, folder, run_id, repeats is None, on_phase
         ).train()
     test = _part(table, config, encoder, labels, "test")
     predictions = fitted.predict(test.arrays)

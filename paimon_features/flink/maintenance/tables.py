@@ -12,7 +12,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.sql.maintenance import TableSize, compact_sql, expire_sql, to_compact
@@ -50,6 +50,7 @@ def maintain(
     keep_newest: int | None = None,
     pause: bool = False,
     on_message: OnMessage = ignore_message,
+    on_phase: OnPhase = ignore_phase,
 ) -> list[MaintainedTable]:
     """Maintain the named tables, or all of the project.
 
@@ -74,7 +75,8 @@ def maintain(
     out = []
     with _paused(project, chosen, on_message) if pause else nullcontext():
         procedures: Procedures | None = None
-        for table in chosen:
+        for number, table in enumerate(chosen):
+            on_phase(f"maintaining {table}", number, len(chosen))
             before = size_of(lake, table)
             try:
                 with acquire(lake, table, purpose="maintain it") as lease:

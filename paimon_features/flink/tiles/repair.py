@@ -16,11 +16,10 @@ is no checkpoint, so the job's record of its own commits stays valid.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.errors import GenerationError
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.job_control.jobs import check_not_running, job_state, lag_snapshots
@@ -68,8 +67,8 @@ def repair(
     last_day: int,
     *,
     fix: bool = False,
-    progress: Callable[[DayComparison], None] = lambda _: None,
     on_message: OnMessage = ignore_message,
+    on_phase: OnPhase = ignore_phase,
 ) -> RepairReport:
     """Compare the tiles of the days ``first_day`` to ``last_day`` (both inclusive) with the
     events; with ``fix`` replace the days that differ.
@@ -110,13 +109,13 @@ def repair(
         partitions = _partitions(target, events_snapshot, tiles_snapshot)
         days = {first_day_of(partition.start, step) for partition in partitions}
         chosen = sorted(day for day in days if first_day < day + step and day <= last_day)
-        for day in chosen:
+        for number, day in enumerate(chosen):
+            on_phase("comparing", number, len(chosen))
             found = compare_day(
                 lake, target.view, tiles, day, events_snapshot, tiles_snapshot, step
             )
             events += found.events
             cells += found.tiles.num_rows
-            progress(found)
             if not found.differs:
                 continue
             if overwrite is not None:

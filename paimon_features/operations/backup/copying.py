@@ -10,13 +10,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.config import FILE_NAME, read_config
 from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
@@ -54,7 +55,12 @@ class Backup:
     bytes: int
 
 
-def back_up(project: Project, target: Path, on_message: OnMessage = ignore_message) -> Backup:
+def back_up(
+    project: Project,
+    target: Path,
+    on_message: OnMessage = ignore_message,
+    on_phase: OnPhase = ignore_phase,
+) -> Backup:
     """Copy a project, whose jobs and writers may run, into a new folder.
 
     Snapshots are not expired meanwhile.
@@ -62,8 +68,8 @@ def back_up(project: Project, target: Path, on_message: OnMessage = ignore_messa
     Raises
     ------
     ConfigurationError
-        If the warehouse is not a folder, checkpoints are on S3, or ``target`` exists and is not
-        empty.
+        If the warehouse is not a folder or has a REST catalog, checkpoints are on S3, or
+        ``target`` exists and is not empty.
     TableError
         If there is no moment without a commit, or a table is dropped meanwhile.
     """
@@ -72,6 +78,11 @@ def back_up(project: Project, target: Path, on_message: OnMessage = ignore_messa
         raise ConfigurationError(
             f"a backup requires a local warehouse, but {lake.warehouse!r} is remote: use the "
             "object store's own versions or replication"
+        )
+    if lake.rest is not None:
+        raise ConfigurationError(
+            f"a backup is a copy of files, and the tables belong to the REST catalog "
+            f"{lake.rest.uri}: use the backups of its server"
         )
     if config.flink.checkpoints is not None:
         raise ConfigurationError(
@@ -87,8 +98,10 @@ def back_up(project: Project, target: Path, on_message: OnMessage = ignore_messa
         on_message(f"the cut: {len(cut.snapshots)} tables, {len(cut.files):,} small files")
         _write(target / "warehouse", cut.files)
         _write(target / "state", cut.checkpoints)
+        copier = _Copier(on_phase, sum(_size(Path(lake.path(table))) for table in cut.snapshots))
         for table, numbers in cut.snapshots.items():
-            _copy_table(lake, table, numbers, target / "warehouse")
+            copier.phase = f"copying {table}"
+            _copy_table(lake, table, numbers, target / "warehouse", copier)
             on_message(f"{table}: copied")
         _check_tags(lake, cut)
     sizes = [path.stat().st_size for path in target.rglob("*") if path.is_file()]
@@ -104,7 +117,12 @@ def back_up(project: Project, target: Path, on_message: OnMessage = ignore_messa
     return made
 
 
-def restore(source: Path, target: Path, on_message: OnMessage = ignore_message) -> Backup:
+def restore(
+    source: Path,
+    target: Path,
+    on_message: OnMessage = ignore_message,
+    on_phase: OnPhase = ignore_phase,
+) -> Backup:
     """Create a project folder, and its warehouse, from a backup.
 
     Leases are released and jobs recorded as lost: those of the original have nothing to do with
@@ -125,7 +143,8 @@ def restore(source: Path, target: Path, on_message: OnMessage = ignore_message) 
     _check_empty(warehouse)
     _check_empty(state)
     shutil.copytree(source / "project", target, dirs_exist_ok=True)
-    shutil.copytree(source / "warehouse", warehouse, dirs_exist_ok=True)
+    copier = _Copier(on_phase, _size(source / "warehouse"))
+    shutil.copytree(source / "warehouse", warehouse, dirs_exist_ok=True, copy_function=copier)
     if (source / "state").is_dir():
         shutil.copytree(source / "state", state, dirs_exist_ok=True)
     copied = sum(
@@ -185,7 +204,32 @@ def _held(lake: Lake) -> Iterator[None]:
                 delete_consumer(lake, table, HOLD)
 
 
-def _copy_table(lake: Lake, table: str, numbers: tuple[int, ...], warehouse: Path) -> None:
+class _Copier:
+    """Copies files and reports the bytes; ``total`` may change while it works."""
+
+    def __init__(self, on_phase: OnPhase, total: int) -> None:
+        self.on_phase, self.total, self.done = on_phase, total, 0
+        self.phase = "copying"
+
+    def __call__(self, source: str | Path, target: str | Path) -> str | Path:
+        copied = shutil.copyfile(source, target)
+        self.done += os.path.getsize(target)
+        self.on_phase(self.phase, self.done, max(self.done, self.total))
+        return copied
+
+
+def _size(folder: Path) -> int:
+    """The bytes of the files of a folder, in which files come and go."""
+    size = 0
+    for path in folder.rglob("*"):
+        with suppress(FileNotFoundError):
+            size += path.stat().st_size if path.is_file() else 0
+    return size
+
+
+def _copy_table(
+    lake: Lake, table: str, numbers: tuple[int, ...], warehouse: Path, copier: _Copier
+) -> None:
     """Copy the files of a table that are written once.
 
     Also those of no snapshot yet: the checkpoint of a job may refer to them. One that vanishes is
@@ -200,7 +244,7 @@ def _copy_table(lake: Lake, table: str, numbers: tuple[int, ...], warehouse: Pat
         if path.is_file():
             (target / relative).parent.mkdir(parents=True, exist_ok=True)
             try:
-                shutil.copyfile(path, target / relative)
+                copier(path, target / relative)
             except FileNotFoundError:
                 (target / relative).unlink(missing_ok=True)
     snapshots = target / "snapshot"

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Bools
-from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.errors import GenerationError, OwnershipError, UnknownNameError
 from paimon_features.job_control.jobs import NOT_RUNNING, job_state
 from paimon_features.operations.forget.entities import EntitySet
@@ -91,7 +91,9 @@ class Deletion:
         *,
         online: bool = True,
         on_message: OnMessage = ignore_message,
+        on_phase: OnPhase = ignore_phase,
     ) -> None:
+        self._on_phase = on_phase
         self.project, self.lake, self.entities = project, project.lake, entities
         self._online, self._say = online, on_message
         self._views = {
@@ -254,7 +256,9 @@ class Deletion:
     ) -> Iterator[TableRows]:
         """The rows of each table, found when the one before has been dealt with."""
         skipped = self._skipped()
-        for table in self._tables():
+        tables = self._tables()
+        for number, table in enumerate(tables):
+            self._on_phase(f"reading {table}", number, len(tables))
             if table == served_table(self.project.name):
                 yield self._find_logged(table, composites, report)
             elif keys := self._predicted_keys(table):

@@ -204,4 +204,10 @@ def open_request_log(project: str, config: ServeConfig) -> RequestLog | None:
         return None
     require_arrow("the request log ([serve] request_log)")
     salt = salt_of_environment() if config.request_log_hash else None
-    return RequestLog(config.request_log, project, rate=config.request_log_rate, salt=salt)
+    return RequestLog(
+        config.request_log,
+        project,
+        rate=config.request_log_rate,
+        salt=salt,
+        max_age_s=config.spool_age_ms / 1000,
+    )

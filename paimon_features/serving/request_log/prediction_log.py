@@ -202,4 +202,5 @@ def open_prediction_log(project: str, config: ServeConfig) -> PredictionLog | No
         rate=config.prediction_log_rate,
         reads=config.prediction_log_reads,
         salt=salt_of_environment() if config.prediction_log_hash else None,
+        limits=SpoolLimits(max_age_s=config.spool_age_ms / 1000),
     )

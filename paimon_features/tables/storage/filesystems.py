@@ -17,6 +17,9 @@ import pyarrow.fs as pafs
 from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.setup.jars import CheckpointStore
 
+REQUEST_TIMEOUT_S = 20
+"""The silence of a store after which a request is repeated. Arrow's client waits so long for the
+rest of a reply whose connection was cut, too."""
 S3_SCHEMES = ("s3", "s3a", "s3n")
 HDFS_SCHEMES = ("hdfs", "viewfs")
 SCHEMES = (*S3_SCHEMES, "oss", *HDFS_SCHEMES)
@@ -137,7 +140,7 @@ def s3_arguments(address: str, found: Mapping[str, str]) -> dict[str, Any]:
     arguments: dict[str, Any] = {
         "scheme": "https",
         "connect_timeout": float(found.get("connect_timeout_s", 5)),
-        "request_timeout": float(found.get("request_timeout_s", 60)),
+        "request_timeout": float(found.get("request_timeout_s", REQUEST_TIMEOUT_S)),
         "force_virtual_addressing": _virtual(address, found, of_oss),
     }
     if endpoint:

@@ -11,7 +11,12 @@ from urllib.parse import urlsplit
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from paimon_features.errors import ConfigurationError, PaimonFeaturesError, TableError
+from paimon_features.errors import (
+    ConfigurationError,
+    PaimonFeaturesError,
+    StoreUnreachableError,
+    TableError,
+)
 from paimon_features.tables.storage.base import Storage
 from paimon_features.tables.storage.conditional import ConditionalStore
 from paimon_features.tables.storage.footers import Footers
@@ -234,12 +239,16 @@ class RemoteStorage(Storage):
             )
         if code == "NETWORK_CONNECTION":
             where = f" at {self.endpoint}" if self.endpoint else ""
-            return TableError(
+            return StoreUnreachableError(
                 f"warehouse {self.address!r}: the store{where} is unreachable ({detail}); check "
                 "S3_ENDPOINT (OSS_ENDPOINT) or the option endpoint, S3_USE_HTTPS, and the network"
             )
-        passing = f" each of {self.retries.attempts} times" if is_passing(error) else ""
-        return TableError(f"warehouse {self.address!r}: the store failed{passing}: {detail}")
+        if is_passing(error):
+            return StoreUnreachableError(
+                f"warehouse {self.address!r}: the store failed each of {self.retries.attempts} "
+                f"times: {detail}"
+            )
+        return TableError(f"warehouse {self.address!r}: the store failed: {detail}")
 
     def _no_bucket(self) -> ConfigurationError:
         where = f" at {self.endpoint}" if self.endpoint else ""

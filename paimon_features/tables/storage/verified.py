@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paimon_features.errors import DamagedFileError
+from paimon_features.errors import DamagedFileError, StoreUnreachableError
 from paimon_features.tables.storage.pages import PageCounts, verify_pages
 from paimon_features.tables.storage.retries import error_code, is_passing
 
@@ -48,7 +48,7 @@ def damage_of(path: str) -> Iterator[None]:
 
 
 def _is_damage(error: Exception) -> bool:
-    if isinstance(error, (MemoryError, pa.ArrowCancelled)):
+    if isinstance(error, (MemoryError, pa.ArrowCancelled, StoreUnreachableError)):
         return False
     if isinstance(error, OSError):
         # the system's and the store's errors have a number or a code; a decoder's have none

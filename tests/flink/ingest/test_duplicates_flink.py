@@ -138,6 +138,7 @@ def follow(
         )
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 def test_a_stream_keeps_ids_across_restarts_until_the_horizon(
     tmp_path: Path, kafka_broker: KafkaServer

@@ -77,6 +77,7 @@ def test_text_files(tmp_path: Path) -> None:
     assert set(found) >= {"unreadable", "wrong_type", "not_finite", "too_many_columns"}
 
 
+@pytest.mark.long
 def test_stored_types(tmp_path: Path) -> None:
     write_stored(tmp_path / "in")
     found = compare(tmp_path, STORED, tmp_path / "in")

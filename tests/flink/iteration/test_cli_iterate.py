@@ -95,6 +95,7 @@ def test_a_program_runs_from_the_command_line(program: Path) -> None:
     assert reported["epochs"] == [10]  # 64 / 2**10 is the first that is at most 0.1
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> None:
     # half a second a round: time for a checkpoint, and for Ctrl-C

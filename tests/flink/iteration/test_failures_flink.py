@@ -106,6 +106,7 @@ def check_together(some: Mapping[str, Program], outputs: Mapping[str, Any]) -> N
         check(program, interpret(program), own)
 
 
+@pytest.mark.long
 def test_a_failure_with_the_redis_wire_flushed_changes_no_row_of_any_kind_of_program(
     run: Run, tmp_path: Path, redis_url: str
 ) -> None:

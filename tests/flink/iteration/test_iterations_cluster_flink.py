@@ -42,6 +42,7 @@ cloudpickle.register_pickle_by_value(loops)
 ROUNDS = 30
 
 
+@pytest.mark.long
 def test_supersteps_in_process_mode_equal_a_local_run(tmp_path: Path, session_cluster: Any) -> None:
     lake = Lake.open(tmp_path / "lake", "shop")
 
@@ -58,6 +59,7 @@ def test_supersteps_in_process_mode_equal_a_local_run(tmp_path: Path, session_cl
     assert Counter(found) == Counter(expected) == Counter({2: 1, 3: 3})
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_an_algorithm_in_process_mode_equals_a_local_fit(
     session_cluster: Any, redis_url: str

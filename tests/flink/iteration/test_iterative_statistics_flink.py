@@ -18,6 +18,7 @@ from tests.iteration.example_modules import example
 pytestmark = pytest.mark.flink
 
 
+@pytest.mark.long
 def test_als_and_difficulty_on_flink_equal_a_run_in_one_process(tmp_path: Path) -> None:
     random = np.random.default_rng(5)
     with example("als", "difficulty", "common") as modules:

@@ -258,6 +258,7 @@ def test_an_unbounded_iteration_resumes_from_its_savepoint(
     assert tens == list(range(10, 10 * len(tens) + 10, 10)), "each count once, without a gap"
 
 
+@pytest.mark.long
 def test_a_savepoint_of_another_parallelism_is_rejected(flink: Any, tmp_path: Path) -> None:
     running = flink().execute_async(sums(2, 10_000_000), {"seen": FileOutput(tmp_path / "seen")})
     until(lambda: (running.status()[0].get("epoch") or 0) > 3)
@@ -391,6 +392,7 @@ def test_a_value_that_does_not_match_its_table_is_rejected(value: Any, message: 
         rows.arrow(value)
 
 
+@pytest.mark.long
 def test_replayed_data_beyond_the_memory_limit_give_equal_results(
     flink: Any, tmp_path: Path
 ) -> None:

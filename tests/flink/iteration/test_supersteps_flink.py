@@ -43,6 +43,7 @@ def lake(tmp_path: Path) -> Lake:
 
 
 # programs whose nodes have several inputs, widths, side outputs and partitionings
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [4])
 def test_random_programs_equal_the_run_in_one_process(
     lake: Lake, runner: FlinkSuperstepRunner, seed: int
@@ -54,6 +55,7 @@ def test_random_programs_equal_the_run_in_one_process(
     assert any(local)
 
 
+@pytest.mark.long
 def test_a_failed_job_can_be_repeated_and_leaves_no_data(
     lake: Lake, cluster: str, tmp_path: Path
 ) -> None:
@@ -96,6 +98,7 @@ SuperstepExecutor(lake, "sums", runner=runner, on_epoch=report).run(program)
 """
 
 
+@pytest.mark.long
 def test_another_driver_continues_after_one_that_was_killed_inside_an_epoch(
     lake: Lake, runner: FlinkSuperstepRunner, cluster: str
 ) -> None:

@@ -88,6 +88,7 @@ def counts(killed: Path) -> Any:
     return build
 
 
+@pytest.mark.long
 def test_workers_are_forked_and_a_killed_one_changes_no_row(
     cluster: LocalCluster, tmp_path: Path, redis_url: str
 ) -> None:

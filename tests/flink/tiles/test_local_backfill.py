@@ -219,6 +219,10 @@ def test_any_view_in_any_buckets_and_partitions_equals_the_oracle(
     append_events(lake, view, events)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local, "GROUP_EVENTS", rng.choice((1, 20, 10**6)))
+        patch.setattr(local, "SAMPLED_EVENTS", rng.choice((1, 10**6)))
+        patch.setattr(
+            local, "DENSE_EVENTS", rng.choice((0.0, 1.5, 10.0))
+        )  # grouped, either, sorted
         backfill(target, threads=1)
     assert wrong_tiles(lake, view, target.tables[0], event_rows(events)) == []
     assert counted_skips(lake, target.tables[1]) == expected_skips(view, event_rows(events))

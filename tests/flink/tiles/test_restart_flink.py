@@ -42,6 +42,7 @@ def test_only_jobs_with_checkpoints_on_s3_need_its_file_system(
     feed.assert_exact()
 
 
+@pytest.mark.long
 def test_a_checkpoint_before_the_tiles_requires_a_rollback_and_allows_any_parallelism(
     target: TileTarget, feed: Feed
 ) -> None:

@@ -123,6 +123,7 @@ def client(project: Project, target: TileTarget) -> Iterator[Callable[..., Clien
         one.process.communicate()
 
 
+@pytest.mark.long
 def test_a_running_job_is_listed_exclusive_and_stops_on_request(
     project: Project, target: TileTarget, feed: Feed, client: Callable[..., Client]
 ) -> None:

@@ -81,6 +81,7 @@ def training_rows(project: Project) -> pa.Table:
     return read_arrow(project.lake, "training_churn")
 
 
+@pytest.mark.long
 def test_a_model_is_kept_by_version_and_the_pinned_one_is_served(project: Project) -> None:
     table = training_rows(project)
     first = LogisticRegression(features_col=FEATURES, learning_rate=0.01).fit(table)

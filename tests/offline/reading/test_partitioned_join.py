@@ -133,6 +133,7 @@ def test_one_entity_with_all_rows_is_joined_in_passes(lake: LakeOfViews) -> None
     assert whole["max_x"].null_count < 2_000
 
 
+@pytest.mark.long
 def test_a_stream_that_can_be_read_once_gives_the_same(lake: LakeOfViews) -> None:
     rows = entity_rows(random.Random(2), 1_000)
     whole = lake.store.get_historical_features(lake.refs(), rows)
@@ -144,6 +145,7 @@ def test_a_stream_that_can_be_read_once_gives_the_same(lake: LakeOfViews) -> Non
         assert stream.read_all().equals(whole)
 
 
+@pytest.mark.long
 def test_what_is_put_aside_has_no_name_and_is_gone_with_the_stream(
     lake: LakeOfViews, tmp_path: Path
 ) -> None:
@@ -170,6 +172,7 @@ def test_what_is_put_aside_has_no_name_and_is_gone_with_the_stream(
     assert all(spill._file.closed for spill in spills)
 
 
+@pytest.mark.long
 def test_a_stream_that_is_dropped_halfway_is_let_go(lake: LakeOfViews) -> None:
     rows = entity_rows(random.Random(2), 500)
     stream = lake.store.stream_historical_features(lake.refs(), rows, memory_mb=TINY)
@@ -201,6 +204,7 @@ def test_an_interrupt_leaves_nothing_open(
     assert all(spill._file.closed for spill in spills)
 
 
+@pytest.mark.long
 def test_progress_counts_answers_and_rows_put_out(lake: LakeOfViews) -> None:
     seen: list[tuple[int, int]] = []
     lake.store.get_historical_features(

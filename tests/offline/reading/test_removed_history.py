@@ -473,6 +473,7 @@ class History:
             assert found == answer.table, f"{as_of}: {counts(found)}, then {counts(answer.table)}"
 
 
+@pytest.mark.long
 @every_seed(3)
 def test_an_answer_is_the_same_again_or_an_error(
     seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -41,14 +41,23 @@ def _start(folder: Path, log: Path, *words: str, stdout: int | None = None) -> A
 
 
 class Server:
-    """``paimon-features serve``, with two workers by default."""
+    """``paimon-features serve``, with two workers by default; started again, on the same port."""
 
     def __init__(self, folder: Path, workers: int = 2) -> None:
+        self._folder, self._number = folder, workers
         self.log = folder.parent / "server.log"
-        options = ("--workers", str(workers), "--port", "0", "--json", "--log-sample", "0")
-        self.process = _start(folder, self.log, "serve", *options, stdout=subprocess.PIPE)
-        event = json.loads(self.process.stdout.readline())
-        self.port = urlsplit(event["url"]).port
+        self.port = 0
+        self.start()
+
+    def start(self) -> None:
+        options = ("--workers", str(self._number), "--port", str(self.port), "--log-sample", "0")
+        self.process = _start(
+            self._folder, self.log, "serve", "--json", *options, stdout=subprocess.PIPE
+        )
+        line = self.process.stdout.readline()
+        assert line, f"the server did not start: {self.log.read_text()[-3_000:]}"
+        event = json.loads(line)
+        self.port = urlsplit(event["url"]).port or 0
         self.pids: list[int] = event["workers"]
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -66,6 +75,15 @@ class Server:
     def kill_worker(self, rng: random.Random) -> None:
         os.kill(rng.choice(self.workers), signal.SIGKILL)
 
+    def kill(self) -> None:
+        """Kill its first process; the others end with it."""
+        pids = self.workers
+        self.process.kill()
+        self.process.wait()
+        wait_for(lambda: not any(map(alive, pids)), "its workers end, too")
+        self._reader.join()
+        self.process.stdout.close()
+
     def stop(self) -> None:
         """End it as an operator does; nothing of it is left."""
         pids = [self.process.pid, *self.workers]
@@ -80,13 +98,13 @@ class Server:
 class Follower:
     """``paimon-features materialize --follow``, started again when it was killed."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, poll_ms: int = 20) -> None:
+        self._folder, self._poll_ms = folder, poll_ms
         self.log = folder.parent / "materializer.log"
         self.start()
 
     def start(self) -> None:
-        words = ("materialize", "--follow", "--poll-ms", "20", "--json")
+        words = ("materialize", "--follow", "--poll-ms", str(self._poll_ms), "--json")
         self.process = _start(self._folder, self.log, *words)
 
     def kill(self) -> None:

@@ -40,6 +40,7 @@ def run(folder: Path, seed: int, kind: str, script: Sequence[Sequence[faults.Fau
     return scene
 
 
+@pytest.mark.long
 def test_nothing_is_answered_wrong_while_the_store_and_the_others_fail(tmp_path: Path) -> None:
     script = [
         [faults.killed_and_empty], [faults.worker_killed, faults.paused],

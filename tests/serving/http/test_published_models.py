@@ -121,6 +121,7 @@ def test_promotions_under_load_drop_no_request_and_mix_no_versions(
     assert seen == {1, 2, 3}
 
 
+@pytest.mark.long
 def test_a_damaged_network_replaces_nothing_and_a_killed_worker_comes_back(
     published: Published, run: Callable[..., Running]
 ) -> None:

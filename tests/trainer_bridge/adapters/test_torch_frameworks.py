@@ -96,6 +96,7 @@ def test_the_trainer_of_transformers_trains_on_every_row_once_and_resumes(sample
     assert together([own["resumed"] for own in found]) == wanted[12:]
 
 
+@pytest.mark.long
 def test_lightning_trains_on_every_row_once_and_validates_on_all(samples: Lake) -> None:
     found = run(samples, "lightning")
     assert together([own["seen"] for own in found]) == global_batches(samples, 2)

@@ -50,6 +50,7 @@ def test_a_data_loader_that_collates_batches_says_what_to_write(
             next(iter(DataLoader(stream, batch_size=size)))
 
 
+@pytest.mark.long
 def test_rows_of_a_loader_may_be_collated_by_a_dataset_of_ones_own(
     lake: Lake, table: str, adapter: Any
 ) -> None:
@@ -81,6 +82,7 @@ def test_a_reader_in_a_data_loader_says_what_to_write(lake: Lake, table: str, wo
         assert following  # whether there is one is no question of its length
 
 
+@pytest.mark.long
 def test_random_split_says_how_to_split_and_that_way_is_right(
     lake: Lake, table: str, adapter: Any
 ) -> None:

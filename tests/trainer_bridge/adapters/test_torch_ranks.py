@@ -59,6 +59,7 @@ def global_batches(ranks: list[list[list[int]]]) -> list[list[int]]:
     return steps
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rule", ["short", "drop", "pad"])
 def test_all_world_sizes_see_the_same_global_batches_and_ranks_disjoint_rows(
     found: Any, rule: str

@@ -84,6 +84,7 @@ def test_epoch_follows_epoch_for_any_number_of_workers(
     assert values(data) == wanted[4]
 
 
+@pytest.mark.long
 def test_a_started_worker_process_reads_the_same(lake: Lake, table: str, adapter: Any) -> None:
     from torch.utils.data import DataLoader
 
@@ -308,6 +309,7 @@ def test_a_plain_data_loader_whose_loop_was_left_asks_where_to_continue(
     assert values(data) == wanted[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])
 def test_every_loop_of_a_loader_that_restarts_is_the_same_epoch(

@@ -76,6 +76,7 @@ def lake(tmp_path_factory: pytest.TempPathFactory, flink_sql: Callable[..., None
     return lake
 
 
+@pytest.mark.long
 def test_files_of_flink_are_read_in_the_order_of_their_commits(lake: Lake) -> None:
     for table in IN_ORDER:
         newest = latest_snapshot(lake, table)

@@ -14,6 +14,7 @@ def test_all_that_the_benchmark_writes_is_committed() -> None:
     assert all(turn.wall > 0 for side in turns.values() for turn in side)
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_all_that_ranks_hand_over_by_a_stream_is_committed_by_the_drain() -> None:
     # it raises where the drain or the table has other rows

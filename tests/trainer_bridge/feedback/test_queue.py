@@ -224,6 +224,7 @@ _TRAINER = """
 KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "1"))
 
 
+@pytest.mark.long
 @pytest.mark.redis
 @pytest.mark.timeout(120 + 20 * KILLS)
 def test_drain_trainers_and_server_killed_at_random_lose_and_double_nothing(

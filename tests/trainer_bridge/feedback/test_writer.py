@@ -240,6 +240,7 @@ _TRAINER = """
 KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "2"))
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120 + 10 * KILLS)
 def test_a_training_killed_again_and_again_loses_and_doubles_nothing(
     lake: Lake, tmp_path: Path

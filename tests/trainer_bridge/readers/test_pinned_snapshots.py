@@ -129,6 +129,7 @@ class Table:
         return same + 1
 
 
+@pytest.mark.long
 @every_seed(3)
 def test_a_pin_reads_the_same_rows_again_or_is_an_error(
     seed: int, tmp_path_factory: pytest.TempPathFactory

@@ -186,6 +186,7 @@ def test_rounds_promote_what_is_better_and_return_when_it_is_worse(
     assert second.new > first.new
 
 
+@pytest.mark.long
 def test_a_round_that_died_at_any_point_makes_the_same_version(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[RoundTable]
 ) -> None:
@@ -244,6 +245,7 @@ def test_a_round_that_died_at_any_point_makes_the_same_version(
     assert result.is_same, result
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [TabularTransformerNetwork, SequenceTransformerNetwork])
 def test_exported_graphs_take_other_weights(kind: Any) -> None:
     lists = kind is SequenceTransformerNetwork
@@ -281,6 +283,7 @@ def test_exported_graphs_take_other_weights(kind: Any) -> None:
                                      {**new, "x": new["norm.bias"]}) is None  # fmt: skip
 
 
+@pytest.mark.long
 def test_a_person_promotes_where_the_command_may_not(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -118,10 +118,16 @@ def test_a_run_registers_what_can_be_served_from_raw_features(
         ("model=gradient_boosting", "model.trees=10"),
         ("model=gradient_boosting", "model.trees=5", "objective=multiclass",
          "data.label=favourite"),
-        ("data.service=basket_v1", "model=sequence_transformer", *SMALL, "objective=multiclass",
-         "data.label=favourite"),
-        ("objective=regression", "data.label=spent", "model=wide_and_deep", "model.dim=16",
-         "trainer.precision=bf16-mixed"),
+        pytest.param(
+            ("data.service=basket_v1", "model=sequence_transformer", *SMALL, "objective=multiclass",
+             "data.label=favourite"),
+            marks=pytest.mark.long,
+        ),
+        pytest.param(
+            ("objective=regression", "data.label=spent", "model=wide_and_deep", "model.dim=16",
+             "trainer.precision=bf16-mixed"),
+            marks=pytest.mark.long,
+        ),
     ],
 )  # fmt: skip
 def test_every_model_is_exported_as_it_is(

@@ -71,6 +71,7 @@ def test_a_grid_of_an_interval_or_too_many_values_is_refused() -> None:
         SearchSpace.of({}, ["seed=range(0,1000)", "model.dim=range(0,1000)"]).grid()
 
 
+@pytest.mark.long
 def test_a_sweep_outlives_its_workers_and_registers_the_best(project: Project) -> None:
     file = project.root / "churn.yaml"
     overrides = ["model=gradient_boosting", "model.trees=2,20", "model.leaves=2,8"]
