@@ -80,7 +80,7 @@ class Server:
         pids = self.workers
         self.process.kill()
         self.process.wait()
-        wait_for(lambda: not any(map(alive, pids)), "its workers end, too")
+        wait_for(lambda: not any(map(is_running, pids)), "its workers end, too")
         self._reader.join()
         self.process.stdout.close()
 
