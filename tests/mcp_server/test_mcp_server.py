@@ -186,10 +186,10 @@ def test_over_http_a_token_reads_its_services_only(project: Project) -> None:
         body = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
         for token in (None, "pf_" + "x" * 43):
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            assert httpx.post(url, json=body, headers=headers).status_code == 401
+            assert httpx.post(url, json=body, headers=headers, timeout=60).status_code == 401
         allowed = {"Authorization": f"Bearer {everything}"}
         foreign = {**allowed, "Host": "evil.example"}
-        assert httpx.post(url, json=body, headers=foreign).status_code == 421
+        assert httpx.post(url, json=body, headers=foreign, timeout=60).status_code == 421
         asyncio.run(_limited(url, some))
         asyncio.run(_unlimited(url, everything))
     finally:
@@ -206,7 +206,7 @@ async def _connected(url: str, token: str, calls: Calls) -> None:
         from httpx2 import AsyncClient
     except ModuleNotFoundError:
         from httpx import AsyncClient  # type: ignore[assignment]
-    async with AsyncClient(headers=headers) as http:
+    async with AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(url, http_client=http)
         async with mcp.Client(transport) as client:
             await calls(client)
