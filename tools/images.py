@@ -45,8 +45,8 @@ PYTHON_IMAGE = "python:3.11-slim-bookworm"
 
 # MB that an image may add to the Python image; serving hosts are many and start often
 BOUNDS = {
-    "serving": 115,
-    "predict": 185,
+    "serving": 135,
+    "predict": 205,
     "materializer": 1_000,
     "jobs": 1_800,
     "training": 7_200,
