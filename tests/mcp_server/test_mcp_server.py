@@ -214,7 +214,7 @@ async def _connected(url: str, token: str, calls: Calls) -> None:
         from httpx2 import AsyncClient
     except ModuleNotFoundError:
         from httpx import AsyncClient  # type: ignore[assignment]
-    async with AsyncClient(headers=headers) as http:
+    async with AsyncClient(headers=headers, timeout=60) as http:
         transport = streamable_http_client(url, http_client=http)
         async with mcp.Client(transport) as client:
             await calls(client)
