@@ -124,7 +124,7 @@ class RestTables:
             self.catalog.create_database(self.database, True, {})
             self.catalog.create_table(self._identifier(name), schema, False)
         try:
-            self._loaded(name, path)
+            self.uuid(name, path)
         except TableError:
             self.drop(name)
             raise
@@ -158,15 +158,13 @@ class RestTables:
         TableError
             If the server does not know the table, or has it in another folder.
         """
-        found: str = self._loaded(name, path).get_id()
-        return found
-
-    def _loaded(self, name: str, path: str) -> Any:
         from pypaimon.api.rest_exception import NoSuchResourceException
+        from pypaimon.common.identifier import Identifier
 
         with self.errors(f"opening table {name!r}"):
             try:
-                loaded = self.catalog.rest_api.get_table(self._pypaimon_identifier(name))
+                known = Identifier.from_string(self._identifier(name))
+                loaded = self.catalog.rest_api.get_table(known)
             except NoSuchResourceException as error:
                 raise TableError(
                     f"table {name!r} is in {path}, but the REST catalog {self.settings.uri} does "
@@ -179,15 +177,10 @@ class RestTables:
                 "server keeps its files, as WAREHOUSE/DATABASE.db/TABLE; servers that choose "
                 "other folders are not supported"
             )
-        return loaded
+        return str(loaded.get_id())
 
     def _identifier(self, name: str) -> str:
         return f"{self.database}.{name}"
-
-    def _pypaimon_identifier(self, name: str) -> Any:
-        from pypaimon.common.identifier import Identifier
-
-        return Identifier.from_string(self._identifier(name))
 
 
 def attach(handle: Any, name: str, path: str, tables: Callable[[], RestTables]) -> None:
