@@ -413,6 +413,62 @@ def test_job_managers_of_a_session_may_elect_their_leader_and_share_a_folder(
     assert 'high-availability.storageDir: "file:///project/.paimon-features/ha"' in folder
 
 
+def targets(documents: list[Json], rules: list[Json]) -> list[dict[str, str]]:
+    """What Prometheus makes of each port of each pod, by its rules of relabelling."""
+    found = []
+    for template in pod_templates(documents):
+        about = template["metadata"]
+        pod = {f"label_{name}": value for name, value in about["labels"].items()}
+        pod |= {f"annotation_{name}": v for name, v in about.get("annotations", {}).items()}
+        pod = {re.sub(r"\W", "_", f"__meta_kubernetes_pod_{k}"): v for k, v in pod.items()}
+        containers = template["spec"]["containers"]
+        for port in [port for each in containers for port in each.get("ports", [])]:
+            labels = pod | {
+                "__meta_kubernetes_pod_container_port_number": str(port["containerPort"]),
+                "__meta_kubernetes_namespace": "shop",
+                "__meta_kubernetes_pod_name": "pod",
+            }
+            if all(relabelled(labels, rule) for rule in rules):
+                found.append(labels)
+    return found
+
+
+def relabelled(labels: dict[str, str], rule: Json) -> bool:
+    """Apply a rule; False if it drops the target."""
+    text = ";".join(labels.get(name, "") for name in rule["source_labels"])
+    action = rule.get("action", "replace")
+    if action == "keepequal":
+        return text == labels.get(rule["target_label"], "")
+    matches = re.fullmatch(rule.get("regex", "(.*)"), text) is not None
+    if action == "keep":
+        return matches
+    assert action == "replace"
+    if matches:
+        labels[rule["target_label"]] = rule.get("replacement", text)
+    return True
+
+
+def test_prometheus_finds_each_pod_under_the_job_that_the_alerts_name(
+    documents: list[Json],
+) -> None:
+    settings = yaml.safe_load((BASE.parent / "prometheus.yml").read_text())
+    (scraped,) = settings["scrape_configs"]
+    found = targets(documents, scraped["relabel_configs"])
+    annotated = [
+        each for each in pod_templates(documents) if "annotations" in each["metadata"]
+    ]  # fmt: skip
+    assert len(found) == len(annotated) >= 10
+    alerts = (ROOT / "docker" / "alerts.yml").read_text()
+    assert {"feature-server", "materializer"} == set(re.findall(r'job="([\w-]+)"', alerts))
+    assert {labels["job"] for labels in found} == {"feature-server", "materializer", "flink"}
+    assert {labels["project"] for labels in found} == {"shop", "big-shop"}
+    for each in of_kind(documents, "FlinkDeployment"):
+        options = each["spec"]["flinkConfiguration"]
+        port = each["spec"]["podTemplate"]["metadata"]["annotations"]["prometheus.io/port"]
+        assert options["metrics.reporters"] == "prom"
+        assert options["metrics.reporter.prom.port"] == port
+
+
 # -- files, volumes, secrets ----------------------------------------------------------------------
 
 
