@@ -30,6 +30,7 @@ from paimon_features.tables.lease import committing
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER, latest_snapshot
 from paimon_features.tables.write_errors import write_errors
 
+_SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 _GROUP_ROWS = 1 << 17
 """Rows of a Parquet row group, buffered per file."""
 _THREADS = 2
@@ -296,7 +297,7 @@ def _named(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
 def _file_schema(lake: Lake, name: str, table: Any) -> pa.Schema:
     """The columns of a data file, with Paimon's field ids."""
     system = [
-        pa.field("_SEQUENCE_NUMBER", pa.int64(), nullable=False),
+        pa.field(_SEQUENCE_NUMBER, pa.int64(), nullable=False),
         pa.field("_VALUE_KIND", pa.int8(), nullable=False),
     ]
     ids = {field.name: field.id for field in table.fields}
@@ -312,8 +313,8 @@ def _parquet_writer(sink: Any, schema: pa.Schema, table: Any) -> pq.ParquetWrite
     """A writer with the table's compression.
 
     Values of tiles hardly repeat, so without dictionaries; only keys are used in filters, so
-    without
-    statistics of partials.
+    without statistics of partials. Integers of neighbours are close (sorted keys, times of a day,
+    counts): as packed differences they are half the work to write and to read.
     """
     codec = table.options.file_compression()
     level = table.options.file_compression_zstd_level() if codec == "zstd" else None
@@ -323,6 +324,11 @@ def _parquet_writer(sink: Any, schema: pa.Schema, table: Any) -> pq.ParquetWrite
         compression=codec,
         compression_level=level,
         use_dictionary=False,
+        column_encoding={
+            field.name: "DELTA_BINARY_PACKED"
+            for field in schema
+            if pa.types.is_int64(field.type) and field.name != _SEQUENCE_NUMBER
+        },
         write_statistics=list(table.trimmed_primary_keys),
         store_schema=False,
         write_page_checksum=True,
