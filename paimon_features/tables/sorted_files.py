@@ -33,6 +33,8 @@ from paimon_features.tables.write_errors import write_errors
 _SEQUENCE_NUMBER = "_SEQUENCE_NUMBER"
 _GROUP_ROWS = 1 << 17
 """Rows of a Parquet row group, buffered per file."""
+_GROUP_BYTES = 16 << 20
+"""The same in bytes, for rows with many or long values."""
 _THREADS = 2
 """Threads that encode and compress; files are assigned to them by bucket."""
 _GROUPS_AHEAD = 4
@@ -192,6 +194,7 @@ class _SortedFile:
     bucket: int
     held: list[pa.RecordBatch] = field(default_factory=list)
     held_rows: int = 0
+    held_bytes: int = 0
     rows: int = 0
     least: list[Any] = field(default_factory=list)
     greatest: list[Any] = field(default_factory=list)
@@ -208,12 +211,13 @@ class _SortedFile:
         """Buffer rows; a full row group is written."""
         self.held.append(rows)
         self.held_rows += rows.num_rows
-        if self.held_rows >= _GROUP_ROWS:
+        self.held_bytes += rows.nbytes
+        if self.held_rows >= _GROUP_ROWS or self.held_bytes >= _GROUP_BYTES:
             self.owner._submit(self, self.take())
 
     def take(self) -> list[pa.RecordBatch]:
         """The buffered rows."""
-        held, self.held, self.held_rows = self.held, [], 0
+        held, self.held, self.held_rows, self.held_bytes = self.held, [], 0, 0
         return held
 
     def put(self, batches: list[pa.RecordBatch], last: bool) -> None:
