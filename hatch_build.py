@@ -28,7 +28,7 @@ FOLDER = Path("paimon_features/native")
 MODULE = "_core.abi3.so"
 VARIABLE = "PAIMON_FEATURES_COMPILER"
 # contraction and reordering would change the last bit of sums
-FLAGS = ["-std=c11", "-O2", "-fPIC", "-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden"]
+FLAGS = ["-std=c11", "-O3", "-fPIC", "-ffp-contract=off", "-fno-fast-math", "-fvisibility=hidden"]
 WARNINGS = ["-Wall", "-Wextra", "-Wshadow"]
 _GLIBC = "2.17"
 

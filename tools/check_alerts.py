@@ -1,4 +1,4 @@
-"""Check when the alerts of docker/ fire: ``make alerts`` runs it.
+"""Check when the alerts of docker/ fire, and Prometheus' settings: ``make alerts`` runs it.
 
 It needs Go, and builds with it, once, Prometheus' own ``promtool``.
 """
@@ -13,14 +13,20 @@ from go_programs import CACHE, go
 
 PROMETHEUS = "github.com/prometheus/prometheus"
 VERSION = "v0.305.0"
-DOCKER = Path(__file__).parents[1] / "docker"
+ROOT = Path(__file__).parents[1]
+DOCKER = ROOT / "docker"
 
 
 def main() -> int:
     """Run the tests of the rules; the exit code is promtool's."""
     promtool = str(_promtool(CACHE))
-    checked = [DOCKER / "alerts.yml"]
-    for command in (["check", "rules", *checked], ["test", "rules", DOCKER / "alerts_test.yml"]):
+    settings = [DOCKER / "prometheus.yml", ROOT / "deploy/kubernetes/prometheus.yml"]
+    for command in (
+        ["check", "rules", DOCKER / "alerts.yml"],
+        ["test", "rules", DOCKER / "alerts_test.yml"],
+        # the rules are checked above; those of a cluster are mounted next to its settings
+        *(["check", "config", "--syntax-only", path] for path in settings),
+    ):
         code = subprocess.run([promtool, *map(str, command)]).returncode
         if code:
             return code

@@ -41,12 +41,14 @@ from paimon_features.ports import free_ports
 from paimon_features.setup.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[1]
-PYTHON_IMAGE = "python:3.11-slim-bookworm"
+PYTHON_IMAGE = re.findall(
+    r"(?m)^ARG PYTHON_IMAGE=(\S+)$", (ROOT / "docker/Dockerfile").read_text()
+)[0]
 
 # MB that an image may add to the Python image; serving hosts are many and start often
 BOUNDS = {
-    "serving": 115,
-    "predict": 185,
+    "serving": 135,
+    "predict": 205,
     "materializer": 1_000,
     "jobs": 1_800,
     "training": 7_200,

@@ -27,7 +27,7 @@ compile "$@" -c requirements.lock locks/compiler.in -o locks/compiler.txt
 compile --upgrade --extra demo -c requirements.lock pyproject.toml -o locks/demo.txt
 compile --upgrade --extra dev -c requirements.lock pyproject.toml -o locks/test.txt
 compile --upgrade --extra docs -c requirements.lock pyproject.toml -o locks/docs.txt
-for image in jobs:flink materializer:lake,serve serving:serve predict:predict training:torch; do
+for image in jobs:flink materializer:lake,serve serving:serve,oidc predict:predict,oidc training:torch; do
     IFS=, read -ra extras <<<"${image#*:}"
     compile --upgrade "${extras[@]/#/--extra=}" -c requirements.lock pyproject.toml \
         -o "locks/${image%:*}.txt"

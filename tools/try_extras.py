@@ -2,11 +2,14 @@
 
     make extras                                     # every extra, with every Python of this machine
     make extras ARGS="--extra serve --extra oidc --python 3.13"
+    make extras ARGS=--heavy                        # also install those of gigabytes
 
 For each pair of extra and Python: a new virtual environment, the wheel with that extra (versions by
 the resolver, so also what is newer than the lock files), and a small program that does what the
-extra is for. A pair that cannot exist (Flink has no release for Python 3.13) is named with the
-reason and counted; a Python that is not on this machine is named, too.
+extra is for. Extras of gigabytes are resolved only, and it says so, unless they are named or
+--heavy is given: their packages, with torch or TensorFlow, are those of `make test`. A pair that
+cannot exist (Flink has no release for Python 3.13) is named with the reason and counted; a Python
+that is not on this machine is named, too.
 """
 
 from __future__ import annotations
@@ -65,13 +68,17 @@ PROGRAMS = {
     "client": "from paimon_features.client import FeatureClient; "
     "FeatureClient('http://127.0.0.1:1').close()",
     "demo": _LAKE + "import hydra, matplotlib, onnxruntime, torch, pyflink, redis",
+    "formats": _LAKE + "import deltalake, fastavro, pyiceberg; import paimon_features.local.inputs",
     "fastapi": _SERVE + "from paimon_features.serving.fastapi import feature_router",
     "flink": _LAKE + "import pyflink.table; import paimon_features.flink.environment",
     "kafka": _LAKE + "import confluent_kafka; import paimon_features.publishing",
     "lake": _LAKE,
     "local": _LAKE + "import duckdb; import paimon_features.local",
+    "mcp": _LAKE + "import paimon_features.mcp_server.protocol",
+    "mlflow": "import mlflow; import paimon_features.tracking",
     "oidc": "import jwt; from paimon_features.config import OidcConfig",
     "onnx": _LAKE + "import onnx",
+    "openlineage": _LAKE + "import openlineage.client; import paimon_features.openlineage_events",
     "otel": "import opentelemetry.sdk.trace; from paimon_features.traces import open_tracer",
     "polars": _LAKE + "import trainer_bridge.adapters.polars",
     "predict": _SERVE + "import onnxruntime; import paimon_features.serving.prediction.network",
@@ -82,13 +89,27 @@ PROGRAMS = {
     "train": _LAKE + "import torch, lightning; import trainer_bridge.training.run",
 }
 """What each extra is used for; the base install is the extra without a name."""
-WITH = {"oidc": ("serve",)}
+HEAVY = ("demo", "tensorflow", "torch", "train")
+"""Extras that install gigabytes."""
+WITH = {"mlflow": ("lake",), "oidc": ("serve",)}
 """Extras that are made to be installed next to others."""
 LAST = {
     "flink": ("3.12", "apache-flink has no later release"),
     "demo": ("3.12", "apache-flink has no later release"),
     **dict.fromkeys(
-        ("lake", "local", "kafka", "onnx", "polars", "torch", "train"),
+        (
+            "formats",
+            "kafka",
+            "lake",
+            "local",
+            "mcp",
+            "mlflow",
+            "onnx",
+            "openlineage",
+            "polars",
+            "torch",
+            "train",
+        ),
         ("3.13", "pypaimon caps pyarrow below 20, which has no wheels for 3.14"),
     ),
     "tensorflow": ("3.13", "tensorflow has no later release"),
@@ -100,8 +121,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--extra", action="append", choices=sorted(PROGRAMS))
     parser.add_argument("--python", action="append", choices=PYTHONS)
+    parser.add_argument("--heavy", action="store_true", help="install also extras of gigabytes")
     arguments = parser.parse_args()
     failed, tried, left_out = [], 0, []
+    resolved_only = () if arguments.heavy or arguments.extra else HEAVY
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         wheel = build(folder)
@@ -117,15 +140,20 @@ def main() -> int:
                     continue
                 tried += 1
                 started_s = time.monotonic()
-                problem = attempt(folder / "environment", interpreter, wheel, extra)
+                if extra in resolved_only:
+                    problem, good = resolve(interpreter, wheel, extra), "resolves, not installed"
+                else:
+                    problem = attempt(folder / "environment", interpreter, wheel, extra)
+                    good = "works"
                 took_s = time.monotonic() - started_s
-                say(f"{extra or '(base)'} on {version}: {problem or 'works'} ({took_s:.0f} s)")
+                say(f"{extra or '(base)'} on {version}: {problem or good} ({took_s:.0f} s)")
                 if problem:
                     failed.append(f"{extra or '(base)'} on {version}")
     for reason in left_out:
         say(f"not tried: {reason}")
     say(
-        f"{tried - len(failed)} of {tried} work" + (f"; not: {', '.join(failed)}" if failed else "")
+        f"{tried - len(failed)} of {tried} work or resolve"
+        + (f"; not: {', '.join(failed)}" if failed else "")
     )
     return 1 if failed or not tried else 0
 
@@ -165,6 +193,19 @@ def attempt(folder: Path, interpreter: str, wheel: Path, extra: str) -> str | No
         run([str(python), "-P", "-c", PROGRAMS[extra]])
     except RuntimeError as error:
         return str(error)
+    return None
+
+
+def resolve(interpreter: str, wheel: Path, extra: str) -> str | None:
+    """Find versions for one pair, which are not installed; what went wrong, None where it works."""
+    with tempfile.TemporaryDirectory() as name:
+        wanted = Path(name, "wanted.in")
+        wanted.write_text(f"paimon-features[{extra}] @ {wheel.as_uri()}\n")
+        command = [*UV, "pip", "compile", "--quiet", "--python", interpreter, str(wanted)]
+        try:
+            run([*command, "-o", str(wanted.with_suffix(".txt"))])
+        except RuntimeError as error:
+            return str(error)
     return None
 
 

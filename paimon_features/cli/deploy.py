@@ -61,6 +61,12 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
 )
 @click.option("--tag", default=DEFAULTS.tag, show_default=True, help="Of the images.")
 @click.option(
+    "--digest",
+    multiple=True,
+    metavar="IMAGE=sha256:...",
+    help="Pin an image (serving, materializer, jobs) to what was pushed; repeatable.",
+)
+@click.option(
     "--warehouse-volume",
     "warehouse_claim",
     metavar="CLAIM",
@@ -109,6 +115,11 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
     help="Run a program of iterations; repeatable.",
 )
 @click.option(
+    "--session",
+    is_flag=True,
+    help="A Flink session cluster for jobs that are submitted, highly available by Kubernetes.",
+)
+@click.option(
     "--file",
     "extra",
     multiple=True,
@@ -137,6 +148,7 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
 @JSON
 def render(
     into: Path | None,
+    digest: tuple[str, ...],
     kafka: tuple[str, ...],
     iterate: tuple[str, ...],
     extra: tuple[Path, ...],
@@ -150,6 +162,7 @@ def render(
     server        Deployment, Service, autoscaler on requests in flight, disruption budget
     materializer  StatefulSet, a pod per shard
     Flink jobs    FlinkDeployments in application mode: a tile job per view, --kafka, --iterate
+    session       a FlinkDeployment for 'submit --cluster', with high availability: --session
     maintenance   CronJobs of 'maintain' and 'check', a Job of 'apply'
     and           a ConfigMap with the project's files, NetworkPolicies, kustomization.yaml
 
@@ -171,6 +184,7 @@ def render(
     config = read_config(find_root(Path(path)))
     definitions = load_definitions(config.definitions)
     chosen = DeploySettings(
+        digests={name: pin for name, _, pin in (each.partition("=") for each in digest)},
         topics=tuple(map(Topic.parse, kafka)),
         iterations=tuple(map(IterationDeployment.parse, iterate)),
         **settings,  # type: ignore[arg-type]

@@ -48,6 +48,12 @@ def maintain(
     Tables that a job or a trainer is writing are skipped and reported, because a table has one
     committing owner; --pause stops detached tile jobs with a savepoint and resumes them from it.
 
+    All tables are those of events, tiles, feedback, logged requests and predictions, outcomes,
+    models, fitted transformers, derived views, the registry, and training sets. Of a training set
+    the snapshots stay that registered model versions were trained on, and the later ones, which
+    'reproduce' and 'retrain' read; unless it is named, it is compacted only if it has 16 files or
+    more of less than 16 MiB, because training on the compacted snapshot is another run.
+
     Partitions of events that are shorter than the source's partition_days are merged first. Tiles
     of views with lifetime windows are rolled up at the end (see 'rollup').
 

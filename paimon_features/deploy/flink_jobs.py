@@ -1,4 +1,4 @@
-"""Flink jobs in application mode, for the Flink Kubernetes Operator."""
+"""Flink jobs in application mode, and a session cluster, for the Flink Kubernetes Operator."""
 
 from __future__ import annotations
 
@@ -46,6 +46,51 @@ def flink_jobs(deployment: Deployment) -> list[Json]:
     return jobs
 
 
+def flink_session(deployment: Deployment) -> list[Json]:
+    """A session cluster with two job managers, of which one leads, and their right to elect it.
+
+    Jobs in application mode have no high availability: their programs decide from which checkpoint
+    they resume (``docs/internals/decisions/kubernetes-manifests.md``).
+    """
+    if not deployment.settings.session:
+        return []
+    cluster = _cluster(deployment, "session", ("session",), deployment.settings.slots)
+    cluster["spec"]["flinkConfiguration"] |= {
+        "high-availability.type": "kubernetes",
+        "high-availability.storageDir": f"{_state(deployment)}/ha",
+    }
+    cluster["spec"]["jobManager"]["replicas"] = 2
+    account = deployment.settings.flink_service_account
+    role = deployment.metadata("session", "session", "leaders")
+    return [
+        cluster,
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": role,
+            # leaders, and where the states of their jobs are, are in ConfigMaps
+            "rules": [
+                {
+                    "apiGroups": [""],
+                    "resources": ["configmaps"],
+                    "verbs": ["create", "get", "list", "watch", "update", "patch", "delete"],
+                }
+            ],
+        },
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": role,
+            "roleRef": {
+                "apiGroup": "rbac.authorization.k8s.io",
+                "kind": "Role",
+                "name": role["name"],
+            },
+            "subjects": [{"kind": "ServiceAccount", "name": account}],
+        },
+    ]
+
+
 def _job(
     deployment: Deployment,
     name: tuple[str, str],
@@ -54,44 +99,47 @@ def _job(
     parallelism: int,
     slots: int | None = None,
 ) -> Json:
+    made = _cluster(deployment, name[0], name, slots or deployment.settings.slots)
+    made["spec"]["job"] = {
+        "jarURI": PYTHON_JAR,
+        "entryClass": PYTHON_DRIVER,
+        "args": ["-py", f"{PROGRAMS}/{program}", *arguments, "--project", str(PROJECT)],
+        "parallelism": parallelism,
+        # the program itself resumes from the checkpoint that fits its tables
+        "upgradeMode": "stateless",
+        "state": "running",
+    }
+    return made
+
+
+def _cluster(deployment: Deployment, component: str, name: tuple[str, ...], slots: int) -> Json:
     settings = deployment.settings
-    slots = slots or settings.slots
     return {
         "apiVersion": "flink.apache.org/v1beta1",
         "kind": "FlinkDeployment",
-        "metadata": deployment.metadata(name[0], *name),
+        "metadata": deployment.metadata(component, *name),
         "spec": {
             "image": settings.image("jobs"),
             "imagePullPolicy": "IfNotPresent",
             "flinkVersion": FLINK_VERSION,
             "serviceAccount": settings.flink_service_account,
             "flinkConfiguration": _configuration(deployment, slots),
-            "podTemplate": _pod_template(deployment, name[0]),
+            "podTemplate": _pod_template(deployment, component),
             "jobManager": {"resource": {"memory": f"{JOB_MANAGER_MB}m", "cpu": 0.5}},
             "taskManager": {
                 "resource": {"memory": f"{TASK_MANAGER_MB}m", "cpu": slots},
                 # it runs users' functions; only the job manager asks Kubernetes for pods
                 "podTemplate": {"spec": {"automountServiceAccountToken": False}},
             },
-            "job": {
-                "jarURI": PYTHON_JAR,
-                "entryClass": PYTHON_DRIVER,
-                "args": ["-py", f"{PROGRAMS}/{program}", *arguments, "--project", str(PROJECT)],
-                "parallelism": parallelism,
-                # the program itself resumes from the checkpoint that fits its tables
-                "upgradeMode": "stateless",
-                "state": "running",
-            },
         },
     }
 
 
 def _configuration(deployment: Deployment, slots: int) -> Json:
-    flink = deployment.config.flink
-    state, store_options = f"file://{deployment.state_path}", {}
+    flink, state = deployment.config.flink, _state(deployment)
+    store_options: Json = {}
     if flink.checkpoints is not None:
-        store = checkpoint_store(flink.checkpoints, flink.checkpoint_options)
-        state, store_options = store.address, dict(store.options)
+        store_options |= checkpoint_store(flink.checkpoints, flink.checkpoint_options).options
     return {
         "kubernetes.entry.path": ENTRYPOINT,
         "kubernetes.operator.job.restart.failed": "true",
@@ -112,6 +160,11 @@ def _configuration(deployment: Deployment, slots: int) -> Json:
         "web.submit.enable": "false",
         **prometheus_options(),
     }
+
+
+def _state(deployment: Deployment) -> str:
+    """The URI of the folder with checkpoints, savepoints and what job managers share."""
+    return deployment.config.flink.checkpoints or f"file://{deployment.state_path}"
 
 
 def _overhead(process: str) -> Json:

@@ -9,7 +9,7 @@ from pathlib import Path
 from paimon_features.config import ProjectConfig
 from paimon_features.definitions import Definitions
 from paimon_features.deploy.checks import check_project
-from paimon_features.deploy.flink_jobs import flink_jobs
+from paimon_features.deploy.flink_jobs import flink_jobs, flink_session
 from paimon_features.deploy.maintenance import apply_job, maintenance
 from paimon_features.deploy.materializer import materializer
 from paimon_features.deploy.network import network
@@ -72,6 +72,7 @@ def render(
         "project.yaml": [files.config_map(deployment.metadata("project"))],
         "apply.yaml": apply_job(deployment),
         "flink.yaml": flink_jobs(deployment),
+        "session.yaml": flink_session(deployment),
         "materializer.yaml": materializer(deployment),
         "serving.yaml": serving(deployment),
         "maintenance.yaml": maintenance(deployment),

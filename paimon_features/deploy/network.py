@@ -13,7 +13,7 @@ from paimon_features.deploy.pods import (
 )
 from paimon_features.flink_metrics import METRICS_PORT
 
-FLINK_COMPONENTS = ("tiles", "ingest", "iterate")
+FLINK_COMPONENTS = ("tiles", "ingest", "iterate", "session")
 
 
 def network(deployment: Deployment) -> list[Json]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from paimon_features.errors import ConfigurationError
 _LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _OBJECT = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BROKER = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
 IMAGES = ("serving", "materializer", "jobs")
@@ -90,15 +91,18 @@ class IterationDeployment:
 class DeploySettings:
     """The settings of ``paimon-features deploy render``.
 
-    ``images`` is the prefix of the images' names, ``tag`` their tag. ``warehouse_claim`` and
+    ``images`` is the prefix of the images' names, ``tag`` their tag; ``digests`` are those of
+    images that are pinned, by the names in ``IMAGES``. ``warehouse_claim`` and
     ``state_claim`` are PersistentVolumeClaims that all pods mount (ReadWriteMany). The secrets
     are names: the values never get here. ``in_flight`` is the number of requests in flight per
-    server pod that the autoscaler keeps to.
+    server pod that the autoscaler keeps to. ``session`` adds a session cluster of Flink, highly
+    available by Kubernetes.
     """
 
     namespace: str | None = None
     images: str = ""
     tag: str = __version__
+    digests: Mapping[str, str] = field(default_factory=dict)
     warehouse_claim: str | None = None
     state_claim: str | None = None
     online_secret: str | None = None
@@ -113,6 +117,7 @@ class DeploySettings:
     slots: int = 2
     topics: tuple[Topic, ...] = ()
     iterations: tuple[IterationDeployment, ...] = ()
+    session: bool = False
     flink_service_account: str = "flink"
     operator_namespace: str = "flink-operator"
     monitoring_namespace: str = "monitoring"
@@ -127,6 +132,12 @@ class DeploySettings:
                 )
         if not _TAG.fullmatch(self.tag):
             raise ConfigurationError(f"tag = {self.tag!r}: expected a tag of an image")
+        for name, digest in self.digests.items():
+            if name not in IMAGES or not _DIGEST.fullmatch(digest):
+                raise ConfigurationError(
+                    f"--digest {name}={digest}: expected IMAGE=sha256:... with 64 hexadecimal "
+                    f"digits; the images are {', '.join(IMAGES)}"
+                )
         for name in ("replicas", "in_flight", "shards", "slots"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} = {getattr(self, name)}; expected 1 or more")
@@ -142,7 +153,9 @@ class DeploySettings:
         'registry.example.com/ml/paimon-features-serving:1.2'
         """
         assert name in IMAGES, name
-        return f"{self.images}paimon-features-{name}:{self.tag}"
+        digest = self.digests.get(name)
+        pinned = "" if digest is None else f"@{digest}"
+        return f"{self.images}paimon-features-{name}:{self.tag}{pinned}"
 
 
 _PATTERNS: Mapping[str, Any] = {

@@ -41,7 +41,7 @@ from paimon_features.setup.jars import checkpoint_store
 from paimon_features.tables.files import locked, read_json, write_json, write_plain_json
 from paimon_features.tables.lease import ProcessHolder
 
-START_TIMEOUT_S = 90.0
+START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0
 CANCEL_TIMEOUT_S = 30.0
 START_ATTEMPTS = 2

@@ -41,6 +41,8 @@ DENSE_EVENTS = 6.0
 SAMPLED_EVENTS = 500_000
 """Events by which the number of those that share a tile is estimated."""
 _BATCH_ROWS = 250_000
+_BATCH_VALUES = 1_000_000
+"""Of a batch with many partials: several copies of it are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,14 @@ def _tiles(
 ) -> Iterator[pa.RecordBatch]:
     """Rows of the tile table, by the faster of the two ways."""
     order = partition_days if several else None
+    batch_rows = min(_BATCH_ROWS, _BATCH_VALUES // (len(view.keys) + len(view.partials) + 1))
     if events_per_tile < DENSE_EVENTS:
         statement = sorted_sql(view, source, partition_days=order)
-        sorted_events = engine.stream(statement, _BATCH_ROWS, what)
+        sorted_events = engine.stream(statement, batch_rows, what)
         yield from merged_tiles(view, sorted_events, partition_days, several=several)
         return
     statement = tile_sql(view, source, partition_days=order)
-    for batch in engine.stream(statement, _BATCH_ROWS, what):
+    for batch in engine.stream(statement, batch_rows, what):
         yield tile_rows(view, batch, partition_days)
 
 

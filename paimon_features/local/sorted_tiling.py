@@ -85,17 +85,20 @@ def merged_tiles(
             continue
         rows = _merge_runs(view, _event_partials(view, batch), order)
         if held is not None:
-            first = _merge_runs(view, _joined(held, rows.slice(0, 1)), order)
-            rows = _joined(first, rows.slice(1))
-        held = rows.slice(rows.num_rows - 1)
-        if rows.num_rows > 1:
-            yield placed(view, rows.slice(0, rows.num_rows - 1), partition_days)
+            joint = pa.Table.from_batches([held, rows.slice(0, 1)]).combine_chunks()
+            before = _merge_runs(view, joint.to_batches()[0], order)
+            rows = rows.slice(1)
+            if not rows.num_rows:
+                held = before.slice(before.num_rows - 1)
+                before = before.slice(0, before.num_rows - 1)
+            if before.num_rows:
+                yield placed(view, before, partition_days)
+        if rows.num_rows:
+            held = rows.slice(rows.num_rows - 1)
+            if rows.num_rows > 1:
+                yield placed(view, rows.slice(0, rows.num_rows - 1), partition_days)
     if held is not None:
         yield placed(view, held, partition_days)
-
-
-def _joined(*batches: pa.RecordBatch) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
 
 
 def _expressions(view: CompiledView) -> list[str]:
@@ -121,18 +124,27 @@ def _merge_runs(
 ) -> pa.RecordBatch:
     """Each run of rows of one tile as one row; checks the order."""
     offsets = _runs(view, rows, partition_days)
-    once = len(offsets) == rows.num_rows + 1
-    firsts = pa.array(offsets[:-1])
-    columns = {
-        name: rows.column(name) if once else rows.column(name).take(firsts)
-        for name in (TILE, *view.keys)
-    }
+    lengths = np.diff(offsets)
+    longer = lengths > 1
+    firsts = rows
+    if longer.any():
+        is_first = np.zeros(rows.num_rows, np.bool_)
+        is_first[offsets[:-1]] = True
+        firsts = rows.filter(pa.array(is_first))
+    columns = {name: firsts.column(name) for name in (TILE, *view.keys)}
+    # what is merged: the rows of runs of several; all others are their own result
+    some = rows if longer.all() else rows.filter(pa.array(np.repeat(longer, lengths)))
+    some_offsets = np.concatenate([[0], np.cumsum(lengths[longer])])
+    replaced = pa.array(longer)
     for partial in view.partials:
-        column = rows.column(partial.name)
+        name = partial.name
         if not is_merged_by_sql(partial):
-            columns[partial.name] = fold_values(partial, column, offsets, view.tile_ms)
+            columns[name] = fold_values(partial, rows.column(name), offsets, view.tile_ms)
+        elif some.num_rows:
+            merged = _merged(view, partial, some.column(name), some_offsets)
+            columns[name] = pc.replace_with_mask(firsts.column(name), replaced, merged)
         else:
-            columns[partial.name] = column if once else _merged(view, partial, column, offsets)
+            columns[name] = firsts.column(name)
     return pa.RecordBatch.from_pydict(columns)
 
 

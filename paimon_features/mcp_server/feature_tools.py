@@ -23,6 +23,7 @@ from paimon_features.serving.http.catalogue import catalogue
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.definition_source import Stamp, stamp_of
 from paimon_features.serving.http.limits import Limits
+from paimon_features.serving.http.quotas import Quotas
 from paimon_features.serving.http.request_body import ParsedRequest
 from paimon_features.serving.plain_values import plain_values
 
@@ -60,7 +61,25 @@ class FeatureTools:
     def __init__(self, path: str | Path = ".") -> None:
         self.root = find_root(Path(path))
         self._lock = threading.Lock()
+        self._quotas = Quotas()
         self._loaded: tuple[object, _Loaded] | None = None
+
+    def admit(self, rights: Rights) -> None:
+        """Count a request of a caller; the rows of ``lookup`` and ``explain`` are counted there.
+
+        Raises
+        ------
+        RequestRejected
+            429 if the caller is over its quota.
+        """
+        rights.usage.requests += 1
+        if rights.quota is not None:
+            self._quotas.take_request(rights)
+
+    def _note_rows(self, rights: Rights, rows: int) -> None:
+        rights.usage.rows += rows
+        if rights.quota is not None:
+            self._quotas.take_rows(rights, rows)
 
     @property
     def project(self) -> Project:
@@ -172,6 +191,7 @@ class FeatureTools:
         parsed = ParsedRequest(columns, dict(request or {}), (), None, False, _time_ms(as_of))
         query, _ = defined.query(parsed, plan, current.limits)
         as_of_ms = now_ms() if query.as_of_ms is None else query.as_of_ms
+        self._note_rows(rights, max(map(len, columns.values()), default=1))
         response = defined.fetcher.get(
             plan.selection.outputs, query.entities, as_of_ms, query.inputs
         )
@@ -217,6 +237,7 @@ class FeatureTools:
             features = features or known
         for name in features or ():
             current.project.refs(f"{view}:{name}")
+        self._note_rows(rights, 1)
         at_ms = _time_ms(as_of)
         at_ms = now_ms() if at_ms is None else at_ms
         return bounded(explain(current.definitions.fetcher, view, entity, at_ms, features))

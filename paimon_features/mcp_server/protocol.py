@@ -1,7 +1,8 @@
 """The tools over the Model Context Protocol, by its official SDK: over stdio, or HTTP on loopback.
 
 Over stdio a client starts the server as its own process, which may read what its user may read.
-Over HTTP, clients need a token where ``[serve] tokens`` is set, as they do of the feature server.
+Over HTTP, clients need a token where ``[serve] tokens`` is set, as they do of the feature server,
+and its quota counts calls of tools and rows that they read.
 """
 
 from __future__ import annotations
@@ -91,13 +92,13 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
         limit: Annotated[int, Field(ge=1, le=MAX_PAGE)] = 50,
     ) -> CallToolResult:
         """List the definitions of the project: kind, name, state, description, owner, tags."""
-        return _answer(lambda rights: tools.list(kind, search, offset, limit, rights=rights))
+        return _answer(tools, lambda rights: tools.list(kind, search, offset, limit, rights=rights))
 
     @server.tool(title="Describe a definition", annotations=_READ_ONLY)
     def describe(name: Annotated[str, Field(max_length=200)]) -> CallToolResult:
         """Show a service, view, source or other definition: its features with types and windows,
         entity keys, lineage, versions and tables."""
-        return _answer(lambda rights: tools.describe(name, rights=rights))
+        return _answer(tools, lambda rights: tools.describe(name, rights=rights))
 
     @server.tool(title="Look up online features", annotations=_READ_ONLY)
     def lookup(
@@ -124,7 +125,9 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
             key: values if isinstance(values, list) else [values]
             for key, values in entities.items()
         }
-        return _answer(lambda rights: tools.lookup(names, columns, as_of, request, rights=rights))
+        return _answer(
+            tools, lambda rights: tools.lookup(names, columns, as_of, request, rights=rights)
+        )
 
     @server.tool(title="Explain a value", annotations=_READ_ONLY)
     def explain(
@@ -140,17 +143,19 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
     ) -> CallToolResult:
         """Show which cells of which windows an entity's online values are computed from, with a
         sentence for each feature."""
-        return _answer(lambda rights: tools.explain(view, entity, features, as_of, rights=rights))
+        return _answer(
+            tools, lambda rights: tools.explain(view, entity, features, as_of, rights=rights)
+        )
 
     @server.tool(title="Plan", annotations=_READ_ONLY)
     def plan() -> CallToolResult:
         """Show what applying the definitions file would change. Changes nothing."""
-        return _answer(lambda rights: tools.plan(rights=rights))
+        return _answer(tools, lambda rights: tools.plan(rights=rights))
 
     @server.tool(title="Status", annotations=_READ_ONLY)
     def status() -> CallToolResult:
         """Show jobs, freshness of views, table sizes, leases, and in 'attention' what is wrong."""
-        return _answer(lambda rights: tools.status(rights=rights))
+        return _answer(tools, lambda rights: tools.status(rights=rights))
 
     return server
 
@@ -204,10 +209,12 @@ def _rights() -> Rights:
     return rights
 
 
-def _answer(tool: Callable[[Rights], Mapping[str, Any]]) -> CallToolResult:
+def _answer(tools: FeatureTools, tool: Callable[[Rights], Mapping[str, Any]]) -> CallToolResult:
     """The document of a tool as text and as structured content; our errors for the model."""
     try:
-        document = tool(_rights())
+        rights = _rights()
+        tools.admit(rights)
+        document = tool(rights)
     except (PaimonFeaturesError, RequestRejected) as error:
         notes = getattr(error, "__notes__", ())
         raise ToolError(redact("\n".join([str(error), *notes]))) from error

@@ -731,13 +731,28 @@ static void range_of(const Fold *fold, int64_t row, int64_t window, int64_t rang
 static void count_below(const Fold *fold, int64_t row, const int64_t *borders) {
     int64_t *below = fold->below + row * (fold->borders + 1), count = fold->borders;
     const Record *record = &fold->records[row];
+    const uint8_t *key = record->cells;
     int64_t step = record->step, place = 0, previous = INT64_MIN;
+    int ascending = 1;
+    for (int64_t i = 1; i < record->count; i++)
+        ascending &= load_i64(key + (i - 1) * step) <= load_i64(key + i * step);
+    for (int64_t i = 1; i < count; i++) ascending &= borders[i - 1] <= borders[i];
+    if (ascending && record->count) {
+        for (int64_t i = 0; i < count; i++) { /* halves, without a branch that could be guessed wrong */
+            int64_t from = 0;
+            for (int64_t left = record->count; left > 1; left -= left / 2)
+                from += load_i64(key + (from + left / 2 - 1) * step) < borders[i] ? left / 2 : 0;
+            below[i] = from + (load_i64(key + from * step) < borders[i]);
+        }
+        below[count] = record->count;
+        return;
+    }
     memset(below, 0, (size_t)(count + 1) * 8);
-    for (int64_t i = 0; i < record->count; i++) {
-        int64_t key = load_i64(record->cells + i * step);
-        if (key < previous) place = 0;
-        previous = key;
-        while (place < count && borders[place] <= key) place++;
+    for (int64_t i = 0; i < record->count; i++, key += step) {
+        int64_t number = load_i64(key);
+        if (number < previous) place = 0;
+        previous = number;
+        while (place < count && borders[place] <= number) place++;
         below[place]++;
     }
     for (int64_t i = 1; i <= count; i++) below[i] += below[i - 1];
@@ -882,16 +897,25 @@ static double fold_floats(const Fold *fold, const Slot *slot, int64_t row, uint8
     return merged;
 }
 
-/* The tile that a time is in. A multiplication and a correction, where floats contain the time. */
-static int64_t tile_of(int64_t time, int64_t tile_ms, double of_one) {
-    if (time > EXACT_FLOAT || time < -EXACT_FLOAT) {
-        int64_t rest = time % tile_ms;
-        return time / tile_ms - (rest < 0);
+/* How many tiles before the origin's tile a time is, which begins at ``origin``; negative: 0. The
+ * reciprocal is 2^64 / tile_ms, rounded up: the quotient is exact up to ``near``. */
+typedef struct { int64_t origin, tile_ms; uint64_t reciprocal, near; } Distance;
+
+static Distance distance_from(int64_t origin, int64_t tile_ms) {
+    Distance distance = {floor_to(origin, tile_ms), tile_ms, 0, 0};
+    if (tile_ms > 1) {
+        distance.reciprocal = UINT64_MAX / (uint64_t)tile_ms + 1;
+        distance.near = UINT64_MAX / (uint64_t)tile_ms;
     }
-    int64_t tile = (int64_t)((double)time * of_one), rest = time - tile * tile_ms;
-    while (rest < 0) tile--, rest += tile_ms;
-    while (rest >= tile_ms) tile++, rest -= tile_ms;
-    return tile;
+    return distance;
+}
+
+static int64_t tiles_between(const Distance *distance, int64_t time) {
+    /* as times are before the end of the origin's tile, mostly */
+    uint64_t behind = (uint64_t)distance->origin + (uint64_t)distance->tile_ms - 1 - (uint64_t)time;
+    if (behind < distance->near)
+        return (int64_t)((unsigned __int128)behind * distance->reciprocal >> 64);
+    return subtract_wrapping(distance->origin, floor_to(time, distance->tile_ms)) / distance->tile_ms;
 }
 
 /* The weight of a cell whose tile is so many before the origin's. Returns 0 and the length that the
@@ -931,8 +955,7 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
             }
         }
     }
-    const double of_one = 1.0 / (double)of->tile_ms;
-    const int64_t origin_tile = tile_of(origin, of->tile_ms, of_one);
+    const Distance distance = distance_from(origin, of->tile_ms);
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
         range_of(fold, row, slot->window, range, &from, &to);
@@ -940,7 +963,7 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
         if (by_range) taken = 0;
         for (int64_t i = from; i < to; i++, cell += record->step) {
             int64_t time = time_of(fold, row, i);
-            int64_t place = subtract_wrapping(origin_tile, tile_of(time, of->tile_ms, of_one));
+            int64_t place = tiles_between(&distance, time);
             double weight;
             if (!weight_of(table, place, &weight, needed)) return 0.0;
             int known = is_valid(record, partial, bits, i);

@@ -18,7 +18,7 @@ import numpy as np
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.array_types import Ints
 from paimon_features.definitions import FeatureRef, Selection
-from paimon_features.definitions.selection import Codes
+from paimon_features.definitions.selection import Codes, all_present
 from paimon_features.native import CORE
 from paimon_features.schema import DataType
 from paimon_features.serving.plain_values import plain_column, plain_values
@@ -228,7 +228,7 @@ class _Endings:
         """Of a response of some rows."""
         codes = self._codes[part]
         detailed = b""
-        if not codes.any():
+        if all_present(codes):
             names = _all_present(len(codes))
         else:
             names = _encode(_FEAST_NAMES[codes].tolist())

@@ -23,6 +23,7 @@ from paimon_features.windows import MINUTE_MS
 WARN_AFTER_MS = 5 * MINUTE_MS
 """A view without ``max_staleness`` that has been behind for longer causes a warning. A running
 materializer confirms every second that an idle view is up to date."""
+_FEW_BUCKETS = 64
 
 
 class ViewRows:
@@ -226,11 +227,11 @@ class FreshnessLookup:
     def __init__(self, view: CompiledView, part: RowRange, clock_ms: int) -> None:
         self._bucket_of = part.bucket_of
         self._single = {
-            bucket: _own_freshness(marker, is_stale(view, marker.current_ms, clock_ms))
+            bucket: _known_freshness((marker,), is_stale(view, marker.current_ms, clock_ms))
             for bucket, marker in part.markers.items()
         }
         self._known: dict[frozenset[int], ViewFreshness] = {}
-        self._view, self._markers, self._clock_ms = view, part.markers, clock_ms
+        self._markers = part.markers
         self.stale = {bucket for bucket, freshness in self._single.items() if freshness.stale}
 
     def of(self, start: int, stop: int) -> ViewFreshness:
@@ -242,24 +243,17 @@ class FreshnessLookup:
             return self._single[self._bucket_of[start]]
         found = self._known.get(buckets)
         if found is None:
-            markers = [self._markers[bucket] for bucket in buckets]
-            found = self._known[buckets] = worst_freshness(self._view, markers, self._clock_ms)
+            markers = tuple([self._markers[bucket] for bucket in sorted(buckets)])
+            stale = not self.stale.isdisjoint(buckets)
+            of_markers = _known_freshness if len(markers) <= _FEW_BUCKETS else _freshness_of
+            found = self._known[buckets] = of_markers(markers, stale)
         return found
 
 
 def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> ViewFreshness:
     """The worst of some buckets."""
-    highs = [m.high_ms for m in markers] or [NEVER_MS]
-    low_ms, high_ms = min(highs), max(highs)
-    current_ms = min((m.current_ms for m in markers), default=0)
-    return ViewFreshness(
-        applied_snapshot=min((m.applied_snapshot for m in markers), default=0),
-        commit_time_ms=min((m.commit_time_ms for m in markers), default=0),
-        event_time_low_ms=None if low_ms == NEVER_MS else low_ms,
-        event_time_high_ms=None if high_ms == NEVER_MS else high_ms,
-        current_ms=current_ms,
-        stale=bool(markers) and is_stale(view, current_ms, clock_ms),
-    )
+    stale = any(is_stale(view, marker.current_ms, clock_ms) for marker in markers)
+    return _freshness_of(markers, stale)
 
 
 def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
@@ -268,18 +262,23 @@ def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
     return limit_ms is not None and clock_ms - current_ms > limit_ms
 
 
-@lru_cache(maxsize=4_096)
-def _own_freshness(marker: Marker, stale: bool) -> ViewFreshness:
-    """The freshness of one bucket; markers change about once a second, reads see them often."""
-    high_ms = None if marker.high_ms == NEVER_MS else marker.high_ms
+def _freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
+    highs = [m.high_ms for m in markers] or [NEVER_MS]
+    low_ms, high_ms = min(highs), max(highs)
     return ViewFreshness(
-        applied_snapshot=marker.applied_snapshot,
-        commit_time_ms=marker.commit_time_ms,
-        event_time_low_ms=high_ms,
-        event_time_high_ms=high_ms,
-        current_ms=marker.current_ms,
+        applied_snapshot=min((m.applied_snapshot for m in markers), default=0),
+        commit_time_ms=min((m.commit_time_ms for m in markers), default=0),
+        event_time_low_ms=None if low_ms == NEVER_MS else low_ms,
+        event_time_high_ms=None if high_ms == NEVER_MS else high_ms,
+        current_ms=min((m.current_ms for m in markers), default=0),
         stale=stale,
     )
+
+
+@lru_cache(maxsize=4_096)
+def _known_freshness(markers: tuple[Marker, ...], stale: bool) -> ViewFreshness:
+    """The same of a few markers, which change about once a second; reads see them often."""
+    return _freshness_of(markers, stale)
 
 
 def is_behind(freshness: ViewFreshness, now_ms: int) -> bool:

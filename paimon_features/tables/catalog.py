@@ -41,7 +41,7 @@ from paimon_features.tables.storage.commit_guard import guarding
 from paimon_features.tables.storage.filesystems import paimon_options
 from paimon_features.tables.storage.object_path import ObjectPath, SidePath
 from paimon_features.tables.storage.opening import open_remote, remote_catalog
-from paimon_features.tables.storage.rest_catalog import RestCatalog, RestTables
+from paimon_features.tables.storage.rest_catalog import RestCatalog, RestTables, attach
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.typed_json import mapping
 
@@ -186,8 +186,12 @@ class Lake:
 
     @cached_property
     def rest_tables(self) -> RestTables | None:
-        """The requests to the REST catalog, None without one."""
+        """The requests to the REST catalog, None without one; opens it."""
         return None if self.rest is None else RestTables(self.rest, self.database)
+
+    def _opened_rest(self) -> RestTables:
+        assert self.rest_tables is not None
+        return self.rest_tables
 
     @property
     def side_folder(self) -> SidePath:
@@ -575,13 +579,12 @@ class Lake:
             return cached[1]
         routes = _REMOTE_OPTIONS if self.storage.is_remote else {}
         options = {**_READ_OPTIONS, **routes}
-        if self.rest is not None:
-            options |= _NO_RETRIES
         with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
             handle = self.catalog.get_table(self._identifier(name))
             self._check_schema(name, handle)
-        if self.rest_tables is not None:
-            self.rest_tables.attach(name, self.path(name), handle)
+        if self.rest is not None:
+            options |= _NO_RETRIES
+            attach(handle, name, self.path(name), self._opened_rest)
         if not handle.primary_keys:
             options["write.native.enabled"] = "false"  # see ``checksums``
         handle = handle.copy(options)

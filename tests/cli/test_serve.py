@@ -105,10 +105,11 @@ def test_settings_are_read_with_their_defaults(project: Path) -> None:
     assert settings(project) == ServeConfig()
     serve = settings(
         project, "workers = 3", 'max_wait = "1s"', 'cache = "500ms"', 'tokens = "t.toml"',
-        "log_sample = 0.5", "reload = false",
+        "log_sample = 0.5", "reload = false", 'spool_age = "2s"',
     )  # fmt: skip
     assert settings(project, "max_body_bytes = 100000000").max_buffered_bytes == 300_000_000
     assert (serve.workers, serve.max_wait_ms, serve.cache_ms) == (3, 1_000, 500)
+    assert serve.spool_age_ms == 2_000
     assert (serve.tokens, serve.log_sample, serve.reload) == (project / "t.toml", 0.5, False)
 
 

@@ -29,6 +29,7 @@ FULL_OPTIONS = (
     *("--replicas", "3", "--max-replicas", "30", "--in-flight", "8", "--shards", "4"),
     *("--slots", "4", "--kafka", "retail=kafka-0:9092,kafka-1:9092/retail"),
     *("--iterate", "train=train.py:build", "--file", "helpers/units.py"),
+    *("--session", "--digest", f"jobs=sha256:{'0' * 64}"),
     *("--flink-service-account", "jobs", "--operator-namespace", "operators"),
     *("--monitoring-namespace", "observability"),
 )

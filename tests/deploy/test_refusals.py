@@ -140,3 +140,9 @@ def test_a_rest_catalog_needs_its_token_from_a_secret(tmp_path: Path) -> None:
     said = refused(project, *CLAIM, "--lake-secret", "lake")
     assert "[lake.catalog] uri contains a password" in said
     assert "hunter2" not in said
+
+
+@pytest.mark.parametrize("digest", ["jobs", "jobs=latest", f"training=sha256:{'0' * 64}"])
+def test_a_digest_is_one_of_an_image_that_runs_there(tmp_path: Path, digest: str) -> None:
+    said = refused(base_project(tmp_path), *CLAIM, "--digest", digest)
+    assert "expected IMAGE=sha256:... with 64 hexadecimal digits" in said

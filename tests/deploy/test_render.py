@@ -107,23 +107,31 @@ def test_an_unknown_or_mistyped_field_would_be_found(documents: list[Json]) -> N
 
 
 JOB_FIELDS = {"jarURI", "entryClass", "args", "parallelism", "upgradeMode", "state"}
+SESSION_FIELDS = {"resource", "replicas"}
 FLINK_FIELDS = {
     *("image", "imagePullPolicy", "flinkVersion", "serviceAccount", "flinkConfiguration"),
-    *("podTemplate", "jobManager", "taskManager", "job"),
+    *("podTemplate", "jobManager", "taskManager"),
 }
 
 
+def flink_jobs(documents: list[Json]) -> list[Json]:
+    """The FlinkDeployments in application mode."""
+    return [each for each in of_kind(documents, "FlinkDeployment") if "job" in each["spec"]]
+
+
 def test_flink_deployments_have_the_fields_of_the_operator(documents: list[Json]) -> None:
+    assert len(of_kind(documents, "FlinkDeployment")) == len(flink_jobs(documents)) + 1
     pods = jsonschema.Draft202012Validator(SCHEMAS["v1/PodTemplateSpec"])
     for document in of_kind(documents, "FlinkDeployment"):
         assert document["apiVersion"] == "flink.apache.org/v1beta1"
         spec = document["spec"]
-        assert spec.keys() == FLINK_FIELDS
-        assert spec["job"].keys() == JOB_FIELDS
+        assert spec.keys() - {"job"} == FLINK_FIELDS
+        if "job" in spec:
+            assert spec["job"].keys() == JOB_FIELDS
         assert all(isinstance(value, str) for value in spec["flinkConfiguration"].values())
         token = {"spec": {"automountServiceAccountToken": False}}
         assert spec["taskManager"]["podTemplate"] == token
-        assert spec["jobManager"].keys() == {"resource"}
+        assert spec["jobManager"].keys() == ({"resource"} if "job" in spec else SESSION_FIELDS)
         for manager in (spec["jobManager"], spec["taskManager"]):
             assert re.fullmatch(r"\d+m", manager["resource"]["memory"])
             assert isinstance(manager["resource"]["cpu"], int | float)
@@ -305,7 +313,9 @@ def test_images_are_those_of_the_dockerfile(documents: list[Json]) -> None:
     images = [container["image"] for _, container in containers(documents) if "image" in container]
     images += [each["spec"]["image"] for each in of_kind(documents, "FlinkDeployment")]
     for image in images:
-        found = re.fullmatch(r"(registry\.example\.com/ml/)?paimon-features-(\w+):[\w.]+", image)
+        name, _, digest = image.partition("@")
+        assert bool(digest) == (name == "registry.example.com/ml/paimon-features-jobs:1.2.3")
+        found = re.fullmatch(r"(registry\.example\.com/ml/)?paimon-features-(\w+):[\w.]+", name)
         assert found is not None, image
         assert found[2] in stages()
 
@@ -327,7 +337,7 @@ def in_jobs_image(path: str) -> Path:
 
 def test_programs_and_entry_point_are_in_the_image(documents: list[Json]) -> None:
     programs = set()
-    for document in of_kind(documents, "FlinkDeployment"):
+    for document in flink_jobs(documents):
         spec = document["spec"]
         entry = in_jobs_image(spec["flinkConfiguration"]["kubernetes.entry.path"])
         assert entry.stat().st_mode & 0o111 == 0o111
@@ -372,6 +382,91 @@ def test_an_iteration_has_one_task_manager_whose_memory_carries_its_feedback(
     assert shlex.join(spec["job"]["args"][2:]) == (
         "/project/train.py:build --mode thread --wire memory --project /project"
     )
+
+
+def test_job_managers_of_a_session_may_elect_their_leader_and_share_a_folder(
+    documents: list[Json], tmp_path: Path
+) -> None:
+    (session,) = (d for d in of_kind(documents, "FlinkDeployment") if "job" not in d["spec"])
+    spec = session["spec"]
+    assert spec["jobManager"]["replicas"] == 2
+    assert spec["flinkConfiguration"]["high-availability.type"] == "kubernetes"
+    assert spec["flinkConfiguration"]["high-availability.storageDir"] == "s3://lake/jobs/ha"
+    # in application mode the program decides from which checkpoint a job resumes
+    for job in flink_jobs(documents):
+        assert not any(name.startswith("high-av") for name in job["spec"]["flinkConfiguration"])
+    (role,), (binding,) = (of_kind(documents, kind) for kind in ("Role", "RoleBinding"))
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert [one["name"] for one in binding["subjects"]] == [spec["serviceAccount"]]
+    (rule,) = role["rules"]
+    assert rule["resources"] == ["configmaps"]
+    (policy,) = (
+        d for d in of_kind(documents, "NetworkPolicy")
+        if d["metadata"]["name"] == "big-shop-flink"
+    )  # fmt: skip
+    (expression,) = policy["spec"]["podSelector"]["matchExpressions"]
+    assert (
+        spec["podTemplate"]["metadata"]["labels"]["app.kubernetes.io/component"]
+        in (expression["values"])
+    )
+    folder = render(base_project(tmp_path), *BASE_OPTIONS, "--session")
+    assert 'high-availability.storageDir: "file:///project/.paimon-features/ha"' in folder
+
+
+def targets(documents: list[Json], rules: list[Json]) -> list[dict[str, str]]:
+    """What Prometheus makes of each port of each pod, by its rules of relabelling."""
+    found = []
+    for template in pod_templates(documents):
+        about = template["metadata"]
+        pod = {f"label_{name}": value for name, value in about["labels"].items()}
+        pod |= {f"annotation_{name}": v for name, v in about.get("annotations", {}).items()}
+        pod = {re.sub(r"\W", "_", f"__meta_kubernetes_pod_{k}"): v for k, v in pod.items()}
+        containers = template["spec"]["containers"]
+        for port in [port for each in containers for port in each.get("ports", [])]:
+            labels = pod | {
+                "__meta_kubernetes_pod_container_port_number": str(port["containerPort"]),
+                "__meta_kubernetes_namespace": "shop",
+                "__meta_kubernetes_pod_name": "pod",
+            }
+            if all(relabelled(labels, rule) for rule in rules):
+                found.append(labels)
+    return found
+
+
+def relabelled(labels: dict[str, str], rule: Json) -> bool:
+    """Apply a rule; False if it drops the target."""
+    text = ";".join(labels.get(name, "") for name in rule["source_labels"])
+    action = rule.get("action", "replace")
+    if action == "keepequal":
+        return text == labels.get(rule["target_label"], "")
+    matches = re.fullmatch(rule.get("regex", "(.*)"), text) is not None
+    if action == "keep":
+        return matches
+    assert action == "replace"
+    if matches:
+        labels[rule["target_label"]] = rule.get("replacement", text)
+    return True
+
+
+def test_prometheus_finds_each_pod_under_the_job_that_the_alerts_name(
+    documents: list[Json],
+) -> None:
+    settings = yaml.safe_load((BASE.parent / "prometheus.yml").read_text())
+    (scraped,) = settings["scrape_configs"]
+    found = targets(documents, scraped["relabel_configs"])
+    annotated = [
+        each for each in pod_templates(documents) if "annotations" in each["metadata"]
+    ]  # fmt: skip
+    assert len(found) == len(annotated) >= 10
+    alerts = (ROOT / "docker" / "alerts.yml").read_text()
+    assert {"feature-server", "materializer"} == set(re.findall(r'job="([\w-]+)"', alerts))
+    assert {labels["job"] for labels in found} == {"feature-server", "materializer", "flink"}
+    assert {labels["project"] for labels in found} == {"shop", "big-shop"}
+    for each in of_kind(documents, "FlinkDeployment"):
+        options = each["spec"]["flinkConfiguration"]
+        port = each["spec"]["podTemplate"]["metadata"]["annotations"]["prometheus.io/port"]
+        assert options["metrics.reporters"] == "prom"
+        assert options["metrics.reporter.prom.port"] == port
 
 
 # -- files, volumes, secrets ----------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -15,13 +16,18 @@ from paimon_features.flink.maintenance.tables import maintain, size_of
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.job_control.target import TileTarget
 from paimon_features.local import backfill_job as local_backfill
+from paimon_features.models.manifest import TrainingPins
 from paimon_features.project import Project
+from paimon_features.schema import Int64
 from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.tables.consumers import register_consumer
 from paimon_features.tables.lease import ProcessHolder, acquire
-from paimon_features.tables.snapshots import latest_snapshot, snapshot_ids
+from paimon_features.tables.models import load_manifest, register_version
+from paimon_features.tables.snapshots import latest_snapshot, ref_of, snapshot_ids
+from paimon_features.tables.specs import SERVED_DAY, predictions_spec, training_spec
 from paimon_features.windows import DAY_MS
 from tests.flink.feed import Feed
+from tests.models.networks import manifest, network
 
 pytestmark = pytest.mark.flink
 
@@ -76,6 +82,39 @@ def test_a_table_written_by_python_is_compacted_to_one_file_and_snapshot(
     assert done.before.live_files == done.before.snapshots == 60
     assert (done.after.live_files, done.after.snapshots) == (1, 1)
     assert read_arrow(target.lake, target.events).num_rows == 60
+
+
+def test_training_sets_keep_what_models_were_trained_on_and_logs_become_small(
+    project: Project, target: TileTarget
+) -> None:
+    lake = project.lake
+    lake.create(training_spec("training_churn", {"label": Int64}))
+    lake.create(predictions_spec("predictions_churn"))
+    lake.create(training_spec("training_other", {"label": Int64}))
+    day = pa.table({SERVED_DAY: pa.array([7], pa.int32())})
+    empty = lake.schema("predictions_churn")
+    prediction = pa.table(
+        {f.name: day.column(0) if f.name == SERVED_DAY else pa.nulls(1, f.type) for f in empty}
+    )
+    for label in range(20):
+        for table in ("training_churn", "training_other"):
+            append_arrow(lake, table, pa.table({"label": [label]}))
+        if label < 3:
+            append_arrow(lake, "predictions_churn", prediction)
+    trained_on = ref_of(lake, "training_churn", 5)
+    pins = TrainingPins("training_churn", trained_on, 5)
+    files = {"network.onnx": network(1.0).SerializeToString()}
+    register_version(lake, replace(manifest(), training=pins), files, 5)
+
+    done = {m.table: m for m in maintain(project, keep_newest=1)}
+    assert not any(m.skipped for m in done.values())
+    assert {"models_churn", "predictions_churn", "registry"} <= set(done)
+    for table, kept in (("training_churn", 5), ("training_other", 21), ("predictions_churn", 4)):
+        assert done[table].after.live_files == 1
+        assert snapshot_ids(lake, table)[0] == kept, table
+    at = read_arrow(lake, "training_churn", snapshot_id=trained_on)
+    assert sorted(at["label"].to_pylist()) == list(range(5))
+    assert load_manifest(lake, "churn", 1).training == pins
 
 
 def test_a_table_with_a_running_writer_is_skipped_and_reported(

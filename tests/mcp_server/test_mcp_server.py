@@ -167,6 +167,13 @@ def test_over_http_a_token_reads_its_services_only(project: Project) -> None:
         file.write(f'\n[serve]\ntokens = "{tokens.name}"\n')
     some = add_token(tokens, "scorer", ["churn_v1"], "2026-11-26")
     everything = add_token(tokens, "operator", ["*"], "2026-11-26")
+    slow = add_token(tokens, "batch", ["churn_v1"], "2026-11-26")
+    # the newest entry is the last one: one row or request is used up for a quarter of an hour
+    with tokens.open("a") as file:
+        file.write("rows_per_s = 0.001\n")
+    rare = add_token(tokens, "rare", ["churn_v1"], "2026-11-26")
+    with tokens.open("a") as file:
+        file.write("requests_per_s = 0.001\n")
     process = subprocess.Popen(
         [sys.executable, "-m", "paimon_features", "mcp", "--http", "--port", "0"],
         stderr=subprocess.PIPE,
@@ -192,6 +199,7 @@ def test_over_http_a_token_reads_its_services_only(project: Project) -> None:
         assert httpx.post(url, json=body, headers=foreign, timeout=60).status_code == 421
         asyncio.run(_limited(url, some))
         asyncio.run(_unlimited(url, everything))
+        asyncio.run(_over_its_quota(url, slow, rare))
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
@@ -244,6 +252,22 @@ async def _unlimited(url: str, token: str) -> None:
         await answer(client, "describe", name="inner_view")
 
     await _connected(url, token, calls)
+
+
+async def _over_its_quota(url: str, slow: str, rare: str) -> None:
+    read = {"features": "churn_v1", "entities": {"customer_id": [12346]}, "as_of": NOW}
+
+    async def rows(client: Any) -> None:
+        await answer(client, "lookup", **read)
+        assert "'batch' is over its quota" in await refusal(client, "lookup", **read)
+        await answer(client, "list")  # reads no rows
+
+    async def requests(client: Any) -> None:
+        await answer(client, "list")
+        assert "'rare' is over its quota" in await refusal(client, "list")
+
+    await _connected(url, slow, rows)
+    await _connected(url, rare, requests)
 
 
 def test_documents_are_cut_to_size() -> None:

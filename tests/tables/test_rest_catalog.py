@@ -139,7 +139,7 @@ def test_settings_that_the_server_does_not_accept(
 ) -> None:
     given = replace(lake.rest, **change)  # type: ignore[type-var]
     with pytest.raises(error, match=message) as raised:
-        Lake.open(lake.warehouse, "features", rest=given).table("numbers")
+        add(Lake.open(lake.warehouse, "features", rest=given), 1)
     assert "wrong-token" not in str(raised.value)
     assert TOKEN not in repr(given)
 
@@ -151,13 +151,26 @@ def test_a_table_that_the_catalog_has_elsewhere_or_not_at_all(lake: Lake, tmp_pa
     assert lake.list() == ["numbers"]
     Lake.open(lake.warehouse, "features").create_like("by_files", SCHEMA)
     with pytest.raises(TableError, match="does not know it: it was created without the catalog"):
-        lake.table("by_files")
+        append_arrow(lake, "by_files", pa.table({"k": pa.array([1], pa.int64())}))
+    assert read_arrow(lake, "by_files").num_rows == 0
+    Lake.open(lake.warehouse, "features").drop("by_files")
+
+
+def test_a_host_that_only_reads_needs_neither_server_nor_token(lake: Lake) -> None:
+    add(lake, 1)
+    away = RestCatalog("http://127.0.0.1:9", "shop")
+    reader = Lake.open(lake.warehouse, "features", rest=away)
+    assert numbers(reader) == [1]
+    for write in (lambda: add(reader, 2), lambda: reader.create_like("others", SCHEMA)):
+        with pytest.raises(ConfigurationError, match=f"set {TOKEN_VARIABLE} in the environment"):
+            write()
+    with pytest.raises(ConfigurationError, match="requires a token"):
+        reader.flink_options()
 
 
 def test_the_token_comes_from_the_environment() -> None:
     config = CatalogConfig("https://catalog.example.com", "shop")
-    with pytest.raises(ConfigurationError, match=f"set {TOKEN_VARIABLE} in the environment"):
-        RestCatalog.of(config, {})
+    assert RestCatalog.of(config, {}).token is None
     catalog = RestCatalog.of(config, {TOKEN_VARIABLE: "secret-token"})
     assert catalog.options()["token"] == "secret-token"
     assert "secret-token" not in repr(catalog)

@@ -23,6 +23,7 @@ from paimon_features.offline.rollup import roll_up
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import FlinkJobHolder, Lease, acquire, holder_of
+from paimon_features.tables.model_pins import hold_pinned, oldest_pins
 from paimon_features.tables.partition_merge import merge_partitions
 from paimon_features.tables.snapshots import snapshot_ids
 from paimon_features.tables.specs import TRAINING_PREFIX
@@ -30,6 +31,10 @@ from paimon_features.tables.staging import STAGING_PREFIX
 
 if TYPE_CHECKING:
     from paimon_features.flink.maintenance.procedures import Procedures
+
+
+MANY_FILES, SMALL_BYTES = 16, 16 << 20
+"""So many files of so few bytes each make a training set worth a compaction unasked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +59,12 @@ def maintain(
 ) -> list[MaintainedTable]:
     """Maintain the named tables, or all of the project.
 
-    Training sets are skipped: they are one commit that nobody adds to. ``keep_newest`` keeps so
-    many snapshots, in place of the two hours of the tables' options. With ``pause`` detached tile
-    jobs are stopped and resume afterwards. With ``compact`` the tiles of views with a lifetime
-    window are rolled up at the end, which needs no pause.
+    Of training sets those snapshots are kept that registered model versions were trained on, and
+    all later ones. As a compaction makes a snapshot, and training on it another run, one that is
+    not named is compacted only if it has many small files. ``keep_newest`` keeps so many snapshots,
+    in place of the two hours of the tables' options. With ``pause`` detached tile jobs are stopped
+    and resume afterwards. With ``compact`` the tiles of views with a lifetime window are rolled up
+    at the end, which needs no pause.
 
     Raises
     ------
@@ -67,7 +74,7 @@ def maintain(
         If a procedure fails; the tables before it have been maintained.
     """
     lake = project.lake
-    tables = [t for t in lake.list() if not t.startswith((TRAINING_PREFIX, STAGING_PREFIX))]
+    tables = [t for t in lake.list() if not t.startswith(STAGING_PREFIX)]
     for name in names:
         if name not in tables:
             raise UnknownNameError.of("table", name, tables)
@@ -75,6 +82,7 @@ def maintain(
     out = []
     with _paused(project, chosen, on_message) if pause else nullcontext():
         procedures: Procedures | None = None
+        pinned = oldest_pins(lake) if any(t.startswith(TRAINING_PREFIX) for t in chosen) else {}
         for number, table in enumerate(chosen):
             on_phase(f"maintaining {table}", number, len(chosen))
             before = size_of(lake, table)
@@ -82,7 +90,11 @@ def maintain(
                 with acquire(lake, table, purpose="maintain it") as lease:
                     if latest_snapshot(lake, table) is not None:
                         procedures = procedures or _procedures(project)
-                        _maintain(lake, procedures, table, compact, keep_newest, on_message, lease)
+                        worth = compact
+                        if table.startswith(TRAINING_PREFIX):
+                            hold_pinned(lake, table, pinned.get(table))
+                            worth = compact and (table in names or _many_small(before))
+                        _maintain(lake, procedures, table, worth, keep_newest, on_message, lease)
                 out.append(MaintainedTable(table, before, size_of(lake, table)))
             except OwnershipError as error:
                 out.append(MaintainedTable(table, before, before, skipped=str(error)))
@@ -97,6 +109,10 @@ def size_of(lake: Lake, table: str) -> TableSize:
     live = 0 if newest is None else len(live_files(lake, table, newest.id))
     sizes = lake.storage.sizes(lake.path(table))
     return TableSize(live, len(snapshot_ids(lake, table)), len(sizes), sum(sizes.values()))
+
+
+def _many_small(size: TableSize) -> bool:
+    return size.live_files >= MANY_FILES and size.bytes < SMALL_BYTES * size.files
 
 
 def _procedures(project: ProjectParts) -> Procedures:

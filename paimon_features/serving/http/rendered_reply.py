@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from paimon_features.definitions import FeatureRef, Selection
-from paimon_features.definitions.selection import Codes
+from paimon_features.definitions.selection import Codes, all_present
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import Headers
 from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
@@ -59,7 +59,7 @@ def _status_counts(batch: ResultBatch) -> dict[str, list[int]]:
         # most batches: the features of one view share one array of codes
         codes = batch.codes[0]
         own = [len(codes), *[0] * (len(Status) - 1)]
-        if codes.any():
+        if not all_present(codes):
             own = np.bincount(codes, minlength=len(Status)).tolist()
         views = _views_of(batch.selection)
         return {view: [count * of_view for count in own] for view, of_view in views}

@@ -8,7 +8,7 @@ server decides which of two commits succeeds, those of Flink included.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,31 +25,33 @@ TIMEOUTS_S = (10.0, 60.0)
 
 @dataclass(frozen=True, slots=True)
 class RestCatalog:
-    """How to reach a catalog: ``warehouse`` is its name on the server, not an address of files."""
+    """How to reach a catalog: ``warehouse`` is its name on the server, not an address of files.
+
+    Hosts that only read need no ``token``.
+    """
 
     uri: str
     warehouse: str
-    token: str = field(repr=False)
+    token: str | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, config: CatalogConfig, environ: Mapping[str, str] = os.environ) -> RestCatalog:
-        """From ``[lake.catalog]`` and the environment.
+        """From ``[lake.catalog]`` and the environment."""
+        return cls(config.uri, config.warehouse, environ.get(TOKEN_VARIABLE) or None)
+
+    def options(self) -> dict[str, str]:
+        """The options of Paimon's catalog in Java and Python; the token is among them.
 
         Raises
         ------
         ConfigurationError
-            If the environment has no token.
+            If there is no token.
         """
-        token = environ.get(TOKEN_VARIABLE)
-        if not token:
+        if self.token is None:
             raise ConfigurationError(
-                f"the REST catalog {config.uri} requires a token; set {TOKEN_VARIABLE} in the "
+                f"the REST catalog {self.uri} requires a token; set {TOKEN_VARIABLE} in the "
                 "environment"
             )
-        return cls(config.uri, config.warehouse, token)
-
-    def options(self) -> dict[str, str]:
-        """The options of Paimon's catalog in Java and Python; the token is among them."""
         return {
             "metastore": "rest",
             "uri": self.uri,
@@ -60,7 +62,10 @@ class RestCatalog:
 
 
 class RestTables:
-    """The requests about the tables of one database; ``database`` exists after ``create``."""
+    """The requests about the tables of one database, which exists after ``create``.
+
+    ``catalog`` is pypaimon's.
+    """
 
     def __init__(self, settings: RestCatalog, database: str) -> None:
         from pypaimon import CatalogFactory
@@ -68,8 +73,8 @@ class RestTables:
         self.settings = settings
         self.database = database
         with self.errors("opening it"):
-            self._catalog = CatalogFactory.create(settings.options())
-        self._catalog.rest_api.client._timeout = TIMEOUTS_S
+            self.catalog = CatalogFactory.create(settings.options())
+        self.catalog.rest_api.client._timeout = TIMEOUTS_S
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
@@ -116,10 +121,10 @@ class RestTables:
         """
         with self.errors(f"creating table {name!r}"):
             # without properties there is a null, which Paimon's Java client does not read
-            self._catalog.create_database(self.database, True, {})
-            self._catalog.create_table(self._identifier(name), schema, False)
+            self.catalog.create_database(self.database, True, {})
+            self.catalog.create_table(self._identifier(name), schema, False)
         try:
-            self._loaded(name, path)
+            self.uuid(name, path)
         except TableError:
             self.drop(name)
             raise
@@ -127,12 +132,12 @@ class RestTables:
     def drop(self, name: str) -> None:
         """Drop a table with its files; does nothing if it does not exist."""
         with self.errors(f"dropping table {name!r}"):
-            self._catalog.drop_table(self._identifier(name), True)
+            self.catalog.drop_table(self._identifier(name), True)
 
     def alter(self, name: str, changes: list[Any]) -> None:
         """Change the options of a table."""
         with self.errors(f"changing table {name!r}"):
-            self._catalog.alter_table(self._identifier(name), changes)
+            self.catalog.alter_table(self._identifier(name), changes)
 
     def roll_back(self, name: str, snapshot_id: int) -> None:
         """Make a snapshot, which exists, the newest one.
@@ -143,25 +148,23 @@ class RestTables:
         from pypaimon.table.instant import Instant
 
         with self.errors(f"rolling back table {name!r}"):
-            self._catalog.rollback_to(self._identifier(name), Instant.snapshot(snapshot_id))
+            self.catalog.rollback_to(self._identifier(name), Instant.snapshot(snapshot_id))
 
-    def attach(self, name: str, path: str, handle: Any) -> None:
-        """Let the commits of a table of pypaimon, which was opened by its files, be requests.
+    def uuid(self, name: str, path: str) -> str:
+        """The server's id of a table.
 
         Raises
         ------
         TableError
             If the server does not know the table, or has it in another folder.
         """
-        loaded = self._loaded(name, path)
-        handle.catalog_environment = _environment(self, handle, loaded.get_id(), path)
-
-    def _loaded(self, name: str, path: str) -> Any:
         from pypaimon.api.rest_exception import NoSuchResourceException
+        from pypaimon.common.identifier import Identifier
 
         with self.errors(f"opening table {name!r}"):
             try:
-                loaded = self._catalog.rest_api.get_table(self._pypaimon_identifier(name))
+                known = Identifier.from_string(self._identifier(name))
+                loaded = self.catalog.rest_api.get_table(known)
             except NoSuchResourceException as error:
                 raise TableError(
                     f"table {name!r} is in {path}, but the REST catalog {self.settings.uri} does "
@@ -174,30 +177,40 @@ class RestTables:
                 "server keeps its files, as WAREHOUSE/DATABASE.db/TABLE; servers that choose "
                 "other folders are not supported"
             )
-        return loaded
+        return str(loaded.get_id())
 
     def _identifier(self, name: str) -> str:
         return f"{self.database}.{name}"
 
-    def _pypaimon_identifier(self, name: str) -> Any:
-        from pypaimon.common.identifier import Identifier
 
-        return Identifier.from_string(self._identifier(name))
+def attach(handle: Any, name: str, path: str, tables: Callable[[], RestTables]) -> None:
+    """Let the commits of a table of pypaimon, which was opened by its files, be requests.
 
-
-def _environment(tables: RestTables, handle: Any, uuid: str, path: str) -> Any:
+    The first of them asks the server for the table; until then ``tables`` is not called.
+    """
     from pypaimon.catalog.catalog_environment import CatalogEnvironment
-    from pypaimon.snapshot.catalog_snapshot_commit import CatalogSnapshotCommit
 
-    catalog = tables._catalog
+    class Environment(CatalogEnvironment):  # type: ignore[misc]
+        uuid: str | None
+
+        def snapshot_commit(self, snapshot_manager: Any) -> Any:
+            if self.uuid is None:
+                self.uuid = tables().uuid(name, path)
+            return _commit(tables().catalog, self.identifier, self.uuid, path)
+
+    known = handle.catalog_environment
+    handle.catalog_environment = Environment(handle.identifier, None, known.catalog_loader)
+
+
+def _commit(catalog: Any, identifier: Any, uuid: str, path: str) -> Any:
+    from pypaimon.snapshot.catalog_snapshot_commit import CatalogSnapshotCommit
 
     class Commit(CatalogSnapshotCommit):  # type: ignore[misc]
         def commit(self, base: str | None, snapshot: Any, statistics: Any) -> bool:
             guard = guard_of(path)
             if guard is not None and not guard.admits(snapshot.id):
                 return False
-            with tables.errors(f"committing snapshot {snapshot.id} of {handle.identifier}"):
-                done = bool(super().commit(base, snapshot, statistics))
+            done = bool(super().commit(base, snapshot, statistics))
             if done and guard is not None:
                 guard.created(snapshot.id)
             return done
@@ -205,12 +218,7 @@ def _environment(tables: RestTables, handle: Any, uuid: str, path: str) -> Any:
         def close(self) -> None:
             pass  # the catalog serves the next commit, too
 
-    class Environment(CatalogEnvironment):  # type: ignore[misc]
-        def snapshot_commit(self, snapshot_manager: Any) -> Any:
-            return Commit(catalog, self.identifier, uuid)
-
-    known = handle.catalog_environment
-    return Environment(handle.identifier, uuid, known.catalog_loader)
+    return Commit(catalog, identifier, uuid)
 
 
 def _place(path: str) -> str:
