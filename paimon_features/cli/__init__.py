@@ -176,13 +176,15 @@ class SuggestingGroup(click.Group):
             raise click.UsageError(f"{error.message.rstrip('.')}{meant}", ctx) from None
 
 
-def suggest_choice(error: click.BadParameter) -> None:
-    """Add the most similar choice to an error about a value that is none of an option's choices."""
+def suggest_choice(error: click.BadParameter) -> click.BadParameter:
+    """The error with the most similar choice, if the value is none of an option's choices."""
     kind = None if error.param is None else error.param.type
     wrong = re.match("'(.*?)' is not one of ", error.message)
     if isinstance(kind, click.Choice) and wrong:
         choices = [str(choice) for choice in kind.choices]
-        error.message = error.message.rstrip(".") + did_you_mean(wrong[1], choices)
+        message = error.message.rstrip(".") + did_you_mean(wrong[1], choices)
+        return click.BadParameter(message, error.ctx, error.param, error.param_hint)
+    return error
 
 
 class LazyGroup(SuggestingGroup):
@@ -221,8 +223,7 @@ class LazyGroup(SuggestingGroup):
             click.echo(f"error: {missing}", err=True)
             ctx.exit(1)
         except click.BadParameter as error:
-            suggest_choice(error)
-            raise
+            raise suggest_choice(error) from None
         except KeyboardInterrupt as interrupt:
             click.echo("interrupted", err=True)
             # what the frames hold, such as connections, ends with them
