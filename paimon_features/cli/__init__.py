@@ -176,16 +176,15 @@ class SuggestingGroup(click.Group):
             raise click.UsageError(f"{error.message.rstrip('.')}{meant}", ctx) from None
 
 
-def with_choice(error: click.BadParameter) -> click.BadParameter:
-    """The error, with the most similar choice if its value is none of an option's choices."""
+def suggest_choice(error: click.BadParameter) -> click.BadParameter:
+    """The error with the most similar choice, if the value is none of an option's choices."""
     kind = None if error.param is None else error.param.type
     wrong = re.match("'(.*?)' is not one of ", error.message)
-    if not isinstance(kind, click.Choice) or wrong is None:
-        return error
-    meant = did_you_mean(wrong[1], [str(choice) for choice in kind.choices])
-    return click.BadParameter(
-        error.message.rstrip(".") + meant, error.ctx, error.param, error.param_hint
-    )
+    if isinstance(kind, click.Choice) and wrong:
+        choices = [str(choice) for choice in kind.choices]
+        message = error.message.rstrip(".") + did_you_mean(wrong[1], choices)
+        return click.BadParameter(message, error.ctx, error.param, error.param_hint)
+    return error
 
 
 class LazyGroup(SuggestingGroup):
@@ -224,7 +223,7 @@ class LazyGroup(SuggestingGroup):
             click.echo(f"error: {missing}", err=True)
             ctx.exit(1)
         except click.BadParameter as error:
-            raise with_choice(error) from None
+            raise suggest_choice(error) from None
         except KeyboardInterrupt as interrupt:
             click.echo("interrupted", err=True)
             # what the frames hold, such as connections, ends with them

@@ -112,7 +112,7 @@ class Progress:
         state = self.document()
         unit = f" {self.unit}" if self.unit else ""
         if not self.total and not self.done:  # nothing that could be counted
-            return f"{self.phase}  {state['elapsed_s']:.0f} s"
+            return f"{self.phase}  {state['elapsed_s']:.0f} s" if self.live else self.phase
         parts = [f"{self.phase}:"]
         if state["percent"] is not None:
             parts.append(f"{state['percent']} %, {self.done:,} of {self.total:,}{unit}")

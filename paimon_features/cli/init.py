@@ -255,7 +255,8 @@ def _report(
     of = "all" if profile.complete else "the first"
     total = f" of {profile.total:,}" if profile.total and not profile.complete else ""
     console.print(
-        f"read {of} {profile.rows:,}{total} rows of {escape(path.name)} ({profile.form})"
+        f"read {of} {profile.rows:,}{total} row{'s' * (profile.rows != 1)} of "
+        f"{escape(path.name)} ({profile.form})"
         + ("" if profile.complete else "; --sample-rows reads more")
     )
     table = new_table()

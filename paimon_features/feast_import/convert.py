@@ -74,6 +74,41 @@ def convert(found: Sequence[Recorded], root: Path) -> Conversion:
     return _Converter(found, root).run()
 
 
+def _on_demand(view: Recorded) -> str:
+    """What to write in place of a Python function: an interaction for each of its outputs."""
+    given = view.get("sources") or ()
+    sources = [s for s in (given.values() if isinstance(given, Mapping) else given)
+               if isinstance(s, Recorded)]  # fmt: skip
+    requests = [s for s in sources if s.kind == "RequestSource"]
+    inputs = [
+        f"{our_name(source.name)}:{our_name(field.name)}"
+        if source.kind != "RequestSource"
+        else our_name(field.name)
+        for source in sources
+        for field in source.get("schema") or ()
+        if isinstance(field, Recorded) and field.name in (source.selected or (field.name,))
+    ]
+    more = f", request={our_name(requests[0].name)}" if requests else ""
+    outputs = [our_name(f.name) for f in view.get("schema") or () if isinstance(f, Recorded)]
+    written = "; ".join(f'pf.Interaction("{name}", "..."{more})' for name in outputs)
+    return (
+        "its Python function does not map, as nothing runs Python per request. Write what it "
+        f"computes as expressions of {', '.join(inputs) or 'its inputs'}: "
+        f"{written or 'a pf.Interaction for each output'} (docs/how-to/features/interactions.md; "
+        "what no expression can say is a column of the source, derive=)"
+    )
+
+
+def _request(source: Recorded) -> str:
+    fields = ", ".join(
+        f'"{our_name(field.name)}": {type_text(field.get("dtype")) or "..."}'
+        for field in source.get("schema") or ()
+        if isinstance(field, Recorded)
+    )
+    name = our_name(source.name)
+    return f'{name} = pf.RequestSource("{name}", schema={{{fields}}})'
+
+
 class _Converter:
     def __init__(self, found: Sequence[Recorded], root: Path) -> None:
         self.found = list(found)
@@ -92,11 +127,9 @@ class _Converter:
             if item.kind == "FeatureService":
                 self._service(item)
             elif item.kind in ON_DEMAND:
-                self._unmapped(
-                    item, "a Python function per request; write an interaction in its place"
-                )
+                self._unmapped(item, _on_demand(item))
             elif item.kind == "RequestSource":
-                self._unmapped(item, "declare its inputs with the interaction that takes them")
+                self._unmapped(item, f"write it for the interactions that use it: {_request(item)}")
             elif item.kind not in (*VIEWS, *SOURCES, "Entity", "Field", "Aggregation"):
                 self._unmapped(item, "nothing like it here")
         sources = [source.text(name) for name, source in self.sources.items()]

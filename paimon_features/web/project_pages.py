@@ -88,6 +88,7 @@ class ProjectPages:
         return {
             **document,
             "attention": [redact(text) for text in found.attention[:100]],
+            "attention_in_all": len(found.attention),
             "tables": [asdict(table) for table in tables[:MOST_TABLES]],
             "tables_in_all": len(tables),
             "bytes": sum(table.bytes for table in tables),

@@ -168,8 +168,10 @@ def test_everything_that_does_not_map_is_listed_with_its_reason(converted: Conve
         "feature view driver_stats: without its field profile of type Struct",
         "stream feature view trip_sums: without its aggregation median of miles",
         "feature view elsewhere: its source is SnowflakeSource; only FileSource",
-        "on demand feature view on_demand: a Python function per request",
-        "request source provided",
+        "on demand feature view on_demand: its Python function does not map",
+        "driver_stats:conv_rate, driver_stats:embedding",
+        'pf.Interaction("more", "...", request=provided)',
+        'provided = pf.RequestSource("provided", schema={"value": pf.Int64})',
         "feature service model: without its part on_demand, which did not map",
     ):
         assert text in listed

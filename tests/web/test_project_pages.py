@@ -16,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.project import Project
 from paimon_features.tables.consumers import consumers
 from paimon_features.web import view_copies
 from paimon_features.web.page_server import PageServer
@@ -195,6 +196,49 @@ def walk(browser: Chromium, server: PageServer) -> Iterator[str]:
         browser.until(f"document.querySelector('#view h1')?.textContent === {title!r}")
         browser.until("!document.body.innerText.includes('Reading')")
         yield route
+
+
+LARGE = """
+import paimon_features as pf
+schema = {"key": pf.Int64, "t": pf.Int64, "v": pf.Float64}
+sources = [pf.EventSource(f"source_{n}", event_time="t", schema=schema) for n in range(10)]
+entity = pf.Entity("entity", keys={"key": pf.Int64})
+views = [pf.FeatureView(f"view_{n}", source=sources[n % 10], entity=entity,
+    features=[pf.Sum("v", windows=["1d"], scale=2)]) for n in range(100)]
+service = pf.FeatureService("service", views[3::10])
+globals().update({f"d{i}": each for i, each in enumerate([*sources, *views])})
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+def test_a_large_project_is_folded_and_drawn_around_one_definition(
+    tmp_path: Path, browser: Chromium
+) -> None:
+    (tmp_path / "paimon-features.toml").write_text("")
+    (tmp_path / "features.py").write_text(LARGE)
+    server = PageServer(ProjectPages(Project.open(tmp_path), online=False))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        browser.open(server.link)
+        browser.run("location.hash = '/'")
+        browser.until("document.querySelector('.attention') !== null")
+        # nothing is applied: each view says so, and the home is still seen
+        assert browser.run("document.querySelectorAll('.panel > .attention li').length") == 8
+        assert browser.run("document.querySelector('details summary').innerText") == "92 more"
+        browser.run("location.hash = '/lineage'")
+        browser.until("document.querySelector('svg.graph') !== null")
+        boxes = "document.querySelectorAll('svg.graph a').length"
+        assert browser.run(boxes) < 30
+        browser.run(
+            "const field = document.querySelector('input[list]'); "
+            "field.value = 'feature view view_14'; field.dispatchEvent(new Event('input'))"
+        )
+        assert browser.run(boxes) == 2
+    finally:
+        server.stop()
+        thread.join()
+        server.close()
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")

@@ -6,6 +6,7 @@ Everything is decided from a sample of rows; what could be otherwise is a note o
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -530,7 +531,11 @@ def _times(
 
 
 def _plain(name: str) -> str:
-    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name)
+    """A name in plain letters: Ünïcode is unicode, TotalPrice total_price."""
+    letters = "".join(
+        c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)
+    )
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", letters.replace("ß", "ss"))
     plain = re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")
     return plain if plain[:1].isalpha() else f"c_{plain}".rstrip("_")
 

@@ -63,7 +63,7 @@ const project = {
   async home() {
     const found = await got("ui/api/home");
     return {
-      ready: found.ok, problems: found.attention, warnings: [], views: found.views.map((view) => ({ ...view, name: view.view })),
+      ready: found.ok, problems: found.attention, attention_in_all: found.attention_in_all, warnings: [], views: found.views.map((view) => ({ ...view, name: view.view })),
       jobs: found.jobs, tables: found.tables, bytes: found.bytes, tables_in_all: found.tables_in_all, online: found.online,
       rejected: found.rejected, leases: found.leases, at_ms: found.time_ms,
     };

@@ -5,6 +5,8 @@ import { ago, bytes, cards, el, link, longTable, number, panel, pill, plural, ro
 import { catalogue, health, samples } from "./model.js";
 
 const JOB = { RUNNING: "good", FINISHED: "good", STOPPED: "dim", FAILED: "bad", LOST: "bad", UNKNOWN: "warn", RESTARTING: "warn", FAILING: "bad" };
+const SHOWN = 8;
+let unfolded = false; // also after the page was drawn again
 const lag = (view) => (view.problem ? pill("problem", "bad") : view.stale || view.behind ? pill("behind", "warn")
   : view.current_ms ? pill("up to date", "good") : pill("in the lake", "dim"));
 
@@ -15,7 +17,7 @@ export async function home(box) {
     const kinds = new Map();
     for (const item of found.items) kinds.set(item.kind, (kinds.get(item.kind) || 0) + 1);
     const features = found.items.reduce((sum, item) => sum + item.count, 0);
-    const waiting = state.problems.length + state.warnings.length;
+    const waiting = Math.max(state.attention_in_all || 0, state.problems.length + state.warnings.length);
     const slow = state.views.reduce((most, view) => Math.max(most, view.behind_s ?? 0), 0);
     box.replaceChildren(
       el("div", { class: "top" }, el("h1", {}, found.project)),
@@ -29,13 +31,20 @@ export async function home(box) {
         state.bytes !== undefined ? ["in the lake", bytes(state.bytes), null, plural(state.tables_in_all, "table")] : null,
       ]),
       waiting ? panel("Needs attention",
-        el("ul", { class: "list attention" }, state.problems.map((text) => el("li", {}, text))),
-        state.warnings.length ? el("ul", { class: "list attention warned" }, state.warnings.map((text) => el("li", {}, text))) : null) : "",
+        reasons(state.problems, "list attention"),
+        state.warnings.length ? reasons(state.warnings, "list attention warned") : null,
+        waiting > state.problems.length + state.warnings.length ? el("p", { class: "dim small" }, `and ${number(waiting - state.problems.length - state.warnings.length)} more: `, el("code", {}, "paimon-features status")) : null) : "",
       views(state), state.jobs ? jobTable(state.jobs) : "", state.tables ? tables(state) : "",
       MODE === "server" ? elsewhere() : "");
   };
   await draw();
   return draw;
+}
+
+// many for one reason are not to hide the rest of the page
+function reasons(texts, kind) {
+  const lines = (some) => el("ul", { class: kind }, some.map((text) => el("li", {}, text)));
+  return texts.length <= SHOWN ? lines(texts) : [lines(texts.slice(0, SHOWN)), el("details", { open: unfolded, ontoggle: (event) => { unfolded = event.target.open; } }, el("summary", {}, `${number(texts.length - SHOWN)} more`), lines(texts.slice(SHOWN)))];
 }
 
 function views(state) {

@@ -3,6 +3,8 @@ import { el, link, panel, plural, route, shape, words } from "./dom.js";
 import { catalogue } from "./model.js";
 
 const MOST = 150;
+// a larger project is drawn around one definition
+const WHOLE = 60;
 const W = 196, H = 48, GAP_X = 46, GAP_Y = 14;
 
 // ancestors and descendants, or all
@@ -55,9 +57,27 @@ export function graph(found, start) {
     all.length > MOST ? el("p", { class: "dim small" }, `${MOST} of ${plural(all.length, "definition")} are drawn; choose one to see what it is connected with.`) : null];
 }
 
+// of a large project one definition at a time, with what it is connected with: first the source of most
+function neighbourhood(found, connected) {
+  const label = (i) => `${words(found.items[i].kind)} ${found.items[i].name}`;
+  const byLabel = new Map(connected.map((i) => [label(i), i]));
+  const roots = connected.filter((i) => !found.parents[i].length);
+  const first = (roots.length ? roots : connected).reduce((a, b) => (found.children[b].length > found.children[a].length ? b : a));
+  const drawn = el("div", {});
+  const field = el("input", { type: "search", list: "connected", value: label(first), autocomplete: "off", oninput: draw, "aria-label": "Definition whose lineage is drawn" });
+  function draw() {
+    const chosen = byLabel.get(field.value.trim());
+    if (chosen !== undefined) drawn.replaceChildren(...graph(found, chosen).filter(Boolean));
+  }
+  draw();
+  return [el("form", { class: "row", onsubmit: (event) => event.preventDefault() }, el("label", {}, "Lineage of ", field),
+    el("datalist", { id: "connected" }, connected.map((i) => el("option", { value: label(i) }))),
+    el("span", { class: "dim" }, `one of ${plural(connected.length, "connected definition")}`)), drawn];
+}
+
 export async function lineage(box) {
-  const found = await catalogue();
+  const found = await catalogue(), connected = around(found);
   box.replaceChildren(el("div", { class: "top" }, el("h1", {}, "Lineage"), el("p", { class: "lead dim" }, "From sources on the left to services and training sets. Each box leads to its page.")),
-    panel(null, found.edges.length ? graph(found) : el("p", { class: "dim" }, "Nothing is derived from anything yet.")));
+    panel(null, !found.edges.length ? el("p", { class: "dim" }, "Nothing is derived from anything yet.") : connected.length > WHOLE ? neighbourhood(found, connected) : graph(found)));
 }
 export const links = (found, numbers) => numbers.slice(0, 100).map((i) => link(route(found.items[i].kind, found.items[i].name), `${words(found.items[i].kind)} ${found.items[i].name}`, "tag"));
