@@ -73,7 +73,8 @@ def _add_statistics(table: Any, file: Any) -> None:
 
 def _bounds(footer: pq.FileMetaData, name: str) -> tuple[Any, Any, int] | None:
     """Least, greatest and number of nulls of a column; None if they are not known exactly."""
-    names = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    schema = pq.ParquetSchema(footer)  # not a cycle, see verify_pages
+    names = [schema.column(number).path for number in range(footer.num_columns)]
     if name not in names:
         return None
     groups = [footer.row_group(number) for number in range(footer.num_row_groups)]

@@ -14,6 +14,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow.parquet as pq
+
 from paimon_features.errors import DamagedFileError
 
 try:
@@ -55,7 +57,9 @@ def verify_pages(
         Names column, row group and offset; the caller adds the file.
     """
     counts = PageCounts()
-    schema = metadata.schema
+    # the property of that name is a cycle: what Arrow has parsed of each file would stay until
+    # Python looks for cycles among its oldest objects, which it seldom does if they are many
+    schema = pq.ParquetSchema(metadata)
     leaves = [
         (number, schema.column(number))
         for number in range(metadata.num_columns)
