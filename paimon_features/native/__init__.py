@@ -89,6 +89,30 @@ class Core(Protocol):
     ) -> None:
         """Copy rows of ``size`` bytes: ``out[places[i]] = source[rows[i]]``; None: 0, 1, 2, ..."""
 
+    def interleave(self, columns: list[Buffer], size: int, out: Buffer, /) -> None:
+        """Write columns of items of ``size`` bytes side by side: ``out[row, column]``."""
+
+    def order(
+        self,
+        positions: Buffer,
+        streams: int,
+        cuts: Buffer,
+        pieces: tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer],
+        out: Buffer,
+        /,
+    ) -> None:
+        """Compute the rows at positions of a global order; see ``GlobalOrder.rows``."""
+
+    def group(
+        self, rows: Buffer, firsts: Buffer, counts: Buffer, offsets: Buffer, places: Buffer, /
+    ) -> None:
+        """Sort rows by their blocks: see ``trainer_bridge.order.blocks_of_rows``."""
+
+    def pick(
+        self, blocks: list[Buffer | None], firsts: Buffer, rows: Buffer, size: int, out: Buffer, /
+    ) -> None:
+        """Copy rows of ``size`` bytes out of blocks, in the order of ``rows``."""
+
 
 @dataclass(frozen=True, slots=True)
 class NativeState:
