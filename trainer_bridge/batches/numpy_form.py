@@ -215,6 +215,7 @@ class NumpyForm(Form):
     ) -> NumpyRows | None:
         if CORE is None or self._others:
             return None
+        numbers = np.ascontiguousarray(numbers, np.int64)
         found: dict[str, Array] = {}
         for dtype, names in self.names.items():
             out = aligned.RECYCLED.empty((len(numbers), len(names)), dtype)

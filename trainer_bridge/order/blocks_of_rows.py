@@ -21,6 +21,7 @@ def by_block(numbers: Ints, first_rows: Ints) -> Iterator[tuple[int, Ints, Ints]
     0 [1, 0] [1, 3]
     2 [0, 1] [0, 2]
     """
+    numbers = np.ascontiguousarray(numbers, np.int64)  # a sampler of somebody else drew them
     if CORE is None:
         counts, offsets, places = _by_numpy(numbers, first_rows)
     else:
