@@ -103,6 +103,30 @@ class Core(Protocol):
     ) -> None:
         """Copy rows of ``size`` bytes: ``out[places[i]] = source[rows[i]]``; None: 0, 1, 2, ..."""
 
+    def interleave(self, columns: list[Buffer], size: int, out: Buffer, /) -> None:
+        """Write columns of items of ``size`` bytes side by side: ``out[row, column]``."""
+
+    def order(
+        self,
+        positions: Buffer,
+        streams: int,
+        cuts: Buffer,
+        pieces: tuple[Buffer, Buffer, Buffer, Buffer, Buffer, Buffer],
+        out: Buffer,
+        /,
+    ) -> None:
+        """Compute the rows at positions of a global order; see ``GlobalOrder.rows``."""
+
+    def group(
+        self, rows: Buffer, firsts: Buffer, counts: Buffer, offsets: Buffer, places: Buffer, /
+    ) -> None:
+        """Sort rows by their blocks: see ``trainer_bridge.order.blocks_of_rows``."""
+
+    def pick(
+        self, blocks: list[Buffer | None], firsts: Buffer, rows: Buffer, size: int, out: Buffer, /
+    ) -> None:
+        """Copy rows of ``size`` bytes out of blocks, in the order of ``rows``."""
+
 
 @dataclass(frozen=True, slots=True)
 class NativeState:
@@ -113,11 +137,17 @@ class NativeState:
     remedy: str = ""
 
 
+def _functions() -> list[str]:
+    return [name for name in vars(Core) if not name.startswith("_")]
+
+
 def _load() -> tuple[Core | None, NativeState]:
     if os.environ.get(VARIABLE, "").strip() == "0":
         return None, NativeState(False, f"turned off by {VARIABLE}=0; NumPy does its work")
     try:
         core = importlib.import_module("paimon_features.native._core")
+        if older := [name for name in _functions() if not hasattr(core, name)]:
+            raise ImportError(f"the one here is of an older version: it lacks {', '.join(older)}")
     except ImportError as error:
         remedy = (
             "reads are slower; install a wheel of this platform, or again with a C compiler or the "

@@ -115,6 +115,33 @@ def main(path: str, seed: str, cases: str) -> None:
         radices = (np.array([a]), np.array([-(-size // a)])) if rng.random() < 0.8 else parts[1:3]
         core.permute(parts[0], sizes, *radices, parts[3], np.empty(count, np.int64))
 
+    def loader() -> None:
+        """Order, sort, pick and interleave rows with buffers that may not fit."""
+        count, blocks = rng.randrange(6), rng.randrange(1, 4)
+        firsts = np.cumsum(array(blocks + 1, 4))
+        rows = array(count, 9)
+        out = [np.empty(count + rng.choice((0, 0, 0, 1)), np.int64) for _ in range(2)]
+        core.group(rows, firsts, np.empty(blocks, np.int64), *out)
+        size = rng.choice((1, 4, 80))
+        stored = [rng.choice((None, rng.randbytes(size * rng.randrange(5)))) for _ in range(blocks)]
+        core.pick(stored, firsts, rows, size, bytearray(size * count))
+
+    def order() -> None:
+        count, pieces, streams = rng.randrange(6), rng.randrange(1, 4), rng.randrange(1, 4)
+        words = [array(pieces, 9) for _ in range(6)]
+        if rng.random() < 0.8:
+            words[1] = np.full(pieces, 4)
+            words[2] = words[3] = np.full(pieces, 2)
+        out = np.empty(count, np.int64)
+        core.order(array(count, 9), streams, array(streams + 1, 9), tuple(words), out)
+
+    def interleave() -> None:
+        size, width, count = rng.choice((1, 2, 3, 8)), rng.randrange(1, 7), rng.randrange(200)
+        columns = [rng.randbytes(size * count) for _ in range(width)]
+        if rng.random() < 0.2:
+            columns[-1] += b"1"
+        core.interleave(columns, size, np.empty(size * width * count, np.uint8))
+
     def times() -> None:
         core.times_json(array(rng.randrange(9), 253_402_300_800_000))
 
@@ -160,7 +187,9 @@ def main(path: str, seed: str, cases: str) -> None:
             core.pack(layout.words, bytes(cells), offsets, array(len(found)), out, sizes)
 
     for _ in range(int(cases)):
-        call = rng.choice((fold, fold, move, permute, times, reply, count, records))
+        call = rng.choice(
+            (fold, fold, move, permute, loader, order, interleave, times, reply, count, records)
+        )
         try:
             call()
             outcomes["returned"] += 1

@@ -5,14 +5,16 @@ from __future__ import annotations
 import random
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.native import CORE
 from paimon_features.testing.sizes import cases
-from trainer_bridge.batches import ragged
-from trainer_bridge.order import permutation
+from trainer_bridge.batches import numpy_form, ragged
+from trainer_bridge.order import blocks_of_rows, global_order, permutation
+from trainer_bridge.order.global_order import GlobalOrder
 
 pytestmark = pytest.mark.skipif(CORE is None, reason="the native core is not built")
 SIZES = (1, 2, 3, 1_023, 1_024, 10**6, 2**31, 2**53 + 1, 2**62 - 1)
@@ -59,3 +61,64 @@ def test_rows_are_moved_as_by_numpy(seed: int) -> None:
             ragged.move_items(ragged.items(source), rows, ragged.items(out), places)
         results.append(out.tobytes())
     assert results[0] == results[1]
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@cases(60)
+def test_an_order_is_the_reference_s(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 3_000, int(rng.integers(1, 6)))
+    order = GlobalOrder(
+        sizes, streams=int(rng.integers(1, min(8, sizes.sum()) + 1)), seed=seed, epoch=3
+    )
+    step = int(rng.integers(1, 4))  # of the ranks
+    positions = rng.permutation(len(order)) if rng.random() < 0.5 else np.arange(len(order))[::step]
+    got = order.rows(positions)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (global_order, permutation):
+            patch.setattr(module, "CORE", None)
+        assert got.tolist() == order.rows(positions).tolist()
+
+
+def test_a_position_behind_the_last_is_refused() -> None:
+    with pytest.raises(ValueError, match="not in the order"):
+        GlobalOrder([3, 2], streams=2, seed=1, epoch=0).rows(np.array([9]))
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@cases(60)
+def test_rows_are_found_in_their_blocks_as_by_numpy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    first_rows = np.concatenate([[0], np.cumsum(rng.integers(1, 9, int(rng.integers(1, 7))))])
+    numbers = rng.integers(0, first_rows[-1], int(rng.integers(1, 90)))
+    results = []
+    for core in (CORE, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(blocks_of_rows, "CORE", core)
+            found = blocks_of_rows.by_block(numbers, first_rows)
+            results.append([(b, o.tolist(), p.tolist()) for b, o, p in found])
+    assert results[0] == results[1]
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@cases(60)
+def test_columns_become_blocks_as_by_numpy_and_rows_are_picked_from_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    kinds = [("f4", "float32"), ("i8", "int64"), ("i2", "int16"), ("u1", "uint8")]
+    kind, name = kinds[int(rng.integers(len(kinds)))]
+    columns = [f"c{number}" for number in range(int(rng.integers(1, 12)))]
+    rows = int(rng.integers(1, 300))
+    cuts = [np.sort(rng.integers(0, rows + 1, int(rng.integers(0, 3)))) for _ in columns]
+    values = [rng.integers(0, 100, rows).astype(kind) for _ in columns]
+    table = pa.table(
+        [pa.chunked_array(np.split(v, c)) for v, c in zip(values, cuts, strict=True)], columns
+    )
+    form = numpy_form.NumpyForm(table.schema, table="t")
+    block = form.decode(table).blocks[name]
+    assert block.tolist() == np.stack(values, axis=1).tolist()
+    first_rows = np.array([0, rows, 2 * rows])
+    numbers = rng.integers(0, 2 * rows, 50)
+    second = form.decode(table.slice(0).select(columns))
+    picked = form.pick({0: form.decode(table), 1: second}, first_rows, numbers)
+    assert picked is not None
+    assert picked.blocks[name].tolist() == block[numbers % rows].tolist()

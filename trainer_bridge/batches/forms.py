@@ -94,6 +94,14 @@ class Form(ABC):
         """A copy of ``size`` rows. Sources are taken one by one, so that they need not all
         be in memory at once."""
 
+    def pick(self, blocks: Mapping[int, Any], first_rows: Ints, numbers: Ints) -> Any | None:
+        """A copy of the rows of these numbers out of decoded blocks, all of them in memory.
+
+        Block ``k`` has the rows from ``first_rows[k]`` to ``first_rows[k + 1]`` (exclusive). None:
+        this form cannot, and :meth:`gather` does.
+        """
+        return None
+
     @abstractmethod
     def join(self, parts: Sequence[Any]) -> Any:
         """A copy of all rows of the parts, one after the other."""

@@ -14,8 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array
+from paimon_features.array_types import Array, Ints
 from paimon_features.errors import ConfigurationError
+from paimon_features.native import CORE
 from trainer_bridge.batches import aligned
 from trainer_bridge.batches.forms import Batch, Form, GatherSource
 from trainer_bridge.batches.ragged import (
@@ -164,7 +165,7 @@ class NumpyForm(Form):
         blocks: dict[str, Array] = {}
         for dtype, names in self.names.items():
             # axes: (row, column)
-            blocks[dtype] = aligned.empty((table.num_rows, len(names)), dtype)
+            blocks[dtype] = aligned.RECYCLED.empty((table.num_rows, len(names)), dtype)
             _fill(blocks[dtype], [list(self._parts(name, table)) for name in names])
         others = {
             name: self.plans[name].rows(table.column(self._masked.get(name, name)))
@@ -193,7 +194,8 @@ class NumpyForm(Form):
 
     def gather(self, sources: Iterable[GatherSource], size: int) -> NumpyRows:
         blocks = {
-            dtype: aligned.empty((size, len(names)), dtype) for dtype, names in self.names.items()
+            dtype: aligned.RECYCLED.empty((size, len(names)), dtype)
+            for dtype, names in self.names.items()
         }
         whole = {dtype: items(block) for dtype, block in blocks.items()}
         taken: dict[str, list[Rows]] = {name: [] for name in self._others}
@@ -207,6 +209,22 @@ class NumpyForm(Form):
         # where lists end is known only when all are there
         others = {name: scatter_rows(parts, order, size) for name, parts in taken.items()}
         return NumpyRows(blocks, others)
+
+    def pick(
+        self, blocks: Mapping[int, NumpyRows], first_rows: Ints, numbers: Ints
+    ) -> NumpyRows | None:
+        if CORE is None or self._others:
+            return None
+        numbers = np.ascontiguousarray(numbers, np.int64)
+        found: dict[str, Array] = {}
+        for dtype, names in self.names.items():
+            out = aligned.RECYCLED.empty((len(numbers), len(names)), dtype)
+            cells: list[Array | None] = [None] * (len(first_rows) - 1)
+            for number, rows in blocks.items():
+                cells[number] = _as_bytes(rows.blocks[dtype])
+            CORE.pick(cells, first_rows, numbers, len(names) * out.itemsize, _as_bytes(out))
+            found[dtype] = out
+        return NumpyRows(found, {})
 
     def join(self, parts: Sequence[NumpyRows]) -> NumpyRows:
         return NumpyRows(
@@ -232,7 +250,38 @@ class NumpyForm(Form):
 
 
 def _fill(block: Array, columns: Sequence[Sequence[Array]]) -> None:
-    """Write columns, each in parts, into a matrix.
+    """Write columns, each in parts, into a matrix."""
+    if CORE is None or not len(block):
+        _fill_by_numpy(block, columns)
+        return
+    # the runs of rows within which no column begins a new part
+    ends = np.unique(np.concatenate([np.cumsum([len(p) for p in parts]) for parts in columns]))
+    left, low = [list(parts) for parts in columns], 0
+    for high in ends[ends > 0].tolist():
+        run = [_cut(parts, high - low, block.dtype) for parts in left]
+        CORE.interleave(run, block.itemsize, _as_bytes(block[low:high]))
+        low = high
+
+
+def _as_bytes(block: Array) -> Array:
+    # not every type has a buffer
+    return block.reshape(-1).view(np.uint8)
+
+
+def _cut(parts: list[Array], rows: int, dtype: np.dtype[Any]) -> Array:
+    """Remove the first rows of a column in parts; gives their bytes."""
+    while not len(parts[0]):
+        del parts[0]
+    first = parts[0]
+    if len(first) == rows:
+        del parts[0]
+    else:
+        parts[0] = first[rows:]
+    return np.ascontiguousarray(first[:rows], dtype).view(np.uint8)
+
+
+def _fill_by_numpy(block: Array, columns: Sequence[Sequence[Array]]) -> None:
+    """:func:`_fill` without the native core.
 
     Writing a single column touches a cache line for every row. Many columns are
     therefore copied one below the other first, a tile of rows at a time, and the tile is written

@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Ints, Words
+from paimon_features.native import CORE
 from trainer_bridge.order.permutation import (
     GOLDEN,
     WORD,
@@ -97,6 +98,14 @@ class GlobalOrder:
         piece_key = np.array([derive_key(key, 2)], dtype=np.uint64)
         self._keys: Words = mix64(starts.astype(np.uint64) * WORD[GOLDEN] + piece_key)
         self._radix_a, self._radix_b = radices(self._sizes)
+        self._pieces = (
+            self._starts,
+            self._sizes,
+            self._radix_a,
+            self._radix_b,
+            self._keys,
+            self._first_row,
+        )
 
     def __len__(self) -> int:
         return self.num_rows
@@ -106,6 +115,10 @@ class GlobalOrder:
         p = np.asarray(positions, dtype=np.int64)
         if not self.shuffle:
             return p
+        if CORE is not None and p.ndim == 1:
+            found = np.empty(len(p), np.int64)
+            CORE.order(np.ascontiguousarray(p), self.streams, self._cuts, self._pieces, found)
+            return found
         if len(p) <= _SLICE:
             return self._rows(p)
         return np.concatenate([self._rows(p[i : i + _SLICE]) for i in range(0, len(p), _SLICE)])

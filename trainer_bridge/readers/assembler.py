@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from paimon_features.array_types import Ints
 from paimon_features.native import log_once
+from trainer_bridge.order.blocks_of_rows import by_block
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.chunks import Chunk, ChunkRequest
 from trainer_bridge.readers.epoch_rows import EpochRows
@@ -21,7 +23,10 @@ class Assembler:
         log_once()
         self.store = store
         self.source = source
-        self._first_rows = np.array([b.first_row for b in store.layout.blocks], dtype=np.int64)
+        layout = store.layout  # and where the last block ends
+        self._first_rows = np.array(
+            [*(block.first_row for block in layout.blocks), layout.num_rows], dtype=np.int64
+        )
 
     def chunks(self, requests: Iterator[ChunkRequest]) -> Iterator[Chunk]:
         """One chunk per request, in order; blocks of the next request are fetched ahead."""
@@ -32,7 +37,7 @@ class Assembler:
             ahead = self._open(following)
             later = self.source.next_blocks(current if following is None else following)
             self.store.plan([*opened, *ahead], {*opened, *ahead}, later)
-            yield self._assemble(current)
+            yield self._assemble(current, opened)
             current, opened = following, ahead
 
     def _open(self, request: ChunkRequest | None) -> list[int]:
@@ -41,10 +46,11 @@ class Assembler:
         found: list[int] = self.source.open_blocks(request).tolist()
         return found
 
-    def _assemble(self, request: ChunkRequest) -> Chunk:
+    def _assemble(self, request: ChunkRequest, opened: list[int]) -> Chunk:
         form, began = self.store.form, time.perf_counter()
         positions = request.positions
-        if positions[-1] >= self.source.num_positions:  # padding
+        padded = positions[-1] >= self.source.num_positions
+        if padded:
             self.store.drop_lent()
             positions = positions % self.source.num_positions
         numbers = self.source.rows(positions)
@@ -53,31 +59,26 @@ class Assembler:
         if last - first == size - 1 and bool((numbers[1:] > numbers[:-1]).all()):
             self.store.stats.order_s += time.perf_counter() - began
             return self._consecutive(request, numbers, first, last + 1)
-        home = np.searchsorted(self._first_rows, numbers, side="right") - 1
-        low, high = int(home.min()), int(home.max())
-        # 16-bit numbers are sorted by a radix sort, ten times as fast as others.
-        small = home - low
-        order = np.argsort(
-            small.astype(np.uint16) if high - low < 1 << 16 else small, kind="stable"
-        )
-        grouped = small[order]
-        cuts = np.flatnonzero(np.diff(grouped)) + 1
-        parts = np.split(order, cuts)
-        touched = [int(home[part[0]]) for part in parts]
-        if not self.source.plans_blocks:
-            self.store.plan(touched, ())
-        blocks = (
-            (self.store.get(block), numbers[part] - self._first_rows[block], part)
-            for block, part in zip(touched, parts, strict=True)
-        )
         ordered, waited = time.perf_counter(), self.store.stats.decode_wait_s
         self.store.stats.order_s += ordered - began
-        rows = form.gather(blocks, size)
+        rows = None
+        if self.source.opens_touched and not padded:
+            blocks = {block: self.store.get(block) for block in opened}
+            rows = form.pick(blocks, self._first_rows, numbers)
+        if rows is None:
+            rows = self._gathered(numbers)
         waited = self.store.stats.decode_wait_s - waited
         self.store.stats.gather_s += time.perf_counter() - ordered - waited
         chunk = Chunk(request, rows, numbers, form.nbytes(rows))
         self.store.add_chunk(chunk)
         return chunk
+
+    def _gathered(self, numbers: Ints) -> Any:
+        grouped = list(by_block(numbers, self._first_rows))
+        if not self.source.plans_blocks:
+            self.store.plan([block for block, _, _ in grouped], ())
+        blocks = ((self.store.get(block), rows, places) for block, rows, places in grouped)
+        return self.store.form.gather(blocks, len(numbers))
 
     def _consecutive(self, request: ChunkRequest, numbers: Ints, first: int, stop: int) -> Chunk:
         """The rows ``[first, stop)``: a view if they are in one block."""

@@ -48,6 +48,10 @@ class EpochRows(Protocol):
     def rows(self, positions: Ints) -> Ints:
         """The row numbers at positions."""
 
+    @property
+    def opens_touched(self) -> bool:
+        """Whether a request reads rows of each block that :meth:`open_blocks` names for it."""
+
     def open_blocks(self, request: ChunkRequest) -> Ints:
         """The blocks that a request touches, and those that will be touched again after it."""
 
@@ -73,6 +77,11 @@ class OrderedRows:
     def num_positions(self) -> int:
         return self.shard.num_rows
 
+    @property
+    def opens_touched(self) -> bool:
+        # every position of these streams is read by this rank
+        return self.streams is not None or self.shard.world_size == 1
+
     def rows(self, positions: Ints) -> Ints:
         return self.order.rows(positions)
 
@@ -97,6 +106,7 @@ class SampledRows:
     epoch: int
     num_positions: int
     plans_blocks: bool = False
+    opens_touched: bool = False
 
     def rows(self, positions: Ints) -> Ints:
         return self.sampler.draw(self.epoch, positions)

@@ -178,6 +178,7 @@ class MixedRows:
     epoch: int
     step: int
     plans_blocks: bool = True
+    opens_touched: bool = False
 
     @property
     def num_positions(self) -> int:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from paimon_features.schema import Float32, Int64
+from paimon_features.schema import Float32, Float64, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
@@ -392,6 +392,27 @@ def test_blocks_that_are_aligned_are_not_copied(lake: Lake, tb: Any) -> None:
         data = tb.dataset(reader, stack={"m": names}, features="m")
         found = [np.from_dlpack(matrix) for matrix in data]
         assert all(map(np.shares_memory, found, seen))
+
+
+def test_arrow_columns_of_a_dtype_go_as_one_array_and_come_out_as_they_were(
+    lake: Lake, tb: Any
+) -> None:
+    wide = {f"f{number}": Float32 for number in range(5)} | {f"i{n}": Int64 for n in range(4)}
+    lake.create(TableSpec("wide", {**wide, "alone": Float64}))
+    dice = np.random.default_rng(0)
+    for rows in (19, 40):  # batches end inside files, and the last one is short
+        numbers = dice.integers(0, 1_000, (len(wide) + 1, rows))
+        kinds = [*(dtype.arrow for dtype in wide.values()), pa.float64()]
+        columns = zip(kinds, numbers, strict=True)
+        made = [pa.array(values).cast(kind) for kind, values in columns]
+        append_arrow(lake, "wide", pa.table(made, [*wide, "alone"]))
+    reader = SnapshotReader(lake, "wide", batch_size=16, output="arrow", shuffle=False)
+    plain = list(SnapshotReader(lake, "wide", batch_size=16, output="arrow", shuffle=False))
+    held = list(tb.dataset(reader))  # all at once: no batch is in the memory of another
+    assert [len(batch["f0"]) for batch in held] == [16, 16, 16, 11]
+    for batch, expected in zip(held, plain, strict=True):
+        assert expected.arrow is not None
+        assert {n: c.numpy().tolist() for n, c in batch.items()} == expected.arrow.to_pydict()
 
 
 def test_keras_trains_for_epochs_in_their_own_order_and_validates(

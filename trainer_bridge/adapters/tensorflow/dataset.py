@@ -118,13 +118,18 @@ def _whole_passes(passes: Passes, element: Element, roles: Roles, prefetch: int)
             raise RequestError("the dataset of a snapshot reader was deleted while it is read")
         return there
 
+    # none of these has control flow to convert, and looking for it is most of the set-up
+    plain = tf.autograph.experimental.do_not_convert
+
     def run() -> Iterator[int]:
         return alive().run()
 
     def take(number: int) -> list[Any]:
         return element.arrays(alive().take(int(number)))
 
+    @plain
     def one_pass(number: Any) -> tf.data.Dataset:
+        @plain
         def next_batch(_: Any) -> Any:
             # arrays that are aligned become tensors without a copy, as by dlpack; others are
             # copied, where dlpack would end the process
