@@ -97,6 +97,12 @@ class Loop:
                 self.ended.append(f"{name}: {one.log.read_text()[-2_000:]}")
                 self._started(one)
 
+    def is_fresh(self, exchanges: list[Exchange], producer: Producer) -> bool:
+        """Whether a reply has counted an event that was sent after the last kill."""
+        self.look_after()
+        wanted = 1 + sum(at_ms <= self.kills[-1].back_ms for at_ms in producer.sent_ms)
+        return any(one.status == 200 and _heartbeats(one) >= wanted for one in exchanges[-50:])
+
     def may_break(self, one: Exchange) -> bool:
         """Whether a connection to the server may have been cut by a kill."""
         return any(
