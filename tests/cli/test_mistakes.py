@@ -54,6 +54,10 @@ def write(name: str, text: str) -> Callable[[Path], None]:
     return change
 
 
+def no_text(folder: Path) -> None:
+    (folder / "x.csv").write_bytes(bytes(range(128, 256)) * 9)
+
+
 def applied(folder: Path) -> None:
     assert CliRunner().invoke(cli, ["apply"]).exit_code == 0
 
@@ -69,6 +73,9 @@ MISTAKES: dict[str, tuple[Callable[[Path], None], list[str], int, list[str]]] = 
     "a misspelt command": (nothing, ["ingets"], 2, ["'ingets'", "did you mean 'ingest'"]),
     "a command of another tool": (nothing, ["query"], 2, ["did you mean 'lookup'"]),
     "a misspelt subcommand": (nothing, ["models", "promot"], 2, ["did you mean 'promote'"]),
+    "a file that is no text": (
+        no_text, ["init", "other", "--from", "x.csv"], 2, ["x.csv", "0x81", "--input encoding"],
+    ),
     "a misspelt option": (nothing, ["try", "--enity", "a"], 2, ["--enity", "--entity"]),
     "a misspelt column": (
         edit(FEATURES, 'pf.Max("amount"', 'pf.Max("amuont"'), ["plan"], 2,

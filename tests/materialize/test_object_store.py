@@ -16,6 +16,7 @@ from paimon_features.testing.tile_lake import TileLake
 pytest.importorskip("obstore", reason="pip install 'paimon-features[s3]'")
 
 
+@pytest.mark.long
 def test_the_store_of_the_tiles_is_waited_for_until_it_is_back() -> None:
     with object_store("bucket") as store:
         lake = TileLake("s3://bucket/lake", clicks_view(), options=store.options)

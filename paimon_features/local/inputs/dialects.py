@@ -85,6 +85,13 @@ def _encoding(path: Path, head: bytes, notes: list[str]) -> str:
         if head[1::2].count(0) / max(1, len(head) // 2) > 0.4:
             return "utf-16-le"
         raise ConfigurationError(f"{path}: it contains zero bytes: it is no text file")
+    try:
+        head.decode("cp1252")
+    except UnicodeDecodeError as error:
+        raise ConfigurationError(
+            f"{path}: byte {error.start} is {head[error.start]:#04x}, which is neither UTF-8 nor "
+            "cp1252; if it is a text file, name its encoding (--input encoding=latin-1)"
+        ) from None
     notes.append("the text is not UTF-8: read as cp1252 (--input encoding=latin-2 for another)")
     return "cp1252"
 
