@@ -19,7 +19,7 @@ def locked() -> dict[str, set[str]]:
         found.setdefault(match[1], set()).add(match[2])
     jars = tomllib.loads((ROOT / "paimon_features/setup/jars.lock.toml").read_text())["jar"]
     for jar in jars:
-        _, name, version = jar["coordinate"].split(":")
+        _, name, version = jar["coordinate"].split(":")[:3]
         found.setdefault(name, set()).add(version)
     return found
 

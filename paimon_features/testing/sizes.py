@@ -58,7 +58,7 @@ def every_seed(in_suite: int) -> Callable[[Callable[..., None]], Callable[..., N
 
     The test takes ``seed`` in addition to its other parameters.
 
-    >>> @every_seed(3)
+    >>> @every_seed(10)
     ... def test_squares(seed): assert seed < 2
     >>> try:
     ...     test_squares()

@@ -128,6 +128,7 @@ def test_from_a_csv_file_to_a_served_explained_monitored_feature(
     assert "betrag" in monitored
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform == "win32", reason="a pseudo-terminal")
 def test_on_a_terminal_tables_have_colours_unless_they_are_not_wanted(tmp_path: Path) -> None:
     import pty

@@ -42,6 +42,7 @@ def content(project: Project) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.long
 def test_every_step_can_be_repeated(
     tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

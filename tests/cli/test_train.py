@@ -54,6 +54,7 @@ def test_wrong_use_is_explained(shop: Path) -> None:
     assert "there is no training set 'chrn'; there is: churn" in wrong
 
 
+@pytest.mark.long
 def test_retrain_continues_production_with_appended_rows(shop: Path) -> None:
     assert "has no version in production" in retrained("churn.yaml", code=2)
     assert "too few new training rows" in run("retrain", "churn").output

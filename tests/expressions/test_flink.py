@@ -176,6 +176,7 @@ def differences(expr: Expression, values: Values) -> list[str]:
     return wrong
 
 
+@pytest.mark.long
 @pytest.mark.flink
 def test_flink_computes_every_expression_as_the_reference_implementation(
     expressions: list[Expression], in_flink: Values

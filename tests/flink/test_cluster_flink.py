@@ -144,6 +144,7 @@ def test_files_are_ingested_by_a_job_that_owns_its_tables(
     assert [job.state for job in cluster.status().jobs] == ["FINISHED"]
 
 
+@pytest.mark.long
 @pytest.mark.kafka
 def test_a_detached_stream_resumes_from_its_savepoint(
     cluster: LocalCluster, lake: Lake, kafka_broker: KafkaServer

@@ -48,6 +48,7 @@ def deployment() -> dict[str, Any]:
     return first["spec"]
 
 
+@pytest.mark.long
 def test_the_job_manager_of_a_pod_runs_the_program(tmp_path: Path) -> None:
     spec = deployment()
     rest_port, rpc_port = free_ports(2)

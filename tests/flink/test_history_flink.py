@@ -302,6 +302,7 @@ def shop(tmp_path: Path) -> Project:
     return project
 
 
+@pytest.mark.long
 def test_method_command_and_training_set_return_the_same_features(
     shop: Project, tmp_path: Path
 ) -> None:

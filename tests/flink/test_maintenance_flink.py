@@ -84,6 +84,7 @@ def test_a_table_written_by_python_is_compacted_to_one_file_and_snapshot(
     assert read_arrow(target.lake, target.events).num_rows == 60
 
 
+@pytest.mark.long
 def test_training_sets_keep_what_models_were_trained_on_and_logs_become_small(
     project: Project, target: TileTarget
 ) -> None:

@@ -22,6 +22,7 @@ pytestmark = pytest.mark.flink
 TargetOf = Callable[[str, FeatureView], TileTarget]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "kinds", "tile", "retracted"),
     [

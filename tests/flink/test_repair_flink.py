@@ -50,6 +50,7 @@ def newest(target: TileTarget) -> int:
     return found.id
 
 
+@pytest.mark.long
 def test_a_corrupted_table_is_repaired_and_its_job_continues_exactly(
     target: TileTarget, feed: Feed, spend: FeatureView
 ) -> None:
@@ -119,6 +120,7 @@ def _assert_online(spend: FeatureView, feed: Feed, store: MemoryStore) -> None:
             assert differences(spend, mine, as_of_ms, expected, row, online=True) == []
 
 
+@pytest.mark.long
 def test_tiles_without_events_are_removed_and_missing_ones_restored(
     project: Project, target: TileTarget, feed: Feed
 ) -> None:

@@ -96,6 +96,7 @@ def test_batch_stream_and_handover_at_any_snapshot_result_in_equal_tiles(
         assert_right(target, rows)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("number", range(JOBS))
 def test_tiles_of_any_view_and_any_events_equal_the_oracle(tmp_path: Path, number: int) -> None:
     # many cases in one job, because starting a job dominates the time

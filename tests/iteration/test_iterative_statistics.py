@@ -230,6 +230,7 @@ def test_pagerank_ranks_products_and_writes_their_scores(
     assert (into / "pagerank.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 def test_als_places_products_near_those_that_the_same_customers_buy(
     found: tuple[Path, dict[str, Any]],
 ) -> None:

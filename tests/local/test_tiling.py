@@ -124,7 +124,7 @@ def test_sorted_events_may_be_one_tile_of_many_batches(engine: DuckDBEngine) -> 
     for size in (1, 7, 1_000):
         found = sorted_tiles(engine, view, clicks(*rows), batch_rows=size)
         assert wrong_rows(view, found, event_rows(clicks(*rows))) == []
-        assert found.column("p_rows").to_pylist() == [1, 100, 1, 1]
+        assert found.column("p_rows").to_pylist() == [1, 500, 1, 1]
 
 
 def test_events_in_another_order_are_an_error_of_sorted_tiles(engine: DuckDBEngine) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from paimon_features.testing.sizes import SEED, many
-from tests.native.test_build import ROOT, hatch_build
+from tests.modules import load_file
+from tests.native.test_build import ROOT
 
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
@@ -28,7 +29,7 @@ def runtime_of(compiler: list[str]) -> str | None:
 
 
 def test_random_bytes_stay_within_their_buffers(tmp_path: Path) -> None:
-    build = hatch_build()
+    build = load_file("hatch_build", ROOT / "hatch_build.py")
     compiler = build.system_compiler()
     runtime = None if compiler is None else runtime_of(compiler)
     if compiler is None or runtime is None:

@@ -21,6 +21,8 @@ from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import events_spec
 from paimon_features.windows import DAY_MS
 
+pytestmark = pytest.mark.long
+
 LOG = Path(__file__).parents[2] / "examples" / "retail" / "data" / "online_retail.parquet"
 
 RETAIL = pf.EventSource(
@@ -109,7 +111,6 @@ def requested(log: pa.Table, query: str, **parts: object) -> list[tuple[Any, ...
         return engine.execute(query.format(**parts)).fetchall()
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("size", "ms"), [("1h", 3_600_000), ("1d", DAY_MS), ("7d", 7 * DAY_MS)])
 def test_tumbling_rows_of_the_log_equal_group_by(
     lake: Lake, log: pa.Table, size: str, ms: int

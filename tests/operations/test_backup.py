@@ -56,6 +56,7 @@ def assert_exact(shop: Shop) -> None:
     assert report.compared
 
 
+@pytest.mark.long
 def test_a_project_whose_writer_does_not_stop_is_restored_without_loss_or_duplicate(
     shop: Shop, tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

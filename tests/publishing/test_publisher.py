@@ -154,6 +154,7 @@ class CrashingSink:
             raise Crash
 
 
+@pytest.mark.long
 def test_a_crash_repeats_messages_and_loses_none(
     lake: TileLake, stream: ClickStream, store: OnlineStore, topic: Topic,
     publishing: Callable[..., FeaturePublisher], monkeypatch: pytest.MonkeyPatch,

@@ -193,6 +193,7 @@ def test_a_burst_of_503_delays_a_commit_and_a_longer_one_is_an_error(
     assert numbers(lake) == [1]
 
 
+@pytest.mark.long
 def test_random_faults_of_the_network_change_nothing(store: ObjectStore, address: str) -> None:
     # Arrow's client waits so long after each reply that was cut
     lake = Lake.open(address, "features", options={**store.options, "request-timeout-s": "2"})

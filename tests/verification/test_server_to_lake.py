@@ -34,6 +34,7 @@ service = pf.FeatureService("buying_v1", [view, share])
 """
 
 
+@pytest.mark.long
 def test_what_two_workers_served_is_what_the_lake_says(
     tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

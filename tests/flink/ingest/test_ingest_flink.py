@@ -370,6 +370,7 @@ def test_concurrent_runs_are_rejected(tmp_path: Path) -> None:
 # -- kill -9
 
 
+@pytest.mark.long
 def test_a_killed_run_is_completed_exactly_once_by_the_next(
     tmp_path: Path,
 ) -> None:

@@ -229,6 +229,7 @@ def until(condition: Any, seconds: float = 30.0) -> None:
         time.sleep(0.05)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("into", ["files", "table"])
 def test_an_unbounded_iteration_resumes_from_its_savepoint(
     flink: Any, tmp_path: Path, into: str

@@ -82,6 +82,7 @@ def lake(tmp_path: Path) -> LakeOfViews:
     return lake
 
 
+@pytest.mark.long
 def test_a_tiny_memory_gives_the_same_bytes(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -87,6 +87,7 @@ def check(status: int, document: Any) -> int:
     return version
 
 
+@pytest.mark.long
 def test_promotions_under_load_drop_no_request_and_mix_no_versions(
     published: Published, run: Callable[..., Running]
 ) -> None:

@@ -66,6 +66,7 @@ def together(ranks: list[list[list[int]]]) -> list[list[int]]:
     return [sorted(itertools.chain.from_iterable(step)) for step in zip(*ranks, strict=True)]
 
 
+@pytest.mark.long
 def test_accelerate_trains_on_every_row_once_and_restores_the_position(samples: Lake) -> None:
     found = run(samples, "accelerate")
     wanted = global_batches(samples, 3)

@@ -68,6 +68,7 @@ def test_rows_of_a_loader_may_be_collated_by_a_dataset_of_ones_own(
     assert sorted(x for part in rows for x in part.tolist()) == list(range(sum(SIZES)))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_reader_in_a_data_loader_says_what_to_write(lake: Lake, table: str, workers: int) -> None:
     from torch.utils.data import DataLoader
@@ -103,6 +104,7 @@ def test_random_split_says_how_to_split_and_that_way_is_right(
     assert sorted(parts[0] + parts[1]) == list(range(sum(SIZES)))
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_what_torch_itself_shards_again_is_refused(lake: Lake, table: str, adapter: Any) -> None:
     from torch.utils.data import DistributedSampler

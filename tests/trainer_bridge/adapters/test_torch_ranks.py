@@ -76,6 +76,7 @@ def test_all_world_sizes_see_the_same_global_batches_and_ranks_disjoint_rows(
             assert len(set(rows)) == len(rows)
 
 
+@pytest.mark.long
 def test_training_goes_on_with_4_then_3_then_5_processes_as_with_one(found: Any) -> None:
     #  position   0 ......... 36 ......... 72 ......... 107
     #  processes  [    4     )[     3     )[     5     )

@@ -94,6 +94,7 @@ def test_files_of_flink_are_read_in_the_order_of_their_commits(lake: Lake) -> No
             assert len(files) < len(COMMIT_ROWS)
 
 
+@pytest.mark.long
 def test_what_flink_wrote_and_compacted_is_read_as_pypaimon_reads_it(lake: Lake) -> None:
     levels: dict[str, set[int]] = {}
     for table in TABLES:

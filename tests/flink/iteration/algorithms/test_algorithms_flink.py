@@ -128,6 +128,7 @@ def points_of(folder: Path, table: pa.Table) -> Lake:
     return lake
 
 
+@pytest.mark.long
 def test_algorithms_of_one_job_equal_the_reference_executor_bit_for_bit(
     tmp_path: Path,
 ) -> None:
