@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import json
 import random
+import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from paimon_features.definitions import EventSource
 from paimon_features.flink.ingest import files as flink
 from paimon_features.ingestion.files import IngestResult
 from paimon_features.local.ingest import job as local
-from paimon_features.schema import Bool, Float64, Int64, String
+from paimon_features.schema import Bool, Float32, Float64, Int64, String
 from paimon_features.tables import Lake, read_arrow
+from paimon_features.testing.sizes import every_seed
 from tests.flink.ingest.click_source import new_lake
 from tests.flink.ingest.hostile_inputs import RAW, STORED, write_hostile, write_raw, write_stored
 from tests.flink.ingest.ingest_inputs import SOURCE, write_all
 
 pytestmark = pytest.mark.flink
+_FLOAT = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?")
 
 
 def shown(value: Any) -> Any:
@@ -37,7 +41,28 @@ def events(lake: Lake, source: EventSource) -> Counter[tuple[Any, ...]]:
 
 def rejects(lake: Lake, source: EventSource) -> Counter[tuple[str, ...]]:
     rows = read_arrow(lake, source.rejected_table).to_pylist()
-    return Counter((r["reason"], r["detail"], str(r["raw"]), r["origin"]) for r in rows)
+    return Counter(
+        (r["reason"], r["detail"], by_value(str(r["raw"]), source), r["origin"]) for r in rows
+    )
+
+
+def by_value(raw: str, source: EventSource) -> str:
+    """The raw text with its 32-bit floats by value.
+
+    Java before 19 prints some of them with more digits than they need (JDK-4511638).
+    """
+    try:
+        values = json.loads(raw)
+    except (json.JSONDecodeError, RecursionError):
+        return raw
+    if not isinstance(values, dict):
+        return raw
+    for name, kind in source.schema.items():
+        text = values.get(name)
+        if kind == Float32 and isinstance(text, str) and _FLOAT.fullmatch(text):
+            with np.errstate(over="ignore"):
+                values[name] = str(np.float32(text))
+    return json.dumps(values)
 
 
 def ingest_twice(
@@ -65,15 +90,14 @@ def compare(folder: Path, source: EventSource, inputs: Path) -> Counter[str]:
     return Counter(dict(results["local"].rejected))
 
 
-def test_text_files(tmp_path: Path) -> None:
-    inputs = tmp_path / "in puts"
-    inputs.mkdir()
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")  # shown when a test fails
+@every_seed(1)
+def test_text_files(tmp_path: Path, seed: int) -> None:
+    inputs = tmp_path / str(seed) / "in puts"
+    inputs.mkdir(parents=True)
     write_hostile(inputs, seed)
     for _ in write_all(inputs, seed):
         pass
-    found = compare(tmp_path, SOURCE, inputs)
+    found = compare(inputs.parent, SOURCE, inputs)
     assert set(found) >= {"unreadable", "wrong_type", "not_finite", "too_many_columns"}
 
 
