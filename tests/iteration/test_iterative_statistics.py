@@ -122,6 +122,7 @@ def dense_als(
     return products, losses
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_als_solves_the_dense_normal_equations_and_its_loss_falls(
     modules: SimpleNamespace, seed: int, tmp_path: Path
@@ -248,6 +249,7 @@ def test_als_places_products_near_those_that_the_same_customers_buy(
     assert (into / "als.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_embeddings_and_scores_are_looked_up_with_the_other_features_of_a_service(
     found: tuple[Path, dict[str, Any]], redis_url: str, monkeypatch: pytest.MonkeyPatch

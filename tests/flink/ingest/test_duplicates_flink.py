@@ -63,6 +63,7 @@ def aside(lake: Lake) -> Counter[tuple[str, int]]:
     return Counter((row["reason"], int(json.loads(row["raw"])["n"])) for row in rows)
 
 
+@pytest.mark.long
 def test_duplicates_within_and_across_files_and_runs_are_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

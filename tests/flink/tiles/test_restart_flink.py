@@ -25,7 +25,7 @@ from paimon_features.tables.lease import ProcessHolder, acquire, holder_of
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER
 from tests.flink.feed import Feed
 
-pytestmark = pytest.mark.flink
+pytestmark = [pytest.mark.flink, pytest.mark.long]
 
 
 def test_only_jobs_with_checkpoints_on_s3_need_its_file_system(
@@ -42,7 +42,6 @@ def test_only_jobs_with_checkpoints_on_s3_need_its_file_system(
     feed.assert_exact()
 
 
-@pytest.mark.long
 def test_a_checkpoint_before_the_tiles_requires_a_rollback_and_allows_any_parallelism(
     target: TileTarget, feed: Feed
 ) -> None:

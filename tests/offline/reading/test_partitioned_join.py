@@ -184,6 +184,7 @@ def test_a_stream_that_is_dropped_halfway_is_let_go(lake: LakeOfViews) -> None:
         gc.collect()
 
 
+@pytest.mark.long
 def test_an_interrupt_leaves_nothing_open(
     lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch
 ) -> None:

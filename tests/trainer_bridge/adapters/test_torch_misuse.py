@@ -138,6 +138,7 @@ def test_what_torch_itself_shards_again_is_refused(lake: Lake, table: str, adapt
                     list(again)
 
 
+@pytest.mark.long
 def test_a_loader_made_before_its_rank_was_known_is_refused(
     lake: Lake, table: str, adapter: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -93,6 +93,7 @@ def test_training_goes_on_with_4_then_3_then_5_processes_as_with_one(found: Any)
     assert parts[-1][0]["state"]["epoch"] == 1
 
 
+@pytest.mark.long
 def test_a_killed_rank_is_an_error_on_the_others_and_leaves_nothing(found: Any) -> None:
     killed = found["killed"]
     assert killed["errors"][1] == "killed"
