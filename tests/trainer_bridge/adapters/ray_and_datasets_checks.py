@@ -23,7 +23,7 @@ from trainer_bridge import SnapshotReader
 
 ROWS = 1_003
 EPOCHS = 2
-EVERY = 4
+EVERY = 8
 """After how many batches a training of Ray Train reports."""
 
 PAGE = Path(__file__).parents[3] / "docs/how-to/integrations/ray-and-datasets.md"
@@ -268,7 +268,7 @@ def check_ray_train(folder: str) -> None:
         momentum = [own["momentum_buffer"] for own in state["optimiser"]["state"].values()]
         return [*state["model"].values(), *momentum]
 
-    ray.init(num_cpus=6, include_dashboard=False, object_store_memory=100 << 20)
+    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=100 << 20)
     try:
         whole = fit("whole", 2)
         seen = notes("whole")
@@ -277,34 +277,20 @@ def check_ray_train(folder: str) -> None:
         by_place = {tuple(metrics["at"]): found for found, metrics in whole.best_checkpoints}
 
         # after batch 8 all workers reported, after batch 10 one is killed: 9 and 10 come again
-        def check_killed(name: str, resumed: list[list[dict[str, Any]]]) -> None:
-            seen = notes(name)
-            before, after = seen[:2], seen[2:]
-            for lines, right in zip(before, expected(2), strict=True):
-                assert lines == right[: len(lines)]
-            assert 9 <= len(before[0]) <= len(before[1]) == 11
-            assert after == resumed
-            check_each_row_once([lines[:9] for lines in before] + after)
-
         killed = fit("killed", 2, failures=1, kill_after=10)
-        check_killed("killed", expected(2, 9))
+        seen = notes("killed")
+        before, after = seen[:2], seen[2:]
+        for lines, right in zip(before, expected(2), strict=True):
+            assert lines == right[: len(lines)]
+        assert 9 <= len(before[0]) <= len(before[1]) == 11
+        assert after == expected(2, 9)
+        check_each_row_once([lines[:9] for lines in before] + after)
         for one, other in zip(weights(killed), weights(whole), strict=True):
             assert torch.equal(one, other)
 
-        # a run that failed is continued under its name, by three workers
-        try:
-            fit("other", 2, kill_after=10)
-        except ray.train.TrainingFailedError:
-            pass
-        else:
-            raise AssertionError("the worker was not killed")
-        fit("other", 3)
-        check_killed("other", expected(3, 9))
-
-        # a new run from a checkpoint of another; killed, it continues from a checkpoint of its own
-        fit("new", 1, failures=1, start=by_place[0, 4], kill_after=10)
-        seen = notes("new")
-        assert seen == [expected(1, 5)[0][:6], expected(1, 9)[0]]
+        # a new run of three workers from a checkpoint of another
+        fit("other", 3, start=by_place[0, 8])
+        assert notes("other") == expected(3, 9)
 
         damaged = Path(folder, "damaged")
         damaged.mkdir()
@@ -327,7 +313,9 @@ def check_ray_train(folder: str) -> None:
     finally:
         ray.shutdown()
 
-    # the example of the page, as the program that a reader would make of it
+
+def check_ray_example(folder: str) -> None:
+    """The example of the page, as the program that a reader would make of it."""
     section = PAGE.read_text(encoding="utf-8").split("## Ray Train")[1].split("\n## ")[0]
     program = Path(folder, "example.py")
     blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
