@@ -276,15 +276,18 @@ def check_ray_train(folder: str) -> None:
         check_each_row_once(seen)
         by_place = {tuple(metrics["at"]): found for found, metrics in whole.best_checkpoints}
 
-        # after batch 8 all workers reported, after batch 10 one is killed: 9 and 10 come again
-        killed = fit("killed", 2, failures=1, kill_after=10)
+        # batches 8 and 16 were reported when one is killed after 18; Ray's controller takes reports
+        # from a queue, so that it knows of 8, and of 16 if it was quick
+        killed = fit("killed", 2, failures=1, kill_after=18)
         seen = notes("killed")
         before, after = seen[:2], seen[2:]
         for lines, right in zip(before, expected(2), strict=True):
             assert lines == right[: len(lines)]
-        assert 9 <= len(before[0]) <= len(before[1]) == 11
-        assert after == expected(2, 9)
-        check_each_row_once([lines[:9] for lines in before] + after)
+        assert 17 <= len(before[0]) <= len(before[1]) == 19
+        first = after[0][0]["at"][1]
+        assert first in (9, 17)
+        assert after == expected(2, first)
+        check_each_row_once([lines[:first] for lines in before] + after)
         for one, other in zip(weights(killed), weights(whole), strict=True):
             assert torch.equal(one, other)
 
