@@ -153,7 +153,7 @@ adapters-test:
 	@tools/setup.sh test
 	test -x build/adapters/bin/python || .venv/bin/python -m venv build/adapters
 	.venv/bin/python -m uv pip install --quiet --python build/adapters/bin/python \
-		"datasets>=4" "ray[data]>=2.60" "transformers>=5" "accelerate>=1.10" \
+		"datasets>=4" "ray[data,train]>=2.60" "transformers>=5" "accelerate>=1.10" \
 		--editable ".[lake,torch]"
 	PAIMON_FEATURES_ADAPTERS_PYTHON=$(CURDIR)/build/adapters/bin/python .venv/bin/python -m pytest \
 		tests/trainer_bridge/adapters/test_ray_and_datasets.py --timeout=0 $(ARGS)

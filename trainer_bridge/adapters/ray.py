@@ -1,4 +1,4 @@
-"""Tables as data sets of Ray Data.
+"""Tables as data sets of Ray Data, and the position of a reader in checkpoints of Ray Train.
 
 Ray is installed by whoever uses this, in an environment without Flink; nothing else imports it.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import copy
 import functools
-from collections.abc import Iterator
-from typing import Any
+import json
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.errors import ConfigurationError, MissingExtraError, RequestError
+from paimon_features.typed_json import mapping
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 try:
@@ -22,8 +24,28 @@ try:
     from ray.data.datasource import Datasource, ReadTask
 except ModuleNotFoundError as error:
     raise MissingExtraError(
-        "trainer_bridge.adapters.ray needs Ray, which is not installed: pip install 'ray[data]'"
+        "trainer_bridge.adapters.ray needs Ray, which is not installed: pip install 'ray[data]', "
+        "or 'ray[data,train]' to train"
     ) from error
+
+if TYPE_CHECKING:
+    from ray.train import Checkpoint
+
+POSITION_FILE = "reader.json"
+"""The file of a checkpoint that holds a reader's position."""
+
+_MOST_BYTES = 1 << 20
+"""Of a position; a reader's takes some hundred."""
+
+
+class HasPosition(Protocol):
+    """A reader or a loader: what has a position that can be stored."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position, as small JSON."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go to where a state was taken."""
 
 
 def dataset(reader: SnapshotReader, *, tasks: int | None = None, **options: Any) -> Dataset:
@@ -53,6 +75,59 @@ def dataset(reader: SnapshotReader, *, tasks: int | None = None, **options: Any)
     return ray.data.read_datasource(
         SnapshotDatasource(reader), override_num_blocks=tasks, **options
     )
+
+
+def save_position(checkpoint: Checkpoint, loader: HasPosition) -> None:
+    """Write a reader's or loader's position into a checkpoint, before ``ray.train.report``.
+
+    The position is the same on every worker that has taken as many batches, and so is the file
+    ``reader.json``: workers that report a checkpoint each, whose files Ray merges, may all call
+    this, and one is enough.
+
+    Raises
+    ------
+    RequestError
+        While a plain ``DataLoader`` reads the loader by worker processes, so that the position
+        is not known: see ``TorchLoader.state_dict``.
+    """
+    text = json.dumps(loader.state_dict())
+    with checkpoint.filesystem.open_output_stream(_position_path(checkpoint)) as file:
+        file.write(text.encode())
+
+
+def load_position(checkpoint: Checkpoint, loader: HasPosition) -> None:
+    """Send a reader or loader to the position that a checkpoint holds, for any number of workers.
+
+    Reads ``reader.json`` alone, from wherever the checkpoint is.
+
+    Raises
+    ------
+    RequestError
+        For a checkpoint without a position or with a damaged one, and as the loader's
+        ``load_state_dict`` does: for the position of another table, for example.
+    """
+    path = _position_path(checkpoint)
+    try:
+        with checkpoint.filesystem.open_input_stream(path) as file:
+            text = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise RequestError(
+            f"the checkpoint has no reader's position, {path}: call "
+            "save_position(checkpoint, loader) before ray.train.report(metrics, checkpoint)"
+        ) from error
+    try:
+        if len(text) > _MOST_BYTES:
+            raise ValueError(f"it has more than {_MOST_BYTES:,} bytes")
+        state = mapping(json.loads(text))
+    except (ValueError, RecursionError) as error:
+        raise RequestError(
+            f"{path} is no reader's position: {error}; expected what save_position wrote"
+        ) from error
+    loader.load_state_dict(state)
+
+
+def _position_path(checkpoint: Checkpoint) -> str:
+    return f"{checkpoint.path}/{POSITION_FILE}"
 
 
 class SnapshotDatasource(Datasource):  # type: ignore[misc]

@@ -1,23 +1,32 @@
 """Ray and Hugging Face ``datasets`` over a table, run by the Python of an environment with both.
 
-``python ray_and_datasets_checks.py FOLDER``; ``test_ray_and_datasets.py`` runs it.
+``python ray_and_datasets_checks.py FOLDER NAME...``; ``test_ray_and_datasets.py`` runs it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
+import re
+import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables import Lake, append_arrow
 from trainer_bridge import SnapshotReader
 
 ROWS = 1_003
+EPOCHS = 2
+EVERY = 8
+"""After how many batches a training of Ray Train reports."""
+
+PAGE = Path(__file__).parents[3] / "docs/how-to/integrations/ray-and-datasets.md"
 
 
 def reader(folder: str, **options: Any) -> SnapshotReader:
@@ -149,6 +158,173 @@ def check_ray(folder: str) -> None:
             raise AssertionError(wrong)
     finally:
         ray.shutdown()
+
+
+def train(config: dict[str, Any]) -> None:
+    """One worker of Ray Train: ``reader``'s rows, and a note of each batch in ``config["log"]``.
+
+    The last worker ends itself after the batch ``config["kill_after"]`` of the first epoch, once.
+    """
+    import tempfile
+
+    import ray.train
+    import torch
+    from ray.train.torch import prepare_model
+
+    from trainer_bridge.adapters import ray as ray_adapter
+    from trainer_bridge.adapters.torch import loader
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    context = ray.train.get_context()
+    rank, world = context.get_world_rank(), context.get_world_size()
+    data = loader(reader(config["folder"], output="numpy"))
+    assert (data.reader.rank, data.reader.world_size) == (rank, world)
+    line = torch.nn.Linear(1, 1)
+    optimiser = torch.optim.SGD(line.parameters(), lr=1e-6, momentum=0.9)
+    checkpoint = ray.train.get_checkpoint() or config.get("start")
+    if checkpoint:
+        ray_adapter.load_position(checkpoint, data)
+        with checkpoint.as_directory() as saved:
+            state = torch.load(f"{saved}/state.pt", weights_only=True)
+        line.load_state_dict(state["model"])
+        optimiser.load_state_dict(state["optimiser"])
+    model = prepare_model(line)
+    log, killed = Path(config["log"]), Path(config["log"], "killed")
+    while (epoch := data.reader.epoch) < EPOCHS:
+        first = len(data) - data.remaining()
+        for number, batch in enumerate(data, first):
+            loss = (model(batch["x"][:, None])[:, 0] - batch["label"]).square().mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            note = {"rank": rank, "at": [epoch, number], "n": batch["n"].tolist()}
+            with (log / f"{world}-{os.getpid()}").open("a") as file:
+                print(json.dumps(note), file=file)
+            if (epoch, number, rank) == (0, config.get("kill_after"), world - 1):
+                with contextlib.suppress(FileExistsError):
+                    killed.touch(exist_ok=False)
+                    os._exit(1)
+            if number % EVERY and number < len(data) - 1:
+                continue
+            with tempfile.TemporaryDirectory() as place:
+                checkpoint = ray.train.Checkpoint.from_directory(place) if rank == 0 else None
+                if checkpoint:
+                    state = {"model": line.state_dict(), "optimiser": optimiser.state_dict()}
+                    torch.save(state, f"{place}/state.pt")
+                    ray_adapter.save_position(checkpoint, data)
+                ray.train.report({"at": [epoch, number]}, checkpoint)
+
+
+def check_ray_train(folder: str) -> None:
+    """Two workers; one killed in mid-epoch and resumed; resumed with another number of workers."""
+    import ray
+    import ray.train
+    import torch
+    from ray.train.torch import TorchTrainer
+
+    from trainer_bridge.adapters import ray as ray_adapter
+
+    def fit(name: str, workers: int, failures: int = 0, **config: Any) -> Any:
+        (Path(folder) / "logs" / name).mkdir(parents=True, exist_ok=True)
+        own = {"folder": folder, "log": f"{folder}/logs/{name}", **config}
+        return TorchTrainer(
+            train,
+            train_loop_config=own,
+            scaling_config=ray.train.ScalingConfig(num_workers=workers),
+            run_config=ray.train.RunConfig(
+                name=name,
+                storage_path=f"{folder}/runs",
+                failure_config=ray.train.FailureConfig(max_failures=failures),
+            ),
+        ).fit()
+
+    def notes(name: str) -> list[list[dict[str, Any]]]:
+        """What each process noted, batch by batch; by where and as which rank it began."""
+        files = [path for path in Path(folder, "logs", name).iterdir() if path.name != "killed"]
+        found = [[json.loads(line) for line in path.read_text().splitlines()] for path in files]
+        return sorted(found, key=lambda lines: (lines[0]["at"], lines[0]["rank"]))
+
+    def expected(world: int, first: int = 0) -> list[list[dict[str, Any]]]:
+        """What plain readers of each rank hand out from a batch of the first epoch on."""
+        ranks = []
+        for rank in range(world):
+            own, lines = reader(folder, output="numpy", rank=rank, world_size=world), []
+            for epoch in range(EPOCHS):
+                for number, batch in enumerate(own):
+                    n = batch.columns["n"].tolist()  # type: ignore[union-attr]
+                    lines.append({"rank": rank, "at": [epoch, number], "n": n})
+            ranks.append(lines[first:])
+        return ranks
+
+    def check_each_row_once(ranks: list[list[dict[str, Any]]]) -> None:
+        for epoch in range(EPOCHS):
+            lines = [line for own in ranks for line in own if line["at"][0] == epoch]
+            assert sorted(n for line in lines for n in line["n"]) == list(range(ROWS))
+
+    def weights(result: Any) -> list[torch.Tensor]:
+        with result.checkpoint.as_directory() as place:
+            state = torch.load(f"{place}/state.pt", weights_only=True)
+        momentum = [own["momentum_buffer"] for own in state["optimiser"]["state"].values()]
+        return [*state["model"].values(), *momentum]
+
+    ray.init(num_cpus=3, include_dashboard=False, object_store_memory=100 << 20)
+    try:
+        whole = fit("whole", 2)
+        seen = notes("whole")
+        assert seen == expected(2)
+        check_each_row_once(seen)
+        by_place = {tuple(metrics["at"]): found for found, metrics in whole.best_checkpoints}
+
+        # batches 8 and 16 were reported when one is killed after 18; Ray's controller takes reports
+        # from a queue, so that it knows of 8, and of 16 if it was quick
+        killed = fit("killed", 2, failures=1, kill_after=18)
+        seen = notes("killed")
+        before, after = seen[:2], seen[2:]
+        for lines, right in zip(before, expected(2), strict=True):
+            assert lines == right[: len(lines)]
+        assert 17 <= len(before[0]) <= len(before[1]) == 19
+        first = after[0][0]["at"][1]
+        assert first in (9, 17)
+        assert after == expected(2, first)
+        check_each_row_once([lines[:first] for lines in before] + after)
+        for one, other in zip(weights(killed), weights(whole), strict=True):
+            assert torch.equal(one, other)
+
+        # a new run of three workers from a checkpoint of another
+        fit("other", 3, start=by_place[0, 8])
+        assert notes("other") == expected(3, 9)
+
+        damaged = Path(folder, "damaged")
+        damaged.mkdir()
+        for text, message in (
+            (None, "has no reader's position"),
+            ("[" * 5_000, "is no reader's position"),
+            ("[]", "expected a JSON object"),
+            (" " * (2 << 20), "more than"),
+            ("{}", "a reader state of version"),
+        ):
+            if text is not None:
+                (damaged / "reader.json").write_text(text)
+            found = ""
+            try:
+                checkpoint = ray.train.Checkpoint.from_directory(damaged)
+                ray_adapter.load_position(checkpoint, reader(folder))
+            except RequestError as error:
+                found = str(error)
+            assert message in found, (message, found)
+    finally:
+        ray.shutdown()
+
+
+def check_ray_example(folder: str) -> None:
+    """The example of the page, as the program that a reader would make of it."""
+    section = PAGE.read_text(encoding="utf-8").split("## Ray Train")[1].split("\n## ")[0]
+    program = Path(folder, "example.py")
+    blocks = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    program.write_text("\n".join(blocks), encoding="utf-8")
+    assert "TorchTrainer" in program.read_text(encoding="utf-8")
+    subprocess.run([sys.executable, program], cwd=folder, check=True)
 
 
 def main(folder: str, names: list[str]) -> None:

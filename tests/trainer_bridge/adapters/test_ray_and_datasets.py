@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.skipif(PYTHON is None, reason="PAIMON_FEATURES_ADAPTERS_PYTHON (make adapters-test)")
-@pytest.mark.parametrize("name", ["datasets", "trainer", "ray"])
+@pytest.mark.parametrize("name", ["datasets", "trainer", "ray", "ray_train", "ray_example"])
 def test_tables_are_read_sharded_and_resumed(name: str, tmp_path: Path) -> None:
     assert PYTHON is not None
     script = Path(__file__).with_name("ray_and_datasets_checks.py")
