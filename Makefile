@@ -114,7 +114,8 @@ chaos:
 		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
 		tests/flink/test_object_store_flink.py tests/flink/test_loop_flink.py \
 		tests/tables/test_object_store_faults.py \
-		tests/flink/test_long_run_flink.py tests/flink/tiles/test_restart_detached_flink.py \
+		tests/flink/test_long_run_flink.py tests/flink/test_rest_catalog_flink.py \
+		tests/flink/tiles/test_restart_detached_flink.py \
 		tests/flink/test_cluster_flink.py tests/flink/test_matrix_flink.py \
 		tests/flink/iteration/test_iterations_cluster_flink.py \
 		tests/flink/iteration/test_job_flink.py \
