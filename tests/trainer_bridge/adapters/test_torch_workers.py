@@ -309,6 +309,24 @@ def test_a_plain_data_loader_whose_loop_was_left_asks_where_to_continue(
     assert values(data) == wanted[1]
 
 
+def test_a_worker_that_starts_while_the_loader_is_moved_takes_one_position(
+    lake: Lake, table: str, adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = adapter.loader(SnapshotReader(lake, table, **OPTIONS))
+    worker = copy.copy(loader)  # with the same shared memory, as in a process that was just started
+    worker.reader, worker._process = copy.copy(loader.reader), -1
+    before, text = loader._place.read(), worker._text
+
+    def moved() -> str:
+        loader.load_state_dict(loader.state_after(1))
+        return str(text())
+
+    monkeypatch.setattr(worker, "_text", moved)
+    assert worker._reported_to_start() == before
+    assert not worker._late
+    assert loader._place.read() != before
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("workers", [0, 2])
 @pytest.mark.parametrize("persistent", [False, True])

@@ -17,7 +17,7 @@ from paimon_features.closeable import Closeable
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.misuse import refuse_batches_of_batches, refuse_late_rank
-from trainer_bridge.adapters.torch.place import MAX_WORKERS, SharedPlace, tag
+from trainer_bridge.adapters.torch.place import MAX_WORKERS, SharedPlace, tag, version_of
 from trainer_bridge.adapters.torch.ranks import rank_and_world_size
 from trainer_bridge.adapters.torch.streams import StreamLoader
 from trainer_bridge.adapters.torch.tensors import RaggedAs, StackDtype, TensorForm
@@ -382,11 +382,12 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         self._place.write(self._known)
         self._version = self._place.version
 
-    def _command(self) -> str:
-        """From where workers start that are made now."""
+    def _command(self, reported: str | None = None) -> str:
+        """From where workers start that are made now; ``reported``: what the place just said."""
+        reported = self._place.read() if reported is None else reported
         own = self._text()
         # a reader that was moved by itself is right; else they may have been resumed elsewhere
-        return self._place.read() if own == self._known else self._place.versioned(own)
+        return reported if own == self._known else f"{version_of(reported)} {own}"
 
     def _begun(self) -> tuple[int, int] | None:
         """Epoch and number of workers that read from this loader's position, if any did."""
@@ -437,8 +438,8 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
             self._process = os.getpid()
             known = self._resumed is not None or self.restart
             # perhaps of a loop that ended before this process was started, and does not count
-            self._late = self._place.version != self._version
-            base = reported if known or self._late else self._command()
+            self._late = version_of(reported) != self._version
+            base = reported if known or self._late else self._command(reported)
             # a fork copies locks that threads of the parent may hold: none of them is used
             self.reader = copy.copy(self.reader)
         else:

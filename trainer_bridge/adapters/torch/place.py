@@ -31,6 +31,11 @@ def tag(command: str) -> int:
     return zlib.crc32(command.encode()) + 1
 
 
+def version_of(command: str) -> int:
+    """The version that a result of :meth:`SharedPlace.read` begins with."""
+    return int(command.split(" ", 1)[0])
+
+
 class SharedPlace:
     """The page. Copies in other processes show the same memory; it ends with the last of them."""
 
@@ -60,10 +65,6 @@ class SharedPlace:
         self.end(0, worker, 0)
         self._store(f"{self.version} {text}")
 
-    def versioned(self, text: str) -> str:
-        """What :meth:`read` would say of a state that was not written, but is the newest."""
-        return f"{self.version} {text}"
-
     def read(self) -> str:
         """From which state to start: a version, a space, the state."""
         for _ in range(1_000):
@@ -88,7 +89,7 @@ class SharedPlace:
                 f"a state of {len(data):,} bytes; workers can receive at most {_ROOM:,}"
             )
         words = self._words
-        words[_VERSION] = int(command.split(" ", 1)[0])
+        words[_VERSION] = version_of(command)
         words[_CHECKSUM] = 0
         self._bytes[: len(data)] = data
         words[_LENGTH], words[_CHECKSUM] = len(data), tag(command)
