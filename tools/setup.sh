@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Makes .venv ready for a profile (demo, docs or test) from nothing but Python 3.11 or 3.12 (docs
 # and test also from 3.13, for which Flink's Python has no release):
-# uv and the hashed lock of the profile into .venv, the Flink jars into the user's cache.
+# uv and the hashed lock of the profile into .venv, the Flink jars and an archive of their classes
+# into the user's cache.
 # A second run finds everything and takes a fraction of a second.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -76,7 +77,12 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 fi
 
 if [ "$profile" != docs ]; then
-    .venv/bin/paimon-features jars --quiet
+    # there is no Flink for Python 3.13
+    if .venv/bin/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('pyflink'))"; then
+        .venv/bin/paimon-features jars --quiet --class-archive
+    else
+        .venv/bin/paimon-features jars --quiet
+    fi
 fi
 if [ "$profile" = test ]; then
     .venv/bin/paimon-features jars --quiet --group kafka-broker

@@ -31,7 +31,14 @@ from paimon_features.setup.jars import (
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--quiet", is_flag=True, help="Print nothing when all jars are in the cache.")
 @click.option("--class-path", is_flag=True, help="Print the jars as a class path, nothing else.")
-def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) -> None:
+@click.option(
+    "--class-archive",
+    is_flag=True,
+    help="Also store Java's loaded classes, once: local jobs start faster. 180 MB, half a minute.",
+)
+def jars(
+    groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool, class_archive: bool
+) -> None:
     """Download the jars that Flink jobs need into the cache, and verify their sha256.
 
     A jar is taken from the cache, ~/.m2 or a Maven repository, in this order, if its hash is
@@ -39,6 +46,7 @@ def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) 
 
     \b
       paimon-features jars                      the jars of every job, and Kafka's
+      paimon-features jars --class-archive      jobs in this machine's JVM start faster
       paimon-features jars --group s3           for a warehouse on S3
       paimon-features jars --group s3-checkpoints   a plugin of Flink: checkpoints on S3
       export HADOOP_CLASSPATH=$(paimon-features jars --group flink --class-path)
@@ -63,6 +71,13 @@ def jars(groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool) 
         from paimon_features.flink.gateway import plugin_folder
 
         plugin_folder()  # a container cannot make it: its file system is read-only
+    if class_archive:
+        from paimon_features.flink.class_archive_writer import write_archive
+
+        with console.status("storing the classes that Java loads for Flink"):
+            archive = write_archive()
+        if archive is None and not quiet:
+            click.echo("no class archive: it takes Java 17 or later", err=True)
     if class_path:
         click.echo(os.pathsep.join(str(item.path) for item in fetched))
     elif as_json:

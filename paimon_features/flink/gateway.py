@@ -39,6 +39,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import JobError, MissingExtraError
+from paimon_features.flink.class_archive import archive_folder, jvm_options
 from paimon_features.flink.jvm_watchdog import JvmWatchdog
 from paimon_features.setup import class_path, find_java_home
 from paimon_features.setup.cache import cache_root
@@ -146,7 +147,7 @@ class HostGateway:
     def pid(self) -> int:
         return os.getppid()
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = 0) -> None:
         """Nothing: it is not ours to end."""
 
 
@@ -168,7 +169,7 @@ class Gateway:
     def ended(self) -> bool:
         return self.process.poll() is not None
 
-    def stop(self) -> None:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the JVM: request its exit, then kill it by its process id. Idempotent."""
         from pyflink import java_gateway
 
@@ -179,7 +180,7 @@ class Gateway:
             gateway.shutdown()
             connections.close()
         try:
-            self.process.wait(STOP_TIMEOUT_S)
+            self.process.wait(timeout_s)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -365,11 +366,13 @@ def _load_file_systems() -> None:
 
 
 def _start(log_dir: Path, heap: str, compilers: str) -> Gateway:
-    flink_home()
     from pyflink import java_gateway
     from pyflink.pyflink_gateway_server import launch_gateway_server_process
 
     environment = flink_environment()
+    java_home = Path(environment["JAVA_HOME"])
+    archive = jvm_options(archive_folder(java_home, flink_home(), JAR_GROUPS))
+    given = environment.get("JVM_ARGS")
     log_dir.mkdir(parents=True, exist_ok=True)
     _remove_old_logs(log_dir)
     log4j = log_dir / "log4j-client.properties"
@@ -379,7 +382,7 @@ def _start(log_dir: Path, heap: str, compilers: str) -> Gateway:
         # one log per client: several may run at once
         FLINK_IDENT_STRING=f"{getpass.getuser()}-{os.getpid()}",
         LOG4J_PROPERTIES=str(log4j),
-        JVM_ARGS=f"-Xmx{heap} {compilers} {environment.get('JVM_ARGS', '')}".strip(),
+        JVM_ARGS=" ".join(filter(None, [f"-Xmx{heap}", compilers, archive, given])),
     )
     # pyflink reads JAVA_HOME from the environment of this process
     os.environ["JAVA_HOME"] = environment["JAVA_HOME"]
