@@ -56,6 +56,11 @@ ENGINE_OF_MODULES = {
     "trainer_bridge/tensorflow.py": "tensorflow",
 }
 
+# a thread for each core in each process of a run: they spin while they wait for each other, and a
+# small fit took 4 ms a step instead of 0.1; where threads are the matter, a test asks for them
+for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_variable, "1")
+
 # TensorFlow and Triton (which torch's optimisers look for) each bring an LLVM: the second one to be
 # imported aborts the process; nothing here compiles by Triton
 sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
