@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable, Generator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -226,6 +227,33 @@ def pytest_xdist_auto_num_workers() -> int:
     """
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1, min(len(os.sched_getaffinity(0)) + 1, memory // BYTES_OF_A_PROCESS, 4))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """One process runs the jobs, another one those with a broker: few JVMs, soon warm."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class JvmScheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            module: str = super()._split_scope(nodeid)
+            return _jvm_of(module) or module
+
+    return JvmScheduling(config, log)
+
+
+@functools.cache
+def _jvm_of(module: str) -> str | None:
+    """The JVM that the tests of a module start in their own process, or None."""
+    if not module.endswith(".py"):
+        return None
+    source = (ROOT / module).read_text(encoding="utf-8")
+    if "kafka_broker" in source:
+        return "kafka"
+    in_jvm = _is_below(module, "tests/flink") and "mark.flink" in source
+    return "flink" if in_jvm or "flink_sql" in source or "flink_tables" in source else None
 
 
 def _is_fast(item: pytest.Item) -> bool:

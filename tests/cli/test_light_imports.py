@@ -36,7 +36,11 @@ atexit.register(report)
 
 
 @pytest.mark.parametrize(
-    ("more", "expected"), [("", "[]"), ("import pandas", "['pandas', 'polars']")]
+    ("more", "expected"),
+    [
+        ("", "[]"),
+        pytest.param("import pandas", "['pandas', 'polars']", marks=pytest.mark.long),
+    ],
 )
 def test_commands_import_no_data_frames(more: str, expected: str, tmp_path: Path) -> None:
     pytest.importorskip("pandas")

@@ -62,6 +62,7 @@ def test_an_unknown_program_is_named() -> None:
         program("tile")
 
 
+@pytest.mark.long
 def test_a_project_may_have_a_package_called_jobs(tmp_path: Path) -> None:
     """In the working directory, next to the console script's, and on PYTHONPATH."""
     (tmp_path / "jobs").mkdir()

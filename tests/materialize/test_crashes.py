@@ -120,6 +120,7 @@ def test_records_are_exact_after_a_flush(
         assert wrong_answers(VIEW, redis_store, stream.events, stream.now_ms) == []
 
 
+@pytest.mark.long
 def test_records_are_exact_after_a_restore_of_an_older_state(
     lake: TileLake, stream: ClickStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

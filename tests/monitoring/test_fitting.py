@@ -157,6 +157,7 @@ def test_undeclared_categories_are_refused_and_missing_statistics_named() -> Non
         StandardScaler().fit_from_statistics([bare, ColumnStatistics("d", 4)])
 
 
+@pytest.mark.long
 def test_a_fit_of_the_same_is_no_new_version_and_drift_is_of_what_came_since(
     tmp_path: Path,
 ) -> None:

@@ -89,6 +89,7 @@ def test_corrected_p_values_are_those_of_the_definition(p_values: list[float]) -
         assert corrected == max(steps)
 
 
+@pytest.mark.long
 @every_seed(1)
 def test_reports_without_a_change_raise_as_many_alarms_as_stated(seed: int) -> None:
     # PSI has no limit here: the p-values alone decide

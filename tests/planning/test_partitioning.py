@@ -129,6 +129,7 @@ def test_a_table_with_tiles_keeps_its_partitions_until_it_is_rebuilt(lake: Lake)
     assert "would read faster" not in details(lake)
 
 
+@pytest.mark.long
 def test_any_partitions_give_the_same_tiles_and_features(lake: Lake) -> None:
     sparse = replace(VIEW, partition_days=1)
     apply_plan(lake, Definitions.of([sparse]), now_ms=0)

@@ -288,6 +288,7 @@ def test_a_project_is_proposed_from_the_messages_of_a_topic(
     assert project.config.kafka["user"] == OTHER_USER
 
 
+@pytest.mark.long
 def test_a_topic_from_which_nothing_can_be_proposed_is_an_error_with_a_remedy(
     kafka_broker: KafkaServer, tmp_path: Path
 ) -> None:

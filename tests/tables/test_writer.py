@@ -173,6 +173,7 @@ for value in range(30):
 """
 
 
+@pytest.mark.long
 def test_concurrent_commits_of_two_processes_are_all_kept(lake: Lake) -> None:
     lake.create(registry_spec())
     command = [sys.executable, "-c", _COMMITS, lake.warehouse]

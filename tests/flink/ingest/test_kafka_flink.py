@@ -199,6 +199,7 @@ def test_a_stream_resumes_exactly_once_and_finds_partitions_that_are_added(
     assert run.ids() == {*range(301), *range(306, 311)}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("start", ["latest", 2_000_000])
 def test_a_first_run_begins_where_it_is_told(
     kafka_broker: KafkaServer, tmp_path: Path, start: str | int
@@ -253,6 +254,7 @@ def secure(kafka_broker: KafkaServer) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 def test_columns_from_the_message_over_tls_with_a_login_whose_password_is_not_shown(
     kafka_broker: KafkaServer, tmp_path: Path, secure: dict[str, Any]
 ) -> None:

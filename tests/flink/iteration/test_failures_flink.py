@@ -131,6 +131,7 @@ def test_a_failure_in_process_mode_changes_no_row(run: Run, tmp_path: Path, redi
     assert (tmp_path / "marker").exists()
 
 
+@pytest.mark.long
 def test_random_programs_on_flink_equal_the_naive_interpreter(run: Run) -> None:
     rng = random.Random(SEED)
     some = {str(number): some_program(rng)[0] for number in range(3)}

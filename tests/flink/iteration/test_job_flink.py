@@ -155,6 +155,7 @@ def test_a_loop_on_flink_equals_the_reference_executor(flink: Any) -> None:
     assert ordered(flink().run(program)) == ordered(ReferenceExecutor().run(program))
 
 
+@pytest.mark.long
 def test_the_end_does_not_wait_for_rare_checkpoints(
     flink: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -171,6 +172,7 @@ def test_failures_inside_the_loop_change_no_committed_row(flink: Any, tmp_path: 
     assert ordered(results) == ordered(ReferenceExecutor().run(sums(2, ROUNDS, shuffle=True)))
 
 
+@pytest.mark.long
 @pytest.mark.redis
 def test_a_failure_may_flush_the_redis_wire(flink: Any, tmp_path: Path, redis_url: str) -> None:
     failures = {5: Flushing(tmp_path / "5", redis_url)}

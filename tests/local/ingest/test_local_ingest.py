@@ -347,6 +347,7 @@ def bucket() -> Iterator[ObjectStore]:
         yield store
 
 
+@pytest.mark.long
 def test_a_warehouse_on_an_object_store(tmp_path: Path, bucket: ObjectStore) -> None:
     lake = Lake.open("s3://ingest/lake", "features", options=bucket.options)
     lake.create(events_spec(CLICKS.table, CLICKS.schema))

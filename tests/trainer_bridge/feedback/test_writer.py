@@ -566,6 +566,7 @@ def test_a_call_that_no_column_can_hold_is_refused_and_costs_no_other_call(lake:
     assert writer.stats.committed == 2
 
 
+@pytest.mark.long
 def test_a_disk_that_is_full_for_a_while_loses_and_doubles_nothing(tmp_path: Path) -> None:
     # a process of its own: no file of it may grow beyond the limit, which is what it meets then
     script = """

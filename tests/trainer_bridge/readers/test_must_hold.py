@@ -150,6 +150,7 @@ def test_every_resume_point_yields_the_rest_on_any_world_size(small: Lake, make:
                 assert rows(other) == [batch[rank::world] for batch in wanted]
 
 
+@pytest.mark.long
 def test_a_world_that_divides_the_streams_reads_no_block_twice(lake: Lake) -> None:
     make_samples(lake, [16] * 12)
     size = sum(block.size for block in plain(lake, batch_size=8).layout.blocks)

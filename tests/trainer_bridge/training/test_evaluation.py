@@ -39,6 +39,7 @@ def test_metrics_are_those_of_scikit_learn() -> None:
     assert values["mae"].value == pytest.approx(metrics.mean_absolute_error(labels, scores))
 
 
+@pytest.mark.long
 def test_intervals_contain_the_truth_in_95_of_100_samples() -> None:
     truth = evaluate("binary", *rows(np.random.default_rng(1), 200_000))
     hits = dict.fromkeys(("auc", "log_loss", "brier"), 0)
