@@ -60,7 +60,8 @@ class Verdict:
 
     def counts(self) -> dict[str, int]:
         """The number of rejected rows by reason, sorted by reason."""
-        return dict(sorted(Counter(each for each in self.reason if each is not None).items()))
+        found = Counter(self.reason[row] for row in np.flatnonzero(self.bad))
+        return dict(sorted((reason, count) for reason, count in found.items() if reason))
 
 
 def judge(

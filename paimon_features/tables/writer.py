@@ -471,7 +471,9 @@ class EventWriter:
             again = duplicates(self.lake, self.table, columns, table, ~verdict.bad, since_ms)
             verdict.complain(again, DUPLICATE, f"column {self.event_id}: duplicate id")
         ids = {"commit_user": commit_user, "commit_identifier": commit_identifier}
+        valid = table
         if verdict.bad.any():
+            valid = table.filter(pa.array(~verdict.bad))
             kept = {DUPLICATE, TIME_IN_FUTURE}  # store valid rows unchanged
             raws = [
                 row_text((table if verdict.reason[i] in kept else rows).slice(i, 1))
@@ -479,7 +481,6 @@ class EventWriter:
             ]
             bad = self._rejected(raws, verdict, now_ms, f"{commit_user}:{commit_identifier}")
             append_arrow(self.lake, self.rejected_table, bad, **ids)  # type: ignore[arg-type]
-        valid = table.filter(pa.array(~verdict.bad))
         if self._is_first and valid.num_rows:
             self._is_first = False  # later commits need not ask for the newest snapshot
             if undecided_partitions(self.lake, self.table):
