@@ -1824,6 +1824,242 @@ done:
     return result;
 }
 
+/* ---- direct reads: keys from entities, and replies from what was folded ---------------------- */
+
+enum { KEY_INT32, KEY_INT64, KEY_TEXT, KEY_KINDS };
+enum { HASH_SEED = 42, BINARY_ROW = 16, INLINE_TEXT = 7, MAX_BUCKETS = 1 << 16, DIGITS = 21 };
+
+static uint32_t rotated(uint32_t x, int by) { return x << by | x >> (32 - by); }
+
+static uint32_t mixed(uint32_t state, uint32_t word) {
+    state ^= rotated(word * 0xCC9E2D51u, 15) * 0x1B873593u;
+    return rotated(state, 13) * 5u + 0xE6546B64u;
+}
+
+/* The state after two words of zeros, Paimon's header and null bits, and the eight bytes of the key. */
+static uint32_t mixed_slot(uint64_t slot) {
+    uint32_t state = mixed(mixed(HASH_SEED, 0), 0);
+    return mixed(mixed(state, (uint32_t)slot), (uint32_t)(slot >> 32));
+}
+
+static int64_t bucket_from(uint32_t state, uint64_t bytes, int64_t buckets) {
+    state ^= (uint32_t)bytes;
+    state = (state ^ state >> 16) * 0x85EBCA6Bu;
+    state = (state ^ state >> 13) * 0xC2B2AE35u;
+    int64_t of = (int64_t)(int32_t)(state ^ state >> 16) % buckets;
+    return of < 0 ? -of : of;
+}
+
+/* As buckets.bucket_of for one text; each of its last word's bytes that is behind its end is zero. */
+static int64_t bucket_of_text(const char *text, Py_ssize_t length, int64_t buckets) {
+    uint64_t slot = 0;
+    if (length <= INLINE_TEXT) {
+        memcpy(&slot, text, (size_t)length);
+        return bucket_from(mixed_slot(slot | (uint64_t)(0x80 | length) << 56), BINARY_ROW, buckets);
+    }
+    uint32_t state = mixed_slot((uint64_t)BINARY_ROW << 32 | (uint32_t)length);
+    const Py_ssize_t words = (length + 7) / 8 * 2;
+    for (Py_ssize_t i = 0; i < words; i++) {
+        uint32_t word = 0;
+        Py_ssize_t left = length - 4 * i;
+        if (left > 0) memcpy(&word, text + 4 * i, left < 4 ? (size_t)left : 4);
+        state = mixed(state, word);
+    }
+    return bucket_from(state, BINARY_ROW + 4 * (uint64_t)words, buckets);
+}
+
+/* The key of a text in its bucket: the stem, and the text with its escapes. */
+static PyObject *text_key(const char *stem, Py_ssize_t size, const char *text, Py_ssize_t length) {
+    Py_ssize_t escapes = 0;
+    for (Py_ssize_t i = 0; i < length; i++) escapes += text[i] == '\\' || text[i] == '|';
+    PyObject *key = PyBytes_FromStringAndSize(NULL, size + length + escapes);
+    if (key == NULL) return NULL;
+    char *at = put_text(PyBytes_AsString(key), stem, size);
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (text[i] == '\\' || text[i] == '|') *at++ = '\\';
+        *at++ = text[i];
+    }
+    return key;
+}
+
+/* The record's key of one value, and its bucket. NULL without an error for a value that is not of the
+ * kind. */
+static PyObject *record_key(PyObject *value, int kind, PyObject *stems, int64_t *bucket) {
+    const int64_t buckets = PyTuple_Size(stems);
+    const char *text = NULL;
+    char digits[DIGITS], *stem;
+    Py_ssize_t length = 0, size;
+    if (kind == KEY_TEXT) {
+        if (value->ob_type != &PyUnicode_Type) return NULL;
+        text = PyUnicode_AsUTF8AndSize(value, &length);
+        if (text == NULL) { /* a surrogate: reported where all keys are checked */
+            PyErr_Clear();
+            return NULL;
+        }
+        if (length > INT32_MAX) return NULL;
+        *bucket = bucket_of_text(text, length, buckets);
+    } else {
+        int overflow = 0;
+        if (value->ob_type != &PyLong_Type) return NULL; /* True is no key */
+        int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow || (kind == KEY_INT32 && (number < INT32_MIN || number > INT32_MAX)))
+            return NULL;
+        uint64_t slot = kind == KEY_INT32 ? (uint32_t)number : (uint64_t)number;
+        *bucket = bucket_from(mixed_slot(slot), BINARY_ROW, buckets);
+        length = put_integer(digits, number) - digits;
+    }
+    if (PyBytes_AsStringAndSize(PyTuple_GetItem(stems, (Py_ssize_t)*bucket), &stem, &size) < 0)
+        return NULL;
+    if (kind == KEY_TEXT) return text_key(stem, size, text, length);
+    PyObject *key = PyBytes_FromStringAndSize(NULL, size + length);
+    if (key != NULL) put_text(put_text(PyBytes_AsString(key), stem, size), digits, length);
+    return key;
+}
+
+PyDoc_STRVAR(place_doc,
+"place(values, kind, stems, markers, first)\n--\n\n"
+"The keys of one read: first, the markers of the buckets in the order in which they are needed, and\n"
+"the records of the entities with these values of their only key column (a list; kind 0: int32, 1:\n"
+"int64, 2: string). stems and markers have the record keys' beginning and the marker's key of each\n"
+"bucket. Returns the keys, the buckets, and the bucket of each entity as int32; None where a value is\n"
+"not of the kind.");
+
+static PyObject *place(PyObject *self, PyObject *arguments) {
+    (void)self;
+    PyObject *values, *stems, *markers, *first;
+    int kind;
+    if (!PyArg_ParseTuple(arguments, "OiOOO:place", &values, &kind, &stems, &markers, &first))
+        return NULL;
+    if (!PyList_Check(values) || !PyTuple_Check(stems) || !PyTuple_Check(markers) || kind < 0 ||
+        kind >= KEY_KINDS || PyTuple_Size(stems) < 1 || PyTuple_Size(stems) > MAX_BUCKETS ||
+        PyTuple_Size(markers) != PyTuple_Size(stems))
+        return wrong("place: expected a list of values, a kind, and two tuples of one length");
+    const Py_ssize_t rows = PyList_Size(values);
+    PyObject *records = PyList_New(0), *keys = PyList_New(0), *buckets = PyList_New(0);
+    PyObject *bucket_of = PyBytes_FromStringAndSize(NULL, rows * 4), *result = NULL;
+    uint8_t *seen = calloc((size_t)PyTuple_Size(stems), 1);
+    if (seen == NULL) PyErr_NoMemory();
+    if (!records || !keys || !buckets || !bucket_of || !seen || PyList_Append(keys, first) < 0)
+        goto done;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        int64_t bucket = 0;
+        PyObject *value = PyList_GetItem(values, row);
+        if (value == NULL) goto done;
+        PyObject *key = record_key(value, kind, stems, &bucket);
+        if (key == NULL) {
+            if (!PyErr_Occurred()) result = Py_None, Py_IncRef(result);
+            goto done;
+        }
+        int failed = PyList_Append(records, key);
+        Py_DecRef(key);
+        if (failed) goto done;
+        int32_t narrow = (int32_t)bucket;
+        memcpy(PyBytes_AsString(bucket_of) + 4 * row, &narrow, 4);
+        if (seen[bucket]) continue;
+        seen[bucket] = 1;
+        PyObject *number = PyLong_FromLongLong(bucket);
+        failed = number == NULL || PyList_Append(buckets, number) < 0 ||
+                 PyList_Append(keys, PyTuple_GetItem(markers, (Py_ssize_t)bucket)) < 0;
+        Py_DecRef(number);
+        if (failed) goto done;
+    }
+    if (PyList_SetSlice(keys, PyList_Size(keys), PyList_Size(keys), records) < 0) goto done;
+    result = Py_BuildValue("OOO", keys, buckets, bucket_of);
+done:
+    free(seen);
+    Py_DecRef(records);
+    Py_DecRef(keys);
+    Py_DecRef(buckets);
+    Py_DecRef(bucket_of);
+    return result;
+}
+
+/* The statuses and event times of a result; NULL for a time outside the calendar. */
+static char *put_ending(char *at, const Py_buffer *statuses, const Py_buffer *more,
+                        const int64_t *newest, Py_ssize_t rows) {
+    at = put_text(at, ",\"statuses\":", 12);
+    at = put_text(at, statuses->buf, statuses->len);
+    at = put_text(at, ",\"event_timestamps\":[", 21);
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        int64_t time = newest[row] == NEVER_MS ? 0 : newest[row];
+        if (time < MIN_TIME_MS || time > MAX_TIME_MS) return NULL;
+        if (row) *at++ = ',';
+        at = put_time(at, time);
+    }
+    *at++ = ']';
+    return put_text(at, more->buf, more->len);
+}
+
+PyDoc_STRVAR(reply_folded_doc,
+"reply_folded(opening, words, valid, outputs, newest, rows, start, stop, statuses, more)\n--\n\n"
+"As reply_json, from what fold has written for so many rows. outputs (words) has for each result\n"
+"twice the place of its numbers, one more for floats, and newest is the place of the event times.\n"
+"statuses is the JSON of the statuses of start to stop, the same for all results, and more is what\n"
+"follows the event times. None also where one of those is outside the years 1 to 9999.");
+
+static PyObject *reply_folded(PyObject *self, PyObject *arguments) {
+    (void)self;
+    PyObject *result = NULL;
+    Py_buffer view[6]; /* opening, words, valid, outputs, statuses, more */
+    Py_ssize_t newest, rows, start, stop;
+    char *text = NULL;
+    memset(view, 0, sizeof view);
+    if (!PyArg_ParseTuple(arguments, "y*y*y*y*nnnny*y*:reply_folded", &view[0], &view[1], &view[2],
+                          &view[3], &newest, &rows, &start, &stop, &view[4], &view[5]))
+        return NULL;
+    const Py_ssize_t count = view[3].len / 8, places = rows > 0 ? view[1].len / 8 / rows : 0;
+    const int64_t *output = view[3].buf;
+    if (rows < 1 || rows > 1 << 24 || start < 0 || stop < start || stop > rows || newest < 0 ||
+        newest >= places || view[3].len % 8 || !is_aligned(&view[1]) || !is_aligned(&view[3]) ||
+        count > MAX_COLUMNS) {
+        wrong("reply_folded: rows, places, or lengths that do not fit each other");
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (output[i] < 0 || output[i] / 2 >= places || output[i] / 2 >= view[2].len / rows) {
+            wrong("reply_folded: an output is out of range");
+            goto done;
+        }
+    const Py_ssize_t own = stop - start;
+    const size_t of_ending = 40 + (size_t)view[4].len + (size_t)own * (TIME_SIZE + 1) +
+                             (size_t)view[5].len;
+    text = malloc((size_t)view[0].len + 4 +
+                  (size_t)count * (sizeof BETWEEN + 2 + of_ending + (size_t)own * NUMBER_SIZE) +
+                  of_ending);
+    if (text == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    const int64_t *words = view[1].buf;
+    char *at = put_text(text, view[0].buf, view[0].len), *ending = NULL, *end = NULL;
+    for (Py_ssize_t i = 0; i < count && at != NULL; i++) {
+        ReplyColumn column;
+        memset(&column, 0, sizeof column);
+        column.numbers.buf = (void *)(words + output[i] / 2 * rows);
+        column.valid.buf = (uint8_t *)view[2].buf + output[i] / 2 * rows;
+        at = put_text(at, BETWEEN, sizeof BETWEEN - 1);
+        at = put_values(at, &column, output[i] % 2 ? FLOAT_NUMBERS : INTEGER_NUMBERS, start, stop);
+        if (at == NULL) break;
+        if (ending != NULL) {
+            at = put_text(at, ending, end - ending);
+            continue;
+        }
+        ending = at;
+        end = at = put_ending(at, &view[4], &view[5], words + newest * rows + start, own);
+    }
+    if (at == NULL) {
+        result = Py_None;
+        Py_IncRef(result);
+    } else {
+        at = put_text(at, "}]}", 3);
+        result = PyBytes_FromStringAndSize(text, at - text);
+    }
+done:
+    free(text);
+    for (int i = 0; i < 6; i++) PyBuffer_Release(&view[i]);
+    return result;
+}
+
 /* ---- orders and rows of a loader ----------------------------------------------------------- */
 
 static const uint64_t GOLDEN = 0x9E3779B97F4A7C15u, MUL1 = 0xBF58476D1CE4E5B9u,
@@ -2281,6 +2517,8 @@ static PyMethodDef methods[] = {
     {"pack", pack, METH_VARARGS, pack_doc},
     {"times_json", times_json, METH_O, times_doc},
     {"reply_json", reply_json, METH_VARARGS, reply_doc},
+    {"place", place, METH_VARARGS, place_doc},
+    {"reply_folded", reply_folded, METH_VARARGS, reply_folded_doc},
     {"permute", permute, METH_VARARGS, permute_doc},
     {"move", move, METH_VARARGS, move_doc},
     {"interleave", interleave, METH_VARARGS, interleave_doc},

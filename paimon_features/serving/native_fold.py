@@ -202,7 +202,8 @@ class Folded:
     """What the core computed for some rows.
 
     ``newest`` is the newest event time before the horizon and ``snapshots`` the snapshot in the
-    record (NEVER_MS: none), ``codes`` the statuses, ``bucket_high_ms`` the greatest of the records.
+    record (NEVER_MS: none), ``codes`` the statuses, ``records`` and ``cells`` how many there are,
+    ``bucket_high_ms`` the greatest of the records.
     """
 
     words: Ints
@@ -212,6 +213,8 @@ class Folded:
     newest: Ints
     snapshots: Ints
     codes: npt.NDArray[np.int8]
+    records: int
+    cells: int
     bucket_high_ms: int
     of_windows: Ints
 
@@ -268,7 +271,7 @@ class NativeFold:
         self._of_feature, self._place = of_feature, place
         self._columns = [(f.name, operations[f.name][0] in _FLOATS) for f in self._features]
         places = {feature.name: i for i, feature in enumerate(self._features)}
-        self._in_order = [
+        self.in_order = [
             (f.name, places[f.name], self._columns[places[f.name]][1]) for f in features
         ]
         self._partial_types = [view.partial[name].type.text for name in partials]
@@ -309,7 +312,7 @@ class NativeFold:
 
     def fold(
         self,
-        found: list[bytes | None],
+        found: Sequence[bytes | None],
         start: int,
         stop: int,
         as_of_ms: int,
@@ -349,7 +352,7 @@ class NativeFold:
             )
         if done is None:
             return None
-        _, _, bucket_high_ms, flags = done
+        records, cells, bucket_high_ms, flags = done
         at = features + self._slots
         if self._decayed:
             exponents = words[at + 2 : at + 2 + self._decayed].view(np.float64)
@@ -357,8 +360,26 @@ class NativeFold:
             np.multiply(decayed, np.exp2(exponents), out=decayed)
         return Folded(
             words, flat, flags, read_ms, words[at], words[at + 1], flat[-1].view(np.int8),
-            bucket_high_ms, words[at + 2 + self._decayed :],
+            records, cells, bucket_high_ms, words[at + 2 + self._decayed :],
         )  # fmt: skip
+
+    @property
+    def finishes_all(self) -> bool:
+        """Whether no aggregate has to finish a feature itself, unless numbers are too large."""
+        return not self._left
+
+    @property
+    def newest_at(self) -> int:
+        """The place of the newest event times among the words."""
+        return len(self._features) + self._slots
+
+    def fold_all(
+        self, found: Sequence[bytes | None], start: int, stop: int, as_of_ms: int
+    ) -> Folded | None:
+        """As ``fold``; None also where an aggregate has to finish a feature itself."""
+        folded = self.fold(found, start, stop, as_of_ms, None)
+        # of flags that are 0 or HAS_NULL nothing is left
+        return None if folded is None or folded.flags.strip(b"\0\1") else folded
 
     def finished(self, folded: Folded) -> dict[str, Column] | None:
         """The features in the order of the request, where every value is there and finished.
@@ -369,8 +390,7 @@ class NativeFold:
             return None
         words, floats = folded.words, folded.words.view(np.float64)
         return {
-            name: Column(floats[i] if is_float else words[i])
-            for name, i, is_float in self._in_order
+            name: Column(floats[i] if is_float else words[i]) for name, i, is_float in self.in_order
         }
 
     def values(self, folded: Folded, as_of_ms: int, null: Bools | None) -> dict[str, FeatureColumn]:

@@ -113,6 +113,10 @@ class OnlineResponse:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    def json(self, full_feature_names: bool) -> bytes | None:
+        """The reply in JSON where it can be written without the columns (see ``direct_read``)."""
+        return None
+
     @property
     def selection(self) -> Selection:
         """The requested features."""
