@@ -9,6 +9,7 @@ gets what was read; the responses are the same, to the byte.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from operator import itemgetter
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from paimon_features._arrow import is_arrow
 from paimon_features.definitions import Selection
 from paimon_features.errors import OnlineStoreError
 from paimon_features.native import CORE
@@ -34,6 +36,7 @@ from paimon_features.serving.native_fold import Folded
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.query_groups import SelectionPlan
 from paimon_features.serving.response import (
+    ArrowParts,
     OnlineResponse,
     ResultBatch,
     ViewFreshness,
@@ -73,6 +76,8 @@ class DirectRead:
         view = view_plan.variant.view
         self.view = view
         [(self.key, kind)] = view.keys.items()
+        self.kind = kind.text
+        self._key_type = kind
         self._kind = _KINDS[kind.text]
         count = epoch.buckets.count
         of_buckets = [epoch.keys(bucket) for bucket in range(count)]
@@ -81,6 +86,12 @@ class DirectRead:
         self._state = served.keys.state
         self.kept_ms = expire_after_ms(view)
         self.outputs = view_plan.outputs
+        self.places = [place for _, place, _ in self.outputs]
+        self.arrow_types = (
+            ((self.key, kind.text),),
+            tuple(view_plan.types[name].text for name, _, _ in self.outputs),
+            (view.name,),
+        )
         self.output_words = np.array(
             [place * 2 + is_float for _, place, is_float in self.outputs], np.int64
         ).tobytes()
@@ -122,7 +133,16 @@ class DirectRead:
         ends: list[int] = []
         if len(queries) == 1:
             values: Any = queries[0].entities.get(self.key)
-            if type(values) is not list or not values or queries[0].inputs:
+            if type(values) is not list:
+                if (
+                    not is_arrow(values)
+                    or self.kind != "int64"
+                    or values.type != self._key_type.arrow
+                    or values.null_count
+                ):
+                    return None
+                values = values.to_numpy().tolist()
+            if not values or queries[0].inputs:
                 return None
             ends.append(len(values))
         else:
@@ -315,6 +335,21 @@ class DirectBatch:
             start, stop, statuses, more,
         )  # fmt: skip
 
+    def arrow_parts(
+        self, start: int, stop: int, keys: Sequence[Any], fresh: bytes
+    ) -> ArrowParts | None:
+        """The buffers of an Arrow reply; None where one has a null, or keys are no int64."""
+        read, folded, rows = self.read, self._folded, self.rows
+        if read.kind != "int64" or folded.flags.strip(b"\0"):
+            return None
+        words = folded.words.data.cast("B")
+        begin, size = 8 * start, 8 * (stop - start)
+        places = [8 * rows * place + begin for place in (*read.places, read.newest_at)]
+        *values, newest = [words[at : at + size] for at in places]
+        statuses = self._codes[start:stop] + bytes(start - stop & 7)
+        buffers = (array("q", keys), *values, *[statuses] * len(values), newest)
+        return ArrowParts(buffers, fresh, *read.arrow_types)
+
 
 class DirectResponse(OnlineResponse):
     """A response whose columns are made when they are asked for."""
@@ -350,5 +385,10 @@ class DirectResponse(OnlineResponse):
         [keys] = self.keys.values()
         return self.direct.json(self.start, self.stop, keys, self.fresh.json, full_feature_names)
 
+    def arrow_parts(self) -> ArrowParts | None:
+        [keys] = self.keys.values()
+        return self.direct.arrow_parts(self.start, self.stop, keys, self.fresh.json)
+
     def statuses_once(self) -> dict[str, list[int]] | None:
+        """The number of values of each status of the whole read, at the first call; then None."""
         return self.direct.statuses_once()
