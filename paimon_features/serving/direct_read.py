@@ -130,33 +130,19 @@ class DirectRead:
 
     def place(self, queries: Sequence[FeatureQuery], as_of_ms: int) -> DirectBatch | None:
         """The keys that these queries need; None for a query that is not of the usual form."""
-        ends: list[int] = []
-        if len(queries) == 1:
-            values: Any = queries[0].entities.get(self.key)
-            if type(values) is not list:
+        first = queries[0]
+        values = self._values(first)
+        if values is None:
+            return None
+        ends = [len(values)]
+        if len(queries) > 1:
+            values = [*values]  # the first query keeps its own
+            for query in queries[1:]:
+                own = self._values(query)
                 if (
-                    not is_arrow(values)
-                    or self.kind != "int64"
-                    or values.type != self._key_type.arrow
-                    or values.null_count
-                ):
-                    return None
-                values = values.to_numpy().tolist()
-            if not values or queries[0].inputs:
-                return None
-            ends.append(len(values))
-        else:
-            selection = self.plan.selection
-            asked_ms = queries[0].as_of_ms
-            values = []
-            for query in queries:
-                own = query.entities.get(self.key)
-                if (
-                    type(own) is not list
-                    or not own
-                    or query.selection is not selection
-                    or query.as_of_ms != asked_ms
-                    or query.inputs
+                    own is None
+                    or query.selection is not first.selection
+                    or query.as_of_ms != first.as_of_ms
                 ):
                     return None
                 values += own
@@ -166,6 +152,20 @@ class DirectRead:
         if placed is None:
             return None
         return DirectBatch(self, values, ends, as_of_ms, *placed)
+
+    def _values(self, query: FeatureQuery) -> list[Any] | None:
+        """The values of the key column, not empty; None for what the core does not take."""
+        values: Any = query.entities.get(self.key)
+        if type(values) is not list:
+            if (
+                self.kind != "int64"
+                or not is_arrow(values)
+                or values.type != self._key_type.arrow
+                or values.null_count
+            ):
+                return None
+            values = values.to_numpy().tolist()
+        return values if values and not query.inputs else None
 
     def freshness(self, markers: Sequence[Marker]) -> BucketFreshness:
         """The freshness of buckets with these markers."""
