@@ -706,30 +706,28 @@ typedef struct {
     const int64_t *bounds;
     int64_t rows, borders;
     Record *records;
-    int64_t *below;  /* rows, borders + 1: the number of cells below each border */
+    int64_t *below;  /* borders + 1: the number of the row's cells below each border */
     int64_t *newest; /* rows, windows */
     uint8_t *seen;   /* rows, windows */
     uint8_t *alike;  /* partials: see is_aged_alike */
     const uint8_t **validity; /* partials: of the record that is folded */
     double *scratch;
     int64_t *running; /* twice the cells of a record, and 2 */
-    uint8_t *columns; /* of all packed records */
+    uint8_t *columns; /* of a packed record */
     uint64_t *number;
 } Fold;
 
 /* The cells of a range: from (inclusive) and to (exclusive); to >= from. */
-static void range_of(const Fold *fold, int64_t row, int64_t window, int64_t range, int64_t *from,
-                     int64_t *to) {
+static void range_of(const Fold *fold, int64_t window, int64_t range, int64_t *from, int64_t *to) {
     const int64_t *pair = fold->bounds + (window * fold->read.ranges + range) * 2;
-    const int64_t *below = fold->below + row * (fold->borders + 1);
-    *from = below[pair[0]];
-    *to = below[pair[1]];
+    *from = fold->below[pair[0]];
+    *to = fold->below[pair[1]];
     if (*to < *from) *to = *from;
 }
 
 /* How many cells are below each border. Cells are ascending; others are counted just the same. */
 static void count_below(const Fold *fold, int64_t row, const int64_t *borders) {
-    int64_t *below = fold->below + row * (fold->borders + 1), count = fold->borders;
+    int64_t *below = fold->below, count = fold->borders;
     const Record *record = &fold->records[row];
     const uint8_t *key = record->cells;
     int64_t step = record->step, place = 0, previous = INT64_MIN;
@@ -794,7 +792,7 @@ static void newest_of_windows(const Fold *fold, int64_t row) {
         uint8_t seen = 0;
         for (int64_t range = 0; range < fold->read.ranges; range++) {
             int64_t from, to;
-            range_of(fold, row, window, range, &from, &to);
+            range_of(fold, window, range, &from, &to);
             if (from == to) continue;
             seen = 1;
             int64_t time = time_of(fold, row, to - 1);
@@ -829,7 +827,7 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
         int64_t total = 0, values = 0;
         for (int64_t range = 0; range < fold->read.ranges; range++) {
             int64_t from, to;
-            range_of(fold, row, fold->plan.slot[at].window, range, &from, &to);
+            range_of(fold, fold->plan.slot[at].window, range, &from, &to);
             total = add_wrapping(total, subtract_wrapping(sum[to], sum[from]));
             values += valid == NULL ? to - from : known[to] - known[from];
         }
@@ -849,7 +847,7 @@ static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_
     uint8_t any = 0;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, slot->window, range, &from, &to);
+        range_of(fold, slot->window, range, &from, &to);
         const uint8_t *cell = column + from * step;
         for (int64_t i = from; i < to; i++, cell += step) {
             int64_t value = load_i64(cell);
@@ -875,7 +873,7 @@ static double fold_floats(const Fold *fold, const Slot *slot, int64_t row, uint8
     uint8_t any = 0;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, slot->window, range, &from, &to);
+        range_of(fold, slot->window, range, &from, &to);
         const uint8_t *cell = column + from * step;
         double of_range = neutral;
         for (int64_t i = from; i < to; i++, cell += step) {
@@ -948,7 +946,7 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
         origin = NEVER_MS;
         for (int64_t range = 0; range < fold->read.ranges; range++) {
             int64_t from, to;
-            range_of(fold, row, slot->window, range, &from, &to);
+            range_of(fold, slot->window, range, &from, &to);
             for (int64_t i = from; i < to; i++) {
                 int64_t time = time_of(fold, row, i);
                 if (time > origin) origin = time;
@@ -958,7 +956,7 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
     const Distance distance = distance_from(origin, of->tile_ms);
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, slot->window, range, &from, &to);
+        range_of(fold, slot->window, range, &from, &to);
         const uint8_t *cell = column + from * record->step;
         if (by_range) taken = 0;
         for (int64_t i = from; i < to; i++, cell += record->step) {
@@ -1012,7 +1010,7 @@ static int64_t newest_before(const Fold *fold, int64_t row) {
     int64_t newest = NEVER_MS;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, fold->plan.of.windows, range, &from, &to);
+        range_of(fold, fold->plan.of.windows, range, &from, &to);
         for (int64_t i = from; i < to; i++) {
             int64_t time = time_of(fold, row, i);
             if (time > newest) newest = time;
@@ -1124,86 +1122,124 @@ static int finish(const Fold *fold, const Output *output, const int64_t *read_ms
     return flags;
 }
 
+/* Where the results of a call are. */
+typedef struct {
+    int64_t *values, *merged, *newest, *snapshots, *of_windows;
+    double *exponents;
+    uint8_t *valid, *merged_valid, *codes;
+} Results;
+
+/* Fold the slots of a row; of those that decay only, if ``decayed``. */
+static void fold_slots(const Fold *fold, int64_t row, int decayed, const Py_buffer *tables,
+                       const Results *to, int64_t *needed) {
+    const Sizes *of = &fold->plan.of;
+    for (int64_t i = 0; i < of->slots;) {
+        const Slot *slot = &fold->plan.slot[i];
+        int64_t merge = fold->plan.partial[slot->partial].merge, at = i * fold->rows + row;
+        if (merge == OF_DECAYED)
+            to->merged[at] = bits_of(fold_decayed(fold, slot, row, fold->alike[slot->partial],
+                                                  newest_of(fold, slot->partial, row), tables,
+                                                  &to->merged_valid[at], needed));
+        else if (decayed) { /* it is there already */
+        } else if (merge == OF_INT_SUM) {
+            i = fold_sums(fold, i, row, to->merged, to->merged_valid);
+            continue;
+        } else if (merge < OF_FLOAT_SUM)
+            to->merged[at] = fold_ints(fold, slot, row, &to->merged_valid[at]);
+        else
+            to->merged[at] = bits_of(fold_floats(fold, slot, row, &to->merged_valid[at]));
+        i++;
+    }
+}
+
+static uint8_t status_of(const Read *read, const uint8_t *stale, int64_t row, int64_t newest) {
+    int64_t code = stale == NULL ? read->present : stale[row];
+    if (newest < read->ttl_from) code = read->expired;
+    if (newest < read->known_from || newest == NEVER_MS) code = read->missing;
+    return (uint8_t)code;
+}
+
+/* Unpack and fold the rows one by one: a record stays in the nearest cache for all of its slots. Returns
+ * 0 where a record is damaged. */
+static int fold_each(Fold *fold, const int64_t *borders, const uint8_t *stale,
+                     const Py_buffer *tables, const Results *to, int behind, int decayed,
+                     int64_t *needed) {
+    const Sizes *of = &fold->plan.of;
+    for (int64_t row = 0; row < fold->rows; row++) {
+        Record *record = &fold->records[row];
+        const Record packed = *record;
+        if (packed.packed != NULL &&
+            !unpack_record(&fold->layout, record, fold->columns, fold->number))
+            return 0;
+        count_below(fold, row, borders);
+        find_validity(fold, record);
+        if (!decayed) {
+            newest_of_windows(fold, row);
+            for (int64_t window = 0; window < of->windows; window++)
+                to->of_windows[window * fold->rows + row] = fold->newest[row * of->windows + window];
+            int64_t newest = !record->present ? NEVER_MS
+                             : behind ? newest_before(fold, row) : record->event_high;
+            to->newest[row] = newest;
+            to->snapshots[row] = record->present ? record->snapshot : NEVER_MS;
+            to->codes[row] = status_of(&fold->read, stale, row, newest);
+        }
+        fold_slots(fold, row, decayed, tables, to, needed);
+        *record = packed; /* the next one is unpacked to the same place */
+    }
+    return 1;
+}
+
 /* All of one call, when every buffer has been checked. Returns a new object, or NULL. */
 static PyObject *fold_rows(Fold *fold, const int64_t *borders, const int64_t *read_ms,
                            const uint8_t *stale, const Py_buffer *tables, int64_t *words,
                            uint8_t *bytes) {
     const Sizes *of = &fold->plan.of;
     const int64_t rows = fold->rows;
+    Results to;
     /* axes of words: outputs, slots, newest, snapshots, exponents, newest of windows; then rows */
-    int64_t *values = words, *merged = values + of->outputs * rows;
-    int64_t *newest = merged + of->slots * rows, *snapshots = newest + rows;
-    double *exponents = (double *)(snapshots + rows);
-    int64_t *of_windows = snapshots + rows + of->exponents * rows;
+    to.values = words;
+    to.merged = to.values + of->outputs * rows;
+    to.newest = to.merged + of->slots * rows;
+    to.snapshots = to.newest + rows;
+    to.exponents = (double *)(to.snapshots + rows);
+    to.of_windows = to.snapshots + rows + of->exponents * rows;
     /* axes of bytes: outputs, slots, codes; then rows */
-    uint8_t *valid = bytes, *merged_valid = valid + of->outputs * rows;
-    uint8_t *codes = merged_valid + of->slots * rows;
+    to.valid = bytes;
+    to.merged_valid = to.valid + of->outputs * rows;
+    to.codes = to.merged_valid + of->slots * rows;
 
-    int64_t bucket_high = NEVER_MS, found = 0, cells = 0;
-    int behind = 0;
+    int64_t bucket_high = NEVER_MS, found = 0, cells = 0, needed = 0;
+    int behind = 0, again = 0;
     for (int64_t row = 0; row < rows; row++) {
         const Record *record = &fold->records[row];
-        if (record->present) {
-            found++;
-            cells += record->count;
-            if (record->bucket_high > bucket_high) bucket_high = record->bucket_high;
-            if (record->event_high >= fold->read.horizon) behind = 1;
-        }
-        count_below(fold, row, borders);
-        newest_of_windows(fold, row);
-        for (int64_t window = 0; window < of->windows; window++)
-            of_windows[window * rows + row] = fold->newest[row * of->windows + window];
+        if (!record->present) continue;
+        found++;
+        cells += record->count;
+        if (record->bucket_high > bucket_high) bucket_high = record->bucket_high;
+        if (record->event_high >= fold->read.horizon) behind = 1;
     }
-    for (int64_t row = 0; row < rows; row++) {
-        const Record *record = &fold->records[row];
-        int present = record->present;
-        newest[row] = !present ? NEVER_MS : behind ? newest_before(fold, row) : record->event_high;
-        snapshots[row] = present ? record->snapshot : NEVER_MS;
-        int64_t code = stale == NULL ? fold->read.present : stale[row];
-        if (newest[row] < fold->read.ttl_from) code = fold->read.expired;
-        if (newest[row] < fold->read.known_from || newest[row] == NEVER_MS)
-            code = fold->read.missing;
-        codes[row] = (uint8_t)code;
-    }
-
-    int64_t needed = 0;
     for (int64_t i = 0; i < of->partials; i++)
-        fold->alike[i] = fold->plan.partial[i].merge == OF_DECAYED && is_aged_alike(fold, i);
-    /* row by row: a record stays in the nearest cache for all of its slots */
-    for (int64_t row = 0; row < rows; row++) {
-        find_validity(fold, &fold->records[row]);
-        for (int64_t i = 0; i < of->slots;) {
-            const Slot *slot = &fold->plan.slot[i];
-            int64_t merge = fold->plan.partial[slot->partial].merge, at = i * rows + row;
-            if (merge == OF_INT_SUM) {
-                i = fold_sums(fold, i, row, merged, merged_valid);
-                continue;
-            }
-            if (merge < OF_FLOAT_SUM) merged[at] = fold_ints(fold, slot, row, &merged_valid[at]);
-            else if (merge < OF_DECAYED)
-                merged[at] = bits_of(fold_floats(fold, slot, row, &merged_valid[at]));
-            else
-                merged[at] = bits_of(fold_decayed(fold, slot, row, fold->alike[slot->partial],
-                                                  newest_of(fold, slot->partial, row), tables,
-                                                  &merged_valid[at], &needed));
-            i++;
-        }
-    }
+        fold->alike[i] = fold->plan.partial[i].merge == OF_DECAYED;
+    if (!fold_each(fold, borders, stale, tables, &to, behind, 0, &needed)) Py_RETURN_NONE;
+    /* mostly they are alike; whether they are is known when all rows have been seen */
+    for (int64_t i = 0; i < of->partials; i++)
+        if (fold->alike[i] && !is_aged_alike(fold, i)) fold->alike[i] = 0, again = 1;
+    if (again && !fold_each(fold, borders, stale, tables, &to, behind, 1, &needed)) Py_RETURN_NONE;
     if (needed) return PyLong_FromLongLong(needed);
 
     PyObject *flags = PyBytes_FromStringAndSize(NULL, of->outputs);
     if (flags == NULL) return NULL;
     char *flag = PyBytes_AsString(flags);
     for (int64_t i = 0; i < of->outputs; i++)
-        flag[i] = (char)finish(fold, &fold->plan.output[i], read_ms, merged, merged_valid, codes,
-                               values + i * rows, valid + i * rows, exponents);
+        flag[i] = (char)finish(fold, &fold->plan.output[i], read_ms, to.merged, to.merged_valid,
+                               to.codes, to.values + i * rows, to.valid + i * rows, to.exponents);
     return Py_BuildValue("LLLN", (long long)found, (long long)cells, (long long)bucket_high, flags);
 }
 
-/* Read the records of some rows. Returns 1, 0 where one is damaged, or -1 with an error set. */
+/* Read the headers of some rows' records. Returns 1, 0 where one is damaged, or -1 with an error set. */
 static int read_records(PyObject *list, Py_ssize_t start, Fold *fold, int64_t *most) {
     const Layout *layout = &fold->layout;
-    int64_t packed = 0, most_packed = 0;
+    int64_t most_packed = 0;
     *most = 0;
     for (int64_t row = 0; row < fold->rows; row++) {
         PyObject *item = PyList_GetItem(list, start + (Py_ssize_t)row); /* borrowed */
@@ -1216,23 +1252,13 @@ static int read_records(PyObject *list, Py_ssize_t start, Fold *fold, int64_t *m
         if (PyBytes_AsStringAndSize(item, &data, &length) < 0) return -1;
         if (!read_record((const uint8_t *)data, length, layout, record)) return 0;
         if (record->count > *most) *most = record->count;
-        if (record->packed == NULL) continue;
-        packed += record->count * layout->cell_size + 7;
-        if (record->count > most_packed) most_packed = record->count;
+        if (record->packed != NULL && record->count > most_packed) most_packed = record->count;
     }
-    /* aligned: the columns of a record begin at a multiple of eight bytes */
-    fold->columns = malloc((size_t)packed + 8);
+    fold->columns = malloc((size_t)(most_packed * layout->cell_size) + 8);
     fold->number = malloc(((size_t)most_packed + MAX_LEVELS + 1) * 16);
     if (fold->columns == NULL || fold->number == NULL) {
         PyErr_NoMemory();
         return -1;
-    }
-    uint8_t *columns = fold->columns;
-    for (int64_t row = 0; row < fold->rows; row++) {
-        Record *record = &fold->records[row];
-        if (record->packed == NULL) continue;
-        if (!unpack_record(layout, record, columns, fold->number)) return 0;
-        columns += (record->count * layout->cell_size + 7) & ~(int64_t)7;
     }
     return 1;
 }
@@ -1270,7 +1296,7 @@ static PyObject *fold_checked(PyObject *list, Py_ssize_t start, Fold *fold, cons
 
     size_t of_rows = (size_t)rows + 1;
     fold->records = calloc(of_rows, sizeof(Record));
-    fold->below = malloc(of_rows * (size_t)(fold->borders + 1) * 8);
+    fold->below = malloc((size_t)(fold->borders + 1) * 8);
     fold->newest = malloc(of_rows * (size_t)(of->windows + 1) * 8);
     fold->seen = malloc(of_rows * (size_t)(of->windows + 1));
     if (!fold->records || !fold->below || !fold->newest || !fold->seen) return PyErr_NoMemory();
