@@ -204,6 +204,8 @@ class DirectBatch:
         self.records = self.cells = 0
         self._markers: list[Marker] = []
         self._folded: Folded
+        self._codes = b""
+        """The status of each row."""
         self._counted = False
 
     def responses(
@@ -241,7 +243,7 @@ class DirectBatch:
         folded = read.view_plan.fold_direct(found, start, start + self.rows, as_of_ms)
         if folded is None or as_of_ms < max(high_ms, folded.bucket_high_ms) - view.margin_ms:
             return None
-        self._folded = folded
+        self._folded, self._codes = folded, folded.codes.tobytes()
         self.records, self.cells = folded.records, folded.cells
         key, ends = read.key, self._ends
         if len(ends) == 1:
@@ -303,11 +305,6 @@ class DirectBatch:
             return self.read.one_present
         outputs = len(self.read.outputs)
         return {self.read.view.name: [codes.count(s) * outputs for s in range(len(Status))]}
-
-    @cached_property
-    def _codes(self) -> bytes:
-        """The status of each row."""
-        return self._folded.codes.tobytes()
 
     def json(
         self, start: int, stop: int, keys: Sequence[Any], fresh: bytes, full: bool
