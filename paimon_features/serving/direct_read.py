@@ -243,7 +243,7 @@ class DirectBatch:
         folded = read.view_plan.fold_direct(found, start, start + self.rows, as_of_ms)
         if folded is None or as_of_ms < max(high_ms, folded.bucket_high_ms) - view.margin_ms:
             return None
-        self._folded, self._codes = folded, folded.codes.tobytes()
+        self._folded, self._codes = folded, folded.code_bytes
         self.records, self.cells = folded.records, folded.cells
         key, ends = read.key, self._ends
         if len(ends) == 1:
@@ -328,7 +328,7 @@ class DirectBatch:
         else:
             statuses, more = statuses_json(np.frombuffer(codes, np.int8))
         return CORE.reply_folded(
-            opening, folded.words, folded.flat, read.output_words, read.newest_at, self.rows,
+            opening, folded.words, folded.flat_bytes, read.output_words, read.newest_at, self.rows,
             start, stop, statuses, more,
         )  # fmt: skip
 

@@ -205,20 +205,20 @@ class Folded:
     """
 
     __slots__ = (
-        "_after", "_exponents", "bucket_high_ms", "cells", "flags", "flat", "read_ms", "records",
-        "words",
+        "_after", "_exponents", "bucket_high_ms", "cells", "flags", "flat_bytes", "read_ms",
+        "records", "words",
     )  # fmt: skip
 
     def __init__(
         self,
         words: Ints,
-        flat: npt.NDArray[np.uint8],
+        flat: bytearray,
         read_ms: bytes,
         after: int,
         exponents: int,
         done: tuple[int, int, int, bytes],
     ) -> None:
-        self.words, self.flat, self.read_ms = words, flat, read_ms
+        self.words, self.flat_bytes, self.read_ms = words, flat, read_ms
         self._after, self._exponents = after, exponents
         self.records, self.cells, self.bucket_high_ms, self.flags = done
 
@@ -242,8 +242,18 @@ class Folded:
     @property
     def codes(self) -> npt.NDArray[np.int8]:
         """The status of each row."""
-        codes: npt.NDArray[np.int8] = self.flat[-1].view(np.int8)
-        return codes
+        return np.frombuffer(self.code_bytes, np.int8)
+
+    @property
+    def code_bytes(self) -> bytes:
+        """The same as bytes."""
+        return bytes(self.flat_bytes[-self.words.shape[1] :])
+
+    @property
+    def flat(self) -> npt.NDArray[np.uint8]:
+        """Which values and merged partials are there, and the statuses: a row of each."""
+        rows = self.words.shape[1]
+        return np.frombuffer(self.flat_bytes, np.uint8).reshape(self._after + 1, rows)
 
 
 class NativeFold:
@@ -363,7 +373,7 @@ class NativeFold:
             read_ms = self._times.pack(*[as_of_ms if t is None else t for t in time.reads_ms])
         features, windows = len(self._features), len(self._windows)
         words = np.empty((features + self._slots + 2 + self._decayed + windows, rows), np.int64)
-        flat = np.empty((features + self._slots + 1, rows), np.uint8)
+        flat = bytearray((features + self._slots + 1) * rows)
         read = _READ.pack(horizon_ms, ttl_from_ms, known_from_ms, borders.ranges, *_CODES)
         while True:
             tables = self._tables

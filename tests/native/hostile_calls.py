@@ -72,7 +72,9 @@ def main(path: str, seed: str, cases: str) -> None:
                 changed[0] = [r if r is None else damaged(r) for r in changed[0]]
             elif at in (1, 2):
                 changed[at] = rng.choice((-1, 0, 1, 99, 2**40))
-            elif at in (9, 10):  # written to: another size
+            elif at == 10:
+                changed[at] = bytearray(max(0, len(changed[at]) + rng.choice((-1, 1, 8))))
+            elif at == 9:  # written to: another size
                 kind = changed[at].dtype
                 changed[at] = np.zeros(max(0, changed[at].size + rng.choice((-1, 1, 8))), kind)
             elif at == 11:
