@@ -1,7 +1,10 @@
 """The feature server compared with Feast's Python feature server, over one Redis-protocol server.
 
-    python -m benchmarks.feature_server --feast PYTHON     # full size, about six minutes
+    python -m benchmarks.feature_server --feast PYTHON --wrk /usr/bin/wrk     # about six minutes
+    python -m benchmarks.feature_server --feast PYTHON --wrk /usr/bin/wrk --rounds 3 --seconds 3
     python -m benchmarks.feature_server --feast PYTHON --small
+
+The second takes about two and a half minutes.
 
 PYTHON is the interpreter of a virtual environment of its own, as Feast pins other versions:
 
@@ -16,8 +19,9 @@ rates are measured by wrk, which takes less of the machine.
 
 Printed: requests a second of one entity at 1, 16 and 32 connections, and the processor time of a
 worker for a request; the 99th percentile at one fixed arrival
-rate, which is 60 percent of what Feast reaches; entity rows a second at 100 entities per request,
-in JSON and in Arrow; two workers and one; memory of a worker; seconds from start to ready.
+rate, half of what Feast reaches; entity rows a second at 100 entities per request,
+in JSON and in Arrow; memory of a worker; seconds from start to ready; with --two-workers also two
+workers and one.
 """
 
 from __future__ import annotations
@@ -322,7 +326,7 @@ def show(
         print(line + (f"  refused: {refused}" if refused else ""), flush=True)
 
 
-def parsed(description: str | None) -> tuple[argparse.Namespace, Size]:
+def parsed(description: str | None, *flags: str) -> tuple[argparse.Namespace, Size]:
     """The options of a benchmark beside Feast, and what they say of its size."""
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawTextHelpFormatter
@@ -331,15 +335,20 @@ def parsed(description: str | None) -> tuple[argparse.Namespace, Size]:
     parser.add_argument("--wrk", type=Path, metavar="PROGRAM", help="the generator wrk")
     parser.add_argument("--small", action="store_true", help="a few seconds, to try it")
     parser.add_argument("--rounds", type=int, help="how often each is measured, by default 5")
+    parser.add_argument("--seconds", type=float, help="how long each is measured, by default 5 s")
+    for flag in flags:
+        parser.add_argument(flag, action="store_true")
     options = parser.parse_args()
     size = SMALL if options.small else FULL
     if options.rounds is not None:
         size = replace(size, rounds=options.rounds)
+    if options.seconds is not None:
+        size = replace(size, seconds=options.seconds)
     return options, size
 
 
 def main() -> None:
-    options, size = parsed(__doc__)
+    options, size = parsed(__doc__, "--two-workers")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = stack.enter_context(RedisServer())
@@ -347,6 +356,9 @@ def main() -> None:
         tiles = fill(folder / "ours", redis.url, size.users)
         print(f"{size.users:,} entities of {tiles} tiles each, {NAMES} features")
         run(stack, folder, options.feast, redis.port, size, options.wrk)
+        if options.two_workers:
+            two_workers(folder, size, "one entity", 64, lambda server: server.single)
+            two_workers(folder, size, "100 entities", 16, lambda server: server.many)
 
 
 def run(
@@ -357,7 +369,7 @@ def run(
     size: Size,
     wrk: Path | None,
 ) -> None:
-    """All measurements."""
+    """All measurements of one worker."""
     with ExitStack() as one_worker:
         servers = [one_worker.enter_context(ours(folder / "ours", size))]
         if python is not None:
@@ -379,7 +391,7 @@ def run(
             show(f"requests/s, {what}", single, lambda m: m.per_s, "/s")
             show("  processor time of a request", single, lambda m: m.processor_us, "us")
         slowest = min(median(m.per_s for m in rounds) for rounds in single.values())
-        rate = 0.6 * slowest
+        rate = 0.5 * slowest
         paced = in_turn(
             servers, size.rounds, lambda s: open_loop(s.port, s.single, size.seconds, rate)
         )
@@ -402,11 +414,6 @@ def run(
         )
         reported = ", ".join(f"{s.name} {s.resident_mb():.0f} MB" for s in servers)
         print(f"  resident memory of a worker, after that: {reported}")
-    for name, connections, of in (
-        ("one entity", 64, lambda server: server.single),
-        ("100 entities", 16, lambda server: server.many),
-    ):
-        two_workers(folder, size, name, connections, of)
 
 
 def two_workers(

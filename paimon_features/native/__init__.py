@@ -15,6 +15,7 @@ import functools
 import importlib
 import logging
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -35,7 +36,7 @@ class Core(Protocol):
 
     def fold(
         self,
-        records: list[bytes | None],
+        records: Sequence[bytes | None],
         start: int,
         stop: int,
         layout: Buffer,
@@ -86,6 +87,33 @@ class Core(Protocol):
         /,
     ) -> bytes | None:
         """Write the results of a reply; None for floats that msgspec has to write."""
+
+    def place(
+        self,
+        values: list[Any],
+        kind: int,
+        stems: tuple[bytes, ...],
+        markers: tuple[bytes, ...],
+        first: bytes,
+        /,
+    ) -> tuple[list[bytes], list[int], bytes] | None:
+        """Make the keys of a read; see ``serving.direct_read``."""
+
+    def reply_folded(
+        self,
+        opening: bytes,
+        words: Buffer,
+        valid: Buffer,
+        outputs: Buffer,
+        newest: int,
+        rows: int,
+        start: int,
+        stop: int,
+        statuses: bytes,
+        more: bytes,
+        /,
+    ) -> bytes | None:
+        """Write the results of a reply from what ``fold`` has written; None as ``reply_json``."""
 
     def permute(
         self, numbers: Buffer, sizes: Buffer, a: Buffer, b: Buffer, keys: Buffer, out: Buffer, /

@@ -706,30 +706,28 @@ typedef struct {
     const int64_t *bounds;
     int64_t rows, borders;
     Record *records;
-    int64_t *below;  /* rows, borders + 1: the number of cells below each border */
+    int64_t *below;  /* borders + 1: the number of the row's cells below each border */
     int64_t *newest; /* rows, windows */
     uint8_t *seen;   /* rows, windows */
     uint8_t *alike;  /* partials: see is_aged_alike */
     const uint8_t **validity; /* partials: of the record that is folded */
     double *scratch;
     int64_t *running; /* twice the cells of a record, and 2 */
-    uint8_t *columns; /* of all packed records */
+    uint8_t *columns; /* of a packed record */
     uint64_t *number;
 } Fold;
 
 /* The cells of a range: from (inclusive) and to (exclusive); to >= from. */
-static void range_of(const Fold *fold, int64_t row, int64_t window, int64_t range, int64_t *from,
-                     int64_t *to) {
+static void range_of(const Fold *fold, int64_t window, int64_t range, int64_t *from, int64_t *to) {
     const int64_t *pair = fold->bounds + (window * fold->read.ranges + range) * 2;
-    const int64_t *below = fold->below + row * (fold->borders + 1);
-    *from = below[pair[0]];
-    *to = below[pair[1]];
+    *from = fold->below[pair[0]];
+    *to = fold->below[pair[1]];
     if (*to < *from) *to = *from;
 }
 
 /* How many cells are below each border. Cells are ascending; others are counted just the same. */
 static void count_below(const Fold *fold, int64_t row, const int64_t *borders) {
-    int64_t *below = fold->below + row * (fold->borders + 1), count = fold->borders;
+    int64_t *below = fold->below, count = fold->borders;
     const Record *record = &fold->records[row];
     const uint8_t *key = record->cells;
     int64_t step = record->step, place = 0, previous = INT64_MIN;
@@ -794,7 +792,7 @@ static void newest_of_windows(const Fold *fold, int64_t row) {
         uint8_t seen = 0;
         for (int64_t range = 0; range < fold->read.ranges; range++) {
             int64_t from, to;
-            range_of(fold, row, window, range, &from, &to);
+            range_of(fold, window, range, &from, &to);
             if (from == to) continue;
             seen = 1;
             int64_t time = time_of(fold, row, to - 1);
@@ -829,7 +827,7 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
         int64_t total = 0, values = 0;
         for (int64_t range = 0; range < fold->read.ranges; range++) {
             int64_t from, to;
-            range_of(fold, row, fold->plan.slot[at].window, range, &from, &to);
+            range_of(fold, fold->plan.slot[at].window, range, &from, &to);
             total = add_wrapping(total, subtract_wrapping(sum[to], sum[from]));
             values += valid == NULL ? to - from : known[to] - known[from];
         }
@@ -849,7 +847,7 @@ static int64_t fold_ints(const Fold *fold, const Slot *slot, int64_t row, uint8_
     uint8_t any = 0;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, slot->window, range, &from, &to);
+        range_of(fold, slot->window, range, &from, &to);
         const uint8_t *cell = column + from * step;
         for (int64_t i = from; i < to; i++, cell += step) {
             int64_t value = load_i64(cell);
@@ -875,7 +873,7 @@ static double fold_floats(const Fold *fold, const Slot *slot, int64_t row, uint8
     uint8_t any = 0;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, slot->window, range, &from, &to);
+        range_of(fold, slot->window, range, &from, &to);
         const uint8_t *cell = column + from * step;
         double of_range = neutral;
         for (int64_t i = from; i < to; i++, cell += step) {
@@ -948,7 +946,7 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
         origin = NEVER_MS;
         for (int64_t range = 0; range < fold->read.ranges; range++) {
             int64_t from, to;
-            range_of(fold, row, slot->window, range, &from, &to);
+            range_of(fold, slot->window, range, &from, &to);
             for (int64_t i = from; i < to; i++) {
                 int64_t time = time_of(fold, row, i);
                 if (time > origin) origin = time;
@@ -958,7 +956,7 @@ static double fold_decayed(const Fold *fold, const Slot *slot, int64_t row, int 
     const Distance distance = distance_from(origin, of->tile_ms);
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, slot->window, range, &from, &to);
+        range_of(fold, slot->window, range, &from, &to);
         const uint8_t *cell = column + from * record->step;
         if (by_range) taken = 0;
         for (int64_t i = from; i < to; i++, cell += record->step) {
@@ -1012,7 +1010,7 @@ static int64_t newest_before(const Fold *fold, int64_t row) {
     int64_t newest = NEVER_MS;
     for (int64_t range = 0; range < fold->read.ranges; range++) {
         int64_t from, to;
-        range_of(fold, row, fold->plan.of.windows, range, &from, &to);
+        range_of(fold, fold->plan.of.windows, range, &from, &to);
         for (int64_t i = from; i < to; i++) {
             int64_t time = time_of(fold, row, i);
             if (time > newest) newest = time;
@@ -1124,86 +1122,124 @@ static int finish(const Fold *fold, const Output *output, const int64_t *read_ms
     return flags;
 }
 
+/* Where the results of a call are. */
+typedef struct {
+    int64_t *values, *merged, *newest, *snapshots, *of_windows;
+    double *exponents;
+    uint8_t *valid, *merged_valid, *codes;
+} Results;
+
+/* Fold the slots of a row; of those that decay only, if ``decayed``. */
+static void fold_slots(const Fold *fold, int64_t row, int decayed, const Py_buffer *tables,
+                       const Results *to, int64_t *needed) {
+    const Sizes *of = &fold->plan.of;
+    for (int64_t i = 0; i < of->slots;) {
+        const Slot *slot = &fold->plan.slot[i];
+        int64_t merge = fold->plan.partial[slot->partial].merge, at = i * fold->rows + row;
+        if (merge == OF_DECAYED)
+            to->merged[at] = bits_of(fold_decayed(fold, slot, row, fold->alike[slot->partial],
+                                                  newest_of(fold, slot->partial, row), tables,
+                                                  &to->merged_valid[at], needed));
+        else if (decayed) { /* it is there already */
+        } else if (merge == OF_INT_SUM) {
+            i = fold_sums(fold, i, row, to->merged, to->merged_valid);
+            continue;
+        } else if (merge < OF_FLOAT_SUM)
+            to->merged[at] = fold_ints(fold, slot, row, &to->merged_valid[at]);
+        else
+            to->merged[at] = bits_of(fold_floats(fold, slot, row, &to->merged_valid[at]));
+        i++;
+    }
+}
+
+static uint8_t status_of(const Read *read, const uint8_t *stale, int64_t row, int64_t newest) {
+    int64_t code = stale == NULL ? read->present : stale[row];
+    if (newest < read->ttl_from) code = read->expired;
+    if (newest < read->known_from || newest == NEVER_MS) code = read->missing;
+    return (uint8_t)code;
+}
+
+/* Unpack and fold the rows one by one: a record stays in the nearest cache for all of its slots. Returns
+ * 0 where a record is damaged. */
+static int fold_each(Fold *fold, const int64_t *borders, const uint8_t *stale,
+                     const Py_buffer *tables, const Results *to, int behind, int decayed,
+                     int64_t *needed) {
+    const Sizes *of = &fold->plan.of;
+    for (int64_t row = 0; row < fold->rows; row++) {
+        Record *record = &fold->records[row];
+        const Record packed = *record;
+        if (packed.packed != NULL &&
+            !unpack_record(&fold->layout, record, fold->columns, fold->number))
+            return 0;
+        count_below(fold, row, borders);
+        find_validity(fold, record);
+        if (!decayed) {
+            newest_of_windows(fold, row);
+            for (int64_t window = 0; window < of->windows; window++)
+                to->of_windows[window * fold->rows + row] = fold->newest[row * of->windows + window];
+            int64_t newest = !record->present ? NEVER_MS
+                             : behind ? newest_before(fold, row) : record->event_high;
+            to->newest[row] = newest;
+            to->snapshots[row] = record->present ? record->snapshot : NEVER_MS;
+            to->codes[row] = status_of(&fold->read, stale, row, newest);
+        }
+        fold_slots(fold, row, decayed, tables, to, needed);
+        *record = packed; /* the next one is unpacked to the same place */
+    }
+    return 1;
+}
+
 /* All of one call, when every buffer has been checked. Returns a new object, or NULL. */
 static PyObject *fold_rows(Fold *fold, const int64_t *borders, const int64_t *read_ms,
                            const uint8_t *stale, const Py_buffer *tables, int64_t *words,
                            uint8_t *bytes) {
     const Sizes *of = &fold->plan.of;
     const int64_t rows = fold->rows;
+    Results to;
     /* axes of words: outputs, slots, newest, snapshots, exponents, newest of windows; then rows */
-    int64_t *values = words, *merged = values + of->outputs * rows;
-    int64_t *newest = merged + of->slots * rows, *snapshots = newest + rows;
-    double *exponents = (double *)(snapshots + rows);
-    int64_t *of_windows = snapshots + rows + of->exponents * rows;
+    to.values = words;
+    to.merged = to.values + of->outputs * rows;
+    to.newest = to.merged + of->slots * rows;
+    to.snapshots = to.newest + rows;
+    to.exponents = (double *)(to.snapshots + rows);
+    to.of_windows = to.snapshots + rows + of->exponents * rows;
     /* axes of bytes: outputs, slots, codes; then rows */
-    uint8_t *valid = bytes, *merged_valid = valid + of->outputs * rows;
-    uint8_t *codes = merged_valid + of->slots * rows;
+    to.valid = bytes;
+    to.merged_valid = to.valid + of->outputs * rows;
+    to.codes = to.merged_valid + of->slots * rows;
 
-    int64_t bucket_high = NEVER_MS, found = 0, cells = 0;
-    int behind = 0;
+    int64_t bucket_high = NEVER_MS, found = 0, cells = 0, needed = 0;
+    int behind = 0, again = 0;
     for (int64_t row = 0; row < rows; row++) {
         const Record *record = &fold->records[row];
-        if (record->present) {
-            found++;
-            cells += record->count;
-            if (record->bucket_high > bucket_high) bucket_high = record->bucket_high;
-            if (record->event_high >= fold->read.horizon) behind = 1;
-        }
-        count_below(fold, row, borders);
-        newest_of_windows(fold, row);
-        for (int64_t window = 0; window < of->windows; window++)
-            of_windows[window * rows + row] = fold->newest[row * of->windows + window];
+        if (!record->present) continue;
+        found++;
+        cells += record->count;
+        if (record->bucket_high > bucket_high) bucket_high = record->bucket_high;
+        if (record->event_high >= fold->read.horizon) behind = 1;
     }
-    for (int64_t row = 0; row < rows; row++) {
-        const Record *record = &fold->records[row];
-        int present = record->present;
-        newest[row] = !present ? NEVER_MS : behind ? newest_before(fold, row) : record->event_high;
-        snapshots[row] = present ? record->snapshot : NEVER_MS;
-        int64_t code = stale == NULL ? fold->read.present : stale[row];
-        if (newest[row] < fold->read.ttl_from) code = fold->read.expired;
-        if (newest[row] < fold->read.known_from || newest[row] == NEVER_MS)
-            code = fold->read.missing;
-        codes[row] = (uint8_t)code;
-    }
-
-    int64_t needed = 0;
     for (int64_t i = 0; i < of->partials; i++)
-        fold->alike[i] = fold->plan.partial[i].merge == OF_DECAYED && is_aged_alike(fold, i);
-    /* row by row: a record stays in the nearest cache for all of its slots */
-    for (int64_t row = 0; row < rows; row++) {
-        find_validity(fold, &fold->records[row]);
-        for (int64_t i = 0; i < of->slots;) {
-            const Slot *slot = &fold->plan.slot[i];
-            int64_t merge = fold->plan.partial[slot->partial].merge, at = i * rows + row;
-            if (merge == OF_INT_SUM) {
-                i = fold_sums(fold, i, row, merged, merged_valid);
-                continue;
-            }
-            if (merge < OF_FLOAT_SUM) merged[at] = fold_ints(fold, slot, row, &merged_valid[at]);
-            else if (merge < OF_DECAYED)
-                merged[at] = bits_of(fold_floats(fold, slot, row, &merged_valid[at]));
-            else
-                merged[at] = bits_of(fold_decayed(fold, slot, row, fold->alike[slot->partial],
-                                                  newest_of(fold, slot->partial, row), tables,
-                                                  &merged_valid[at], &needed));
-            i++;
-        }
-    }
+        fold->alike[i] = fold->plan.partial[i].merge == OF_DECAYED;
+    if (!fold_each(fold, borders, stale, tables, &to, behind, 0, &needed)) Py_RETURN_NONE;
+    /* mostly they are alike; whether they are is known when all rows have been seen */
+    for (int64_t i = 0; i < of->partials; i++)
+        if (fold->alike[i] && !is_aged_alike(fold, i)) fold->alike[i] = 0, again = 1;
+    if (again && !fold_each(fold, borders, stale, tables, &to, behind, 1, &needed)) Py_RETURN_NONE;
     if (needed) return PyLong_FromLongLong(needed);
 
     PyObject *flags = PyBytes_FromStringAndSize(NULL, of->outputs);
     if (flags == NULL) return NULL;
     char *flag = PyBytes_AsString(flags);
     for (int64_t i = 0; i < of->outputs; i++)
-        flag[i] = (char)finish(fold, &fold->plan.output[i], read_ms, merged, merged_valid, codes,
-                               values + i * rows, valid + i * rows, exponents);
+        flag[i] = (char)finish(fold, &fold->plan.output[i], read_ms, to.merged, to.merged_valid,
+                               to.codes, to.values + i * rows, to.valid + i * rows, to.exponents);
     return Py_BuildValue("LLLN", (long long)found, (long long)cells, (long long)bucket_high, flags);
 }
 
-/* Read the records of some rows. Returns 1, 0 where one is damaged, or -1 with an error set. */
+/* Read the headers of some rows' records. Returns 1, 0 where one is damaged, or -1 with an error set. */
 static int read_records(PyObject *list, Py_ssize_t start, Fold *fold, int64_t *most) {
     const Layout *layout = &fold->layout;
-    int64_t packed = 0, most_packed = 0;
+    int64_t most_packed = 0;
     *most = 0;
     for (int64_t row = 0; row < fold->rows; row++) {
         PyObject *item = PyList_GetItem(list, start + (Py_ssize_t)row); /* borrowed */
@@ -1216,23 +1252,13 @@ static int read_records(PyObject *list, Py_ssize_t start, Fold *fold, int64_t *m
         if (PyBytes_AsStringAndSize(item, &data, &length) < 0) return -1;
         if (!read_record((const uint8_t *)data, length, layout, record)) return 0;
         if (record->count > *most) *most = record->count;
-        if (record->packed == NULL) continue;
-        packed += record->count * layout->cell_size + 7;
-        if (record->count > most_packed) most_packed = record->count;
+        if (record->packed != NULL && record->count > most_packed) most_packed = record->count;
     }
-    /* aligned: the columns of a record begin at a multiple of eight bytes */
-    fold->columns = malloc((size_t)packed + 8);
+    fold->columns = malloc((size_t)(most_packed * layout->cell_size) + 8);
     fold->number = malloc(((size_t)most_packed + MAX_LEVELS + 1) * 16);
     if (fold->columns == NULL || fold->number == NULL) {
         PyErr_NoMemory();
         return -1;
-    }
-    uint8_t *columns = fold->columns;
-    for (int64_t row = 0; row < fold->rows; row++) {
-        Record *record = &fold->records[row];
-        if (record->packed == NULL) continue;
-        if (!unpack_record(layout, record, columns, fold->number)) return 0;
-        columns += (record->count * layout->cell_size + 7) & ~(int64_t)7;
     }
     return 1;
 }
@@ -1270,7 +1296,7 @@ static PyObject *fold_checked(PyObject *list, Py_ssize_t start, Fold *fold, cons
 
     size_t of_rows = (size_t)rows + 1;
     fold->records = calloc(of_rows, sizeof(Record));
-    fold->below = malloc(of_rows * (size_t)(fold->borders + 1) * 8);
+    fold->below = malloc((size_t)(fold->borders + 1) * 8);
     fold->newest = malloc(of_rows * (size_t)(of->windows + 1) * 8);
     fold->seen = malloc(of_rows * (size_t)(of->windows + 1));
     if (!fold->records || !fold->below || !fold->newest || !fold->seen) return PyErr_NoMemory();
@@ -1824,6 +1850,242 @@ done:
     return result;
 }
 
+/* ---- direct reads: keys from entities, and replies from what was folded ---------------------- */
+
+enum { KEY_INT32, KEY_INT64, KEY_TEXT, KEY_KINDS };
+enum { HASH_SEED = 42, BINARY_ROW = 16, INLINE_TEXT = 7, MAX_BUCKETS = 1 << 16, DIGITS = 21 };
+
+static uint32_t rotated(uint32_t x, int by) { return x << by | x >> (32 - by); }
+
+static uint32_t mixed(uint32_t state, uint32_t word) {
+    state ^= rotated(word * 0xCC9E2D51u, 15) * 0x1B873593u;
+    return rotated(state, 13) * 5u + 0xE6546B64u;
+}
+
+/* The state after two words of zeros, Paimon's header and null bits, and the eight bytes of the key. */
+static uint32_t mixed_slot(uint64_t slot) {
+    uint32_t state = mixed(mixed(HASH_SEED, 0), 0);
+    return mixed(mixed(state, (uint32_t)slot), (uint32_t)(slot >> 32));
+}
+
+static int64_t bucket_from(uint32_t state, uint64_t bytes, int64_t buckets) {
+    state ^= (uint32_t)bytes;
+    state = (state ^ state >> 16) * 0x85EBCA6Bu;
+    state = (state ^ state >> 13) * 0xC2B2AE35u;
+    int64_t of = (int64_t)(int32_t)(state ^ state >> 16) % buckets;
+    return of < 0 ? -of : of;
+}
+
+/* As buckets.bucket_of for one text; each of its last word's bytes that is behind its end is zero. */
+static int64_t bucket_of_text(const char *text, Py_ssize_t length, int64_t buckets) {
+    uint64_t slot = 0;
+    if (length <= INLINE_TEXT) {
+        memcpy(&slot, text, (size_t)length);
+        return bucket_from(mixed_slot(slot | (uint64_t)(0x80 | length) << 56), BINARY_ROW, buckets);
+    }
+    uint32_t state = mixed_slot((uint64_t)BINARY_ROW << 32 | (uint32_t)length);
+    const Py_ssize_t words = (length + 7) / 8 * 2;
+    for (Py_ssize_t i = 0; i < words; i++) {
+        uint32_t word = 0;
+        Py_ssize_t left = length - 4 * i;
+        if (left > 0) memcpy(&word, text + 4 * i, left < 4 ? (size_t)left : 4);
+        state = mixed(state, word);
+    }
+    return bucket_from(state, BINARY_ROW + 4 * (uint64_t)words, buckets);
+}
+
+/* The key of a text in its bucket: the stem, and the text with its escapes. */
+static PyObject *text_key(const char *stem, Py_ssize_t size, const char *text, Py_ssize_t length) {
+    Py_ssize_t escapes = 0;
+    for (Py_ssize_t i = 0; i < length; i++) escapes += text[i] == '\\' || text[i] == '|';
+    PyObject *key = PyBytes_FromStringAndSize(NULL, size + length + escapes);
+    if (key == NULL) return NULL;
+    char *at = put_text(PyBytes_AsString(key), stem, size);
+    for (Py_ssize_t i = 0; i < length; i++) {
+        if (text[i] == '\\' || text[i] == '|') *at++ = '\\';
+        *at++ = text[i];
+    }
+    return key;
+}
+
+/* The record's key of one value, and its bucket. NULL without an error for a value that is not of the
+ * kind. */
+static PyObject *record_key(PyObject *value, int kind, PyObject *stems, int64_t *bucket) {
+    const int64_t buckets = PyTuple_Size(stems);
+    const char *text = NULL;
+    char digits[DIGITS], *stem;
+    Py_ssize_t length = 0, size;
+    if (kind == KEY_TEXT) {
+        if (value->ob_type != &PyUnicode_Type) return NULL;
+        text = PyUnicode_AsUTF8AndSize(value, &length);
+        if (text == NULL) { /* a surrogate: reported where all keys are checked */
+            PyErr_Clear();
+            return NULL;
+        }
+        if (length > INT32_MAX) return NULL;
+        *bucket = bucket_of_text(text, length, buckets);
+    } else {
+        int overflow = 0;
+        if (value->ob_type != &PyLong_Type) return NULL; /* True is no key */
+        int64_t number = PyLong_AsLongLongAndOverflow(value, &overflow);
+        if (overflow || (kind == KEY_INT32 && (number < INT32_MIN || number > INT32_MAX)))
+            return NULL;
+        uint64_t slot = kind == KEY_INT32 ? (uint32_t)number : (uint64_t)number;
+        *bucket = bucket_from(mixed_slot(slot), BINARY_ROW, buckets);
+        length = put_integer(digits, number) - digits;
+    }
+    if (PyBytes_AsStringAndSize(PyTuple_GetItem(stems, (Py_ssize_t)*bucket), &stem, &size) < 0)
+        return NULL;
+    if (kind == KEY_TEXT) return text_key(stem, size, text, length);
+    PyObject *key = PyBytes_FromStringAndSize(NULL, size + length);
+    if (key != NULL) put_text(put_text(PyBytes_AsString(key), stem, size), digits, length);
+    return key;
+}
+
+PyDoc_STRVAR(place_doc,
+"place(values, kind, stems, markers, first)\n--\n\n"
+"The keys of one read: first, the markers of the buckets in the order in which they are needed, and\n"
+"the records of the entities with these values of their only key column (a list; kind 0: int32, 1:\n"
+"int64, 2: string). stems and markers have the record keys' beginning and the marker's key of each\n"
+"bucket. Returns the keys, the buckets, and the bucket of each entity as int32; None where a value is\n"
+"not of the kind.");
+
+static PyObject *place(PyObject *self, PyObject *arguments) {
+    (void)self;
+    PyObject *values, *stems, *markers, *first;
+    int kind;
+    if (!PyArg_ParseTuple(arguments, "OiOOO:place", &values, &kind, &stems, &markers, &first))
+        return NULL;
+    if (!PyList_Check(values) || !PyTuple_Check(stems) || !PyTuple_Check(markers) || kind < 0 ||
+        kind >= KEY_KINDS || PyTuple_Size(stems) < 1 || PyTuple_Size(stems) > MAX_BUCKETS ||
+        PyTuple_Size(markers) != PyTuple_Size(stems))
+        return wrong("place: expected a list of values, a kind, and two tuples of one length");
+    const Py_ssize_t rows = PyList_Size(values);
+    PyObject *records = PyList_New(0), *keys = PyList_New(0), *buckets = PyList_New(0);
+    PyObject *bucket_of = PyBytes_FromStringAndSize(NULL, rows * 4), *result = NULL;
+    uint8_t *seen = calloc((size_t)PyTuple_Size(stems), 1);
+    if (seen == NULL) PyErr_NoMemory();
+    if (!records || !keys || !buckets || !bucket_of || !seen || PyList_Append(keys, first) < 0)
+        goto done;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        int64_t bucket = 0;
+        PyObject *value = PyList_GetItem(values, row);
+        if (value == NULL) goto done;
+        PyObject *key = record_key(value, kind, stems, &bucket);
+        if (key == NULL) {
+            if (!PyErr_Occurred()) result = Py_None, Py_IncRef(result);
+            goto done;
+        }
+        int failed = PyList_Append(records, key);
+        Py_DecRef(key);
+        if (failed) goto done;
+        int32_t narrow = (int32_t)bucket;
+        memcpy(PyBytes_AsString(bucket_of) + 4 * row, &narrow, 4);
+        if (seen[bucket]) continue;
+        seen[bucket] = 1;
+        PyObject *number = PyLong_FromLongLong(bucket);
+        failed = number == NULL || PyList_Append(buckets, number) < 0 ||
+                 PyList_Append(keys, PyTuple_GetItem(markers, (Py_ssize_t)bucket)) < 0;
+        Py_DecRef(number);
+        if (failed) goto done;
+    }
+    if (PyList_SetSlice(keys, PyList_Size(keys), PyList_Size(keys), records) < 0) goto done;
+    result = Py_BuildValue("OOO", keys, buckets, bucket_of);
+done:
+    free(seen);
+    Py_DecRef(records);
+    Py_DecRef(keys);
+    Py_DecRef(buckets);
+    Py_DecRef(bucket_of);
+    return result;
+}
+
+/* The statuses and event times of a result; NULL for a time outside the calendar. */
+static char *put_ending(char *at, const Py_buffer *statuses, const Py_buffer *more,
+                        const int64_t *newest, Py_ssize_t rows) {
+    at = put_text(at, ",\"statuses\":", 12);
+    at = put_text(at, statuses->buf, statuses->len);
+    at = put_text(at, ",\"event_timestamps\":[", 21);
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        int64_t time = newest[row] == NEVER_MS ? 0 : newest[row];
+        if (time < MIN_TIME_MS || time > MAX_TIME_MS) return NULL;
+        if (row) *at++ = ',';
+        at = put_time(at, time);
+    }
+    *at++ = ']';
+    return put_text(at, more->buf, more->len);
+}
+
+PyDoc_STRVAR(reply_folded_doc,
+"reply_folded(opening, words, valid, outputs, newest, rows, start, stop, statuses, more)\n--\n\n"
+"As reply_json, from what fold has written for so many rows. outputs (words) has for each result\n"
+"twice the place of its numbers, one more for floats, and newest is the place of the event times.\n"
+"statuses is the JSON of the statuses of start to stop, the same for all results, and more is what\n"
+"follows the event times. None also where one of those is outside the years 1 to 9999.");
+
+static PyObject *reply_folded(PyObject *self, PyObject *arguments) {
+    (void)self;
+    PyObject *result = NULL;
+    Py_buffer view[6]; /* opening, words, valid, outputs, statuses, more */
+    Py_ssize_t newest, rows, start, stop;
+    char *text = NULL;
+    memset(view, 0, sizeof view);
+    if (!PyArg_ParseTuple(arguments, "y*y*y*y*nnnny*y*:reply_folded", &view[0], &view[1], &view[2],
+                          &view[3], &newest, &rows, &start, &stop, &view[4], &view[5]))
+        return NULL;
+    const Py_ssize_t count = view[3].len / 8, places = rows > 0 ? view[1].len / 8 / rows : 0;
+    const int64_t *output = view[3].buf;
+    if (rows < 1 || rows > 1 << 24 || start < 0 || stop < start || stop > rows || newest < 0 ||
+        newest >= places || view[3].len % 8 || !is_aligned(&view[1]) || !is_aligned(&view[3]) ||
+        count > MAX_COLUMNS) {
+        wrong("reply_folded: rows, places, or lengths that do not fit each other");
+        goto done;
+    }
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (output[i] < 0 || output[i] / 2 >= places || output[i] / 2 >= view[2].len / rows) {
+            wrong("reply_folded: an output is out of range");
+            goto done;
+        }
+    const Py_ssize_t own = stop - start;
+    const size_t of_ending = 40 + (size_t)view[4].len + (size_t)own * (TIME_SIZE + 1) +
+                             (size_t)view[5].len;
+    text = malloc((size_t)view[0].len + 4 +
+                  (size_t)count * (sizeof BETWEEN + 2 + of_ending + (size_t)own * NUMBER_SIZE) +
+                  of_ending);
+    if (text == NULL) {
+        PyErr_NoMemory();
+        goto done;
+    }
+    const int64_t *words = view[1].buf;
+    char *at = put_text(text, view[0].buf, view[0].len), *ending = NULL, *end = NULL;
+    for (Py_ssize_t i = 0; i < count && at != NULL; i++) {
+        ReplyColumn column;
+        memset(&column, 0, sizeof column);
+        column.numbers.buf = (void *)(words + output[i] / 2 * rows);
+        column.valid.buf = (uint8_t *)view[2].buf + output[i] / 2 * rows;
+        at = put_text(at, BETWEEN, sizeof BETWEEN - 1);
+        at = put_values(at, &column, output[i] % 2 ? FLOAT_NUMBERS : INTEGER_NUMBERS, start, stop);
+        if (at == NULL) break;
+        if (ending != NULL) {
+            at = put_text(at, ending, end - ending);
+            continue;
+        }
+        ending = at;
+        end = at = put_ending(at, &view[4], &view[5], words + newest * rows + start, own);
+    }
+    if (at == NULL) {
+        result = Py_None;
+        Py_IncRef(result);
+    } else {
+        at = put_text(at, "}]}", 3);
+        result = PyBytes_FromStringAndSize(text, at - text);
+    }
+done:
+    free(text);
+    for (int i = 0; i < 6; i++) PyBuffer_Release(&view[i]);
+    return result;
+}
+
 /* ---- orders and rows of a loader ----------------------------------------------------------- */
 
 static const uint64_t GOLDEN = 0x9E3779B97F4A7C15u, MUL1 = 0xBF58476D1CE4E5B9u,
@@ -2281,6 +2543,8 @@ static PyMethodDef methods[] = {
     {"pack", pack, METH_VARARGS, pack_doc},
     {"times_json", times_json, METH_O, times_doc},
     {"reply_json", reply_json, METH_VARARGS, reply_doc},
+    {"place", place, METH_VARARGS, place_doc},
+    {"reply_folded", reply_folded, METH_VARARGS, reply_folded_doc},
     {"permute", permute, METH_VARARGS, permute_doc},
     {"move", move, METH_VARARGS, move_doc},
     {"interleave", interleave, METH_VARARGS, interleave_doc},

@@ -59,24 +59,33 @@ int PyArg_ParseTuple(PyObject *, const char *, ...);
 PyObject *Py_BuildValue(const char *, ...);
 
 extern PyObject _Py_NoneStruct, *PyExc_ValueError;
+extern PyTypeObject PyLong_Type, PyUnicode_Type;
 #define Py_None (&_Py_NoneStruct)
 #define Py_RETURN_NONE return Py_IncRef(Py_None), Py_None
 
 void Py_IncRef(PyObject *);
+void Py_DecRef(PyObject *);
 void PyBuffer_Release(Py_buffer *);
 int PyObject_GetBuffer(PyObject *, Py_buffer *, int);
 char *PyBytes_AsString(PyObject *);
 int PyBytes_AsStringAndSize(PyObject *, char **, Py_ssize_t *);
 PyObject *PyBytes_FromStringAndSize(const char *, Py_ssize_t);
+void PyErr_Clear(void);
 PyObject *PyErr_NoMemory(void);
+PyObject *PyErr_Occurred(void);
 void PyErr_SetString(PyObject *, const char *);
 PyThreadState *PyEval_SaveThread(void);
 void PyEval_RestoreThread(PyThreadState *);
+int PyList_Append(PyObject *, PyObject *);
 PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
+PyObject *PyList_New(Py_ssize_t);
+int PyList_SetSlice(PyObject *, Py_ssize_t, Py_ssize_t, PyObject *);
 Py_ssize_t PyList_Size(PyObject *);
 PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
 Py_ssize_t PyTuple_Size(PyObject *);
+long long PyLong_AsLongLongAndOverflow(PyObject *, int *);
 PyObject *PyLong_FromLongLong(long long);
+const char *PyUnicode_AsUTF8AndSize(PyObject *, Py_ssize_t *);
 PyObject *PyModuleDef_Init(struct PyModuleDef *);
 unsigned long PyType_GetFlags(PyTypeObject *);
 

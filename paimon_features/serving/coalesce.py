@@ -24,9 +24,12 @@ from paimon_features.serving.store_reads import StoreRead
 LOGGER = logging.getLogger("paimon_features.serve")
 T = TypeVar("T")
 
-MAX_ROWS = 1_024
-"""Most entities read together by default: some MB of records, and some milliseconds in which the
-event loop does nothing else."""
+MAX_ROWS = 256
+"""Most entities read together by default. More would be no cheaper, and while the values of one
+read are processed the store can already look for those of the next."""
+_OVERLAP_ROWS = 64
+"""From so many entities on the next read begins before the values of one are processed. Of fewer,
+more queries would be read together if it began afterwards."""
 MAX_WAITING = 1_024
 """Most queries that wait, by default."""
 
@@ -95,10 +98,12 @@ class Coalescer:
     ::
 
         queries  a        b c d          e
-        reader   [--- a ----][-- b c d --][- e -]
+        store    [--- a ----][-- b c d --][- e -]
+        loop                 [ a ]        [ b c d ][ e ]
 
     While a read is in flight, queries wait for the next one, which takes all of them, up to
-    ``max_rows`` entities. If the reader is idle, a query is read in the event loop's next
+    ``max_rows`` entities. It begins when those of the one before are processed, or, if they are
+    many, when they have arrived. If the reader is idle, a query is read in the event loop's next
     iteration, together with those that arrived in the same one: no query waits for others. A query
     is read with the ``fetcher`` that was set when it arrived, so the fetcher can be replaced at any
     time: waiting queries still use the old one, and no batch mixes two.
@@ -125,6 +130,7 @@ class Coalescer:
         self._loop_reader: LoopReader | None = None
         self._loop_reader_of: OnlineStore | None = None
         self._reading = False
+        """Whether a read is in flight, or is about to begin."""
         self._closed = False
 
     @property
@@ -260,9 +266,9 @@ class Coalescer:
             else:
                 keys = read.reading.send(found)  # type: ignore[arg-type]
         except StopIteration as end:
-            self._deliver(loop, read.batch, end.value)
+            self._deliver(loop, read, end.value)
         except Exception as error:  # a defect: each caller gets it, and the next read continues
-            self._deliver(loop, read.batch, [error] * len(read.batch))
+            self._deliver(loop, read, [error] * len(read.batch))
         else:
             self._read_keys(loop, read, keys)
 
@@ -280,8 +286,11 @@ class Coalescer:
         def continued(found: Sequence[bytes | None] | OnlineStoreError | None) -> None:
             if found is None:
                 self._read_in_thread(loop, read, keys, reader.repeat)
-            else:
-                self._advance(loop, read, found)
+                return
+            if self._waiting and read.rows >= _OVERLAP_ROWS and isinstance(found, list):
+                read.is_last = False
+                self._next(loop)
+            self._advance(loop, read, found)
 
         if not reader.get_many(keys, continued):
             self._read_in_thread(loop, read, keys, store.get_many)
@@ -307,21 +316,23 @@ class Coalescer:
         try:
             self._thread.submit(self._fetch, loop, read, keys, get_many)
         except RuntimeError:  # closed while a read was under way that wants more
-            self._deliver(loop, read.batch, [_closing()] * len(read.batch))
+            self._deliver(loop, read, [_closing()] * len(read.batch))
 
     def _deliver(
         self,
         loop: asyncio.AbstractEventLoop,
-        batch: Sequence[PendingQuery],
+        read: _BatchRead,
         answers: Sequence[Any],
     ) -> None:
-        for waiting, answer in zip(batch, answers, strict=True):
+        for waiting, answer in zip(read.batch, answers, strict=True):
             if waiting.is_over:
                 continue
             try:
                 waiting.deliver(_rendered(waiting.render, answer))
             except Exception:  # a defect; the others have their answers all the same
                 LOGGER.exception("an answer could not be delivered")
+        if not read.is_last:
+            return  # another one is in flight, and goes on with those that wait
         if self._waiting:
             # after the replies: clients that are answered now may send their next request
             loop.call_soon(self._next, loop)
@@ -353,6 +364,9 @@ class _BatchRead:
 
     def __init__(self, batch: Sequence[PendingQuery]) -> None:
         self.batch = batch
+        self.rows = sum(one.rows for one in batch)
+        self.is_last = True
+        """Whether no read was begun after it."""
         self.reading = batch[0].fetcher.read_steps([one.query for one in batch])
         self.is_observed = any(one.on_store_read is not None for one in batch)
         self._started_s: float | None = None

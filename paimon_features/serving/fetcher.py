@@ -22,6 +22,7 @@ from paimon_features.errors import (
 )
 from paimon_features.native import log_once
 from paimon_features.online.store import OnlineStore
+from paimon_features.serving.direct_read import DirectBatch, DirectRead
 from paimon_features.serving.entities import EntityKeys
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.query_groups import (
@@ -30,15 +31,19 @@ from paimon_features.serving.query_groups import (
     Results,
     SelectionPlan,
     ViewPlanSet,
+    own_error,
 )
 from paimon_features.serving.response import OnlineResponse, ViewFreshness
 from paimon_features.serving.store_reads import StoreRead, read
 from paimon_features.serving.view_rows import ViewRows
 from paimon_features.serving.view_states import ObservedState, ServedView, variants_of
 from paimon_features.statuses import Status
+from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 __all__ = ["FeatureFetcher", "OnlineResponse", "Status", "ViewFreshness"]
 
+FirstRead = tuple[Sequence[bytes], Sequence[bytes | None]]
+"""Keys that were read, and their values."""
 _ATTEMPTS = 5
 _PLANS = 256
 """The number of cached selections; services are few, but clients may list any features."""
@@ -76,6 +81,7 @@ class FeatureFetcher:
             for name, variants in variants_of(views).items()
         }
         self._plans: dict[Selection, SelectionPlan] = {}
+        self._direct: dict[Selection, DirectRead] = {}
 
     def get(
         self,
@@ -130,6 +136,23 @@ class FeatureFetcher:
     ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
         """``get_many`` as steps, for a caller that reads the store itself."""
         clock_ms = self.clock()
+        batch = self._direct_batch(queries, clock_ms)
+        if batch is None:
+            return (yield from self._read_steps(queries, clock_ms, None))
+        try:
+            found = yield batch.keys
+        except OnlineStoreError as error:  # the store itself: all queries fail
+            return [own_error(error) for _ in queries]
+        responses = batch.responses(found, self.clock())
+        if responses is None:
+            return (yield from self._read_steps(queries, clock_ms, (batch.keys, found)))
+        self.records_read += batch.records
+        self.cells_read += batch.cells
+        return [*responses]
+
+    def _read_steps(
+        self, queries: Sequence[FeatureQuery], clock_ms: int, first: FirstRead | None
+    ) -> StoreRead[list[OnlineResponse | PaimonFeaturesError]]:
         results: Results = {}
         groups: dict[tuple[SelectionPlan, int], QueryGroup] = {}
         for number, query in enumerate(queries):
@@ -146,7 +169,7 @@ class FeatureFetcher:
             group.queries.append(resolved)
         if groups:
             try:
-                yield from self._read_groups(list(groups.values()), results)
+                yield from self._read_groups(list(groups.values()), results, first)
             except OnlineStoreError as error:  # the store itself: all queries fail
                 for group in groups.values():
                     group.fail(error, results)
@@ -211,10 +234,44 @@ class FeatureFetcher:
             of.variants[0].view.check_online()
         return ViewPlanSet(name, online, features)
 
+    def _direct_batch(self, queries: Sequence[FeatureQuery], clock_ms: int) -> DirectBatch | None:
+        """The keys of queries that the native core answers alone; None for others."""
+        if not queries:
+            return None
+        selection, as_of_ms = queries[0].selection, queries[0].as_of_ms
+        if as_of_ms is None:
+            as_of_ms = clock_ms
+        elif not MIN_TIME_MS <= as_of_ms <= MAX_TIME_MS:
+            return None
+        read = self._direct.get(selection)
+        if read is None or not read.is_current:
+            read = self._direct_read(selection)
+        return None if read is None else read.place(queries, as_of_ms)
+
+    def _direct_read(self, selection: Selection) -> DirectRead | None:
+        try:
+            plan = self._plan(selection)
+        except PaimonFeaturesError:
+            return None  # reported by the usual way
+        if len(plan.views) != 1:
+            return None
+        [name] = plan.views
+        read = DirectRead.of(plan, self._views[name])
+        if read is not None:
+            if len(self._direct) >= _PLANS:
+                self._direct = {}
+            self._direct[selection] = read
+        return read
+
     # -- the read --------------------------------------------------------------------------
 
-    def _read_groups(self, groups: Sequence[QueryGroup], results: Results) -> StoreRead[None]:
-        """Read and compute all groups from the epochs that are current at the time of the read."""
+    def _read_groups(
+        self, groups: Sequence[QueryGroup], results: Results, first: FirstRead | None
+    ) -> StoreRead[None]:
+        """Read and compute all groups from the epochs that are current at the time of the read.
+
+        ``first`` has keys that were read just now, for the same queries, with their values.
+        """
         names = list(dict.fromkeys(name for group in groups for name in group.plan.views))
         states = [self._views[name].keys.state for name in names]
         seen = yield from self._guess(names)
@@ -223,7 +280,12 @@ class FeatureFetcher:
             for group in groups:
                 group.choose_definitions(seen, failed)
             rows = _place(names, groups, seen)
-            found = yield [*states, *(key for of in rows for key in of.keys)]
+            keys = [*states, *(key for of in rows for key in of.keys)]
+            if first is not None and first[0] == keys:
+                found = first[1]
+            else:
+                found = yield keys
+            first = None
             # what was read counts only if it was the current epoch at that very time
             now = self._see(names, found)
             moved = [name for name in names if not now[name].is_as(seen[name])]

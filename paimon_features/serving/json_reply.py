@@ -53,12 +53,15 @@ def feast_json(response: OnlineResponse, full_feature_names: bool = False) -> by
     The event time of an interaction is the newest of its views. Of an entity key, and of an entity
     without events, it is 1970-01-01, as Feast has it.
     """
+    text = response.json(full_feature_names)
+    if text is not None:
+        return text
     batch = response.batch
     parts: _JsonColumns | None = batch.rendered.get(_JsonColumns)
     if parts is None:
         parts = batch.rendered[_JsonColumns] = _JsonColumns(batch)
-    names = _names_json(batch.selection, tuple(batch.key_types), full_feature_names)
-    fresh = b",".join([_freshness_json(view, of) for view, of in response.freshness.items()])
+    names = names_json(batch.selection, tuple(batch.key_types), full_feature_names)
+    fresh = b",".join([freshness_json(view, of) for view, of in response.freshness.items()])
     opening = (
         b'{"metadata":{"feature_names":%b,"as_of_ms":%d,"freshness":{%b}},"results":[{"values":'
     )
@@ -77,12 +80,14 @@ def feature_names(selection: Selection, full: bool) -> list[str]:
 
 
 @functools.lru_cache(maxsize=512)
-def _names_json(selection: Selection, keys: tuple[str, ...], full: bool) -> bytes:
+def names_json(selection: Selection, keys: tuple[str, ...], full: bool) -> bytes:
+    """The names of a reply's results."""
     return _encode([*keys, *feature_names(selection, full)])
 
 
 @functools.lru_cache(maxsize=1024)
-def _freshness_json(view: str, freshness: ViewFreshness) -> bytes:
+def freshness_json(view: str, freshness: ViewFreshness) -> bytes:
+    """A member of a reply's freshness."""
     return b"%b:%b" % (_encode(view), _encode(asdict(freshness)))
 
 
@@ -90,9 +95,12 @@ def _keys_json(response: OnlineResponse) -> list[bytes]:
     """The results of the entity keys."""
     count = len(response)
     if count == 1:
-        ending = _KEY_ENDING
+        ending = KEY_ENDING
     else:
-        ending = b',"statuses":%b,"event_timestamps":%b' % (_all_present(count), _no_times(count))
+        ending = b',"statuses":%b,"event_timestamps":%b' % (
+            all_present_json(count),
+            no_times_json(count),
+        )
     key_types = response.batch.key_types
     return [_encode(_plain_keys(response, name)) + ending for name in key_types]
 
@@ -226,14 +234,7 @@ class _Endings:
 
     def of_rows(self, part: slice) -> bytes:
         """Of a response of some rows."""
-        codes = self._codes[part]
-        detailed = b""
-        if all_present(codes):
-            names = _all_present(len(codes))
-        else:
-            names = _encode(_FEAST_NAMES[codes].tolist())
-            if _SAYS_MORE[codes].any():
-                detailed = b',"detailed_statuses":' + _encode(_OWN_NAMES[codes].tolist())
+        names, detailed = statuses_json(self._codes[part])
         times = times_json(self._times[part])
         return b',"statuses":%b,"event_timestamps":%b%b' % (names, times, detailed)
 
@@ -246,14 +247,24 @@ class _Endings:
         ]
 
 
+def statuses_json(codes: Codes) -> tuple[bytes, bytes]:
+    """The JSON of statuses, and what follows the event times where they say more than Feast."""
+    if all_present(codes):
+        return all_present_json(len(codes)), b""
+    detailed = b""
+    if _SAYS_MORE[codes].any():
+        detailed = b',"detailed_statuses":' + _encode(_OWN_NAMES[codes].tolist())
+    return _encode(_FEAST_NAMES[codes].tolist()), detailed
+
+
 @functools.lru_cache(maxsize=64)
-def _all_present(count: int) -> bytes:
+def all_present_json(count: int) -> bytes:
     """The statuses of so many values that are PRESENT, as most are."""
     return _encode(["PRESENT"] * count)
 
 
 @functools.lru_cache(maxsize=64)
-def _no_times(count: int) -> bytes:
+def no_times_json(count: int) -> bytes:
     """The event times of so many entity keys."""
     return b"[%b]" % b",".join([_NEVER] * count)
 
@@ -264,7 +275,7 @@ def _ending_of(status: Status) -> bytes:
 
 
 _ENDINGS = [_ending_of(status) for status in Status]
-_KEY_ENDING = _ENDINGS[Status.PRESENT] % _NEVER
+KEY_ENDING = _ENDINGS[Status.PRESENT] % _NEVER
 
 
 def times_json(times_ms: Ints) -> bytes:

@@ -189,31 +189,71 @@ class _ReadTime:
     """What follows from the time of a read, and stays the same for some time.
 
     ``first_ms`` is the start of the view's window that starts first, ``reads_ms`` the read time of
-    each window, None where it is that of the read.
+    each window: None where it is that of the read, or if it is for all.
     """
 
     borders: _PackedBorders
     first_ms: int
-    reads_ms: tuple[int | None, ...]
+    reads_ms: tuple[int | None, ...] | None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Folded:
     """What the core computed for some rows.
 
-    ``newest`` is the newest event time before the horizon and ``snapshots`` the snapshot in the
-    record (NEVER_MS: none), ``codes`` the statuses, ``bucket_high_ms`` the greatest of the records.
+    ``records`` and ``cells`` are how many there are, ``bucket_high_ms`` the greatest of the
+    records, and ``flags`` say of each feature whether values are missing or too large.
     """
 
-    words: Ints
-    flat: npt.NDArray[np.uint8]
-    flags: bytes
-    read_ms: bytes
-    newest: Ints
-    snapshots: Ints
-    codes: npt.NDArray[np.int8]
-    bucket_high_ms: int
-    of_windows: Ints
+    __slots__ = (
+        "_after", "_exponents", "bucket_high_ms", "cells", "flags", "flat_bytes", "read_ms",
+        "records", "words",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        words: Ints,
+        flat: bytearray,
+        read_ms: bytes,
+        after: int,
+        exponents: int,
+        done: tuple[int, int, int, bytes],
+    ) -> None:
+        self.words, self.flat_bytes, self.read_ms = words, flat, read_ms
+        self._after, self._exponents = after, exponents
+        self.records, self.cells, self.bucket_high_ms, self.flags = done
+
+    @property
+    def newest(self) -> Ints:
+        """The newest event time of each row before the horizon."""
+        newest: Ints = self.words[self._after]
+        return newest
+
+    @property
+    def snapshots(self) -> Ints:
+        """The snapshot in each row's record (NEVER_MS: none)."""
+        snapshots: Ints = self.words[self._after + 1]
+        return snapshots
+
+    @property
+    def of_windows(self) -> Ints:
+        """The newest event time of each window and row."""
+        return self.words[self._after + 2 + self._exponents :]
+
+    @property
+    def codes(self) -> npt.NDArray[np.int8]:
+        """The status of each row."""
+        return np.frombuffer(self.code_bytes, np.int8)
+
+    @property
+    def code_bytes(self) -> bytes:
+        """The same as bytes."""
+        return bytes(self.flat_bytes[-self.words.shape[1] :])
+
+    @property
+    def flat(self) -> npt.NDArray[np.uint8]:
+        """Which values and merged partials are there, and the statuses: a row of each."""
+        rows = self.words.shape[1]
+        return np.frombuffer(self.flat_bytes, np.uint8).reshape(self._after + 1, rows)
 
 
 class NativeFold:
@@ -268,7 +308,7 @@ class NativeFold:
         self._of_feature, self._place = of_feature, place
         self._columns = [(f.name, operations[f.name][0] in _FLOATS) for f in self._features]
         places = {feature.name: i for i, feature in enumerate(self._features)}
-        self._in_order = [
+        self.in_order = [
             (f.name, places[f.name], self._columns[places[f.name]][1]) for f in features
         ]
         self._partial_types = [view.partial[name].type.text for name in partials]
@@ -309,7 +349,7 @@ class NativeFold:
 
     def fold(
         self,
-        found: list[bytes | None],
+        found: Sequence[bytes | None],
         start: int,
         stop: int,
         as_of_ms: int,
@@ -327,10 +367,13 @@ class NativeFold:
         if view.ttl_ms is not None:
             ttl_from_ms = horizon_ms - view.ttl_ms
             known_from_ms = min(known_from_ms, ttl_from_ms)
-        read_ms = self._times.pack(*[as_of_ms if t is None else t for t in time.reads_ms])
+        if time.reads_ms is None:
+            read_ms = self._times.pack(*[as_of_ms] * len(self._windows))
+        else:
+            read_ms = self._times.pack(*[as_of_ms if t is None else t for t in time.reads_ms])
         features, windows = len(self._features), len(self._windows)
         words = np.empty((features + self._slots + 2 + self._decayed + windows, rows), np.int64)
-        flat = np.empty((features + self._slots + 1, rows), np.uint8)
+        flat = bytearray((features + self._slots + 1) * rows)
         read = _READ.pack(horizon_ms, ttl_from_ms, known_from_ms, borders.ranges, *_CODES)
         while True:
             tables = self._tables
@@ -349,16 +392,30 @@ class NativeFold:
             )
         if done is None:
             return None
-        _, _, bucket_high_ms, flags = done
-        at = features + self._slots
-        if self._decayed:
-            exponents = words[at + 2 : at + 2 + self._decayed].view(np.float64)
-            decayed = words[: self._decayed].view(np.float64)
-            np.multiply(decayed, np.exp2(exponents), out=decayed)
-        return Folded(
-            words, flat, flags, read_ms, words[at], words[at + 1], flat[-1].view(np.int8),
-            bucket_high_ms, words[at + 2 + self._decayed :],
-        )  # fmt: skip
+        at, decaying = features + self._slots, self._decayed
+        if decaying:
+            floats = words.view(np.float64)
+            decayed = floats[:decaying]
+            np.multiply(decayed, np.exp2(floats[at + 2 : at + 2 + decaying]), out=decayed)
+        return Folded(words, flat, read_ms, at, decaying, done)
+
+    @property
+    def finishes_all(self) -> bool:
+        """Whether no aggregate has to finish a feature itself, unless numbers are too large."""
+        return not self._left
+
+    @property
+    def newest_at(self) -> int:
+        """The place of the newest event times among the words."""
+        return len(self._features) + self._slots
+
+    def fold_all(
+        self, found: Sequence[bytes | None], start: int, stop: int, as_of_ms: int
+    ) -> Folded | None:
+        """As ``fold``; None also where an aggregate has to finish a feature itself."""
+        folded = self.fold(found, start, stop, as_of_ms, None)
+        # of flags that are 0 or HAS_NULL nothing is left
+        return None if folded is None or folded.flags.strip(b"\0\1") else folded
 
     def finished(self, folded: Folded) -> dict[str, Column] | None:
         """The features in the order of the request, where every value is there and finished.
@@ -369,8 +426,7 @@ class NativeFold:
             return None
         words, floats = folded.words, folded.words.view(np.float64)
         return {
-            name: Column(floats[i] if is_float else words[i])
-            for name, i, is_float in self._in_order
+            name: Column(floats[i] if is_float else words[i]) for name, i, is_float in self.in_order
         }
 
     def values(self, folded: Folded, as_of_ms: int, null: Bools | None) -> dict[str, FeatureColumn]:
@@ -433,14 +489,15 @@ class NativeFold:
         key = (as_of_ms // step_ms, as_of_ms % step_ms == 0)
         known = self._read_times.get(key)
         if known is None:
+            reads_ms = tuple(
+                window.read_time(as_of_ms) if window.kind == "hop" else None
+                for window in self._windows
+            )
             starts = [window.start(as_of_ms) for window in self._view.starting_first]
             known = _ReadTime(
                 self._borders(as_of_ms, horizon_ms),
                 min(starts),
-                tuple(
-                    window.read_time(as_of_ms) if window.kind == "hop" else None
-                    for window in self._windows
-                ),
+                None if all(time is None for time in reads_ms) else reads_ms,
             )
             if len(self._read_times) >= _KNOWN:
                 self._read_times = {}  # a new one: another thread may be reading the old

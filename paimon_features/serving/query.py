@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from paimon_features.definitions import Selection
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class FeatureQuery:
-    """Features of some entities.
+    """Features of some entities; not to be changed (a frozen one takes a microsecond to make).
 
     ``entities`` maps each key column to a sequence, all of one length, and ``inputs`` each request
     input of the interactions to one value for all entities or to a sequence. ``as_of_ms`` is the

@@ -41,10 +41,14 @@ class ViewPlanSet:
         self.has_one_key = len({variant.kind for variant in variants}) == 1
         """Whether all definitions have the same entity keys."""
 
+    def plan_of(self, fingerprint: str) -> ViewPlan | None:
+        """The plan for records of this definition; None if they lack one of the features."""
+        return self._plans.get(fingerprint)
+
     def in_use(self, seen: ObservedState) -> ViewPlan:
         """The plan for the store's records; StoreNotReadyError if they lack one of the features."""
         if seen.error is not None:
-            raise _own(seen.error)  # that one is kept, and would keep its traceback alive
+            raise own_error(seen.error)  # that one is kept, and would keep its traceback alive
         plan = None if seen.fingerprint is None else self._plans.get(seen.fingerprint)
         if plan is None:
             raise StoreNotReadyError(
@@ -149,7 +153,7 @@ class QueryGroup:
 
     def fail(self, error: PaimonFeaturesError, results: Results) -> None:
         """Set this error for all queries."""
-        results.update((query.number, _own(error)) for query in self.queries)
+        results.update((query.number, own_error(error)) for query in self.queries)
 
     def choose_definitions(self, seen: Mapping[str, ObservedState], failed: Results) -> None:
         """Use the definitions by which the store's records were computed."""
@@ -186,7 +190,7 @@ class QueryGroup:
             responses = self._responses(queries, clock_ms)
         except PaimonFeaturesError as error:
             if len(queries) == 1:
-                results[queries[0].number] = _own(error)
+                results[queries[0].number] = own_error(error)
                 return
             half = len(queries) // 2
             self._compute(queries[:half], clock_ms, results)
@@ -235,7 +239,7 @@ class QueryGroup:
         return out
 
 
-def _own(error: PaimonFeaturesError) -> PaimonFeaturesError:
+def own_error(error: PaimonFeaturesError) -> PaimonFeaturesError:
     """A copy of an error, to be raised on its own: raising an error modifies it."""
     own = type(error)(*error.args)
     own.__cause__ = error.__cause__

@@ -16,9 +16,9 @@ import numpy as np
 from paimon_features._arrow import pa
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.definitions import Selection
-from paimon_features.serving.json_reply import feast_json, feature_names
+from paimon_features.serving.json_reply import feast_json, feature_names, freshness_json
 from paimon_features.serving.plain_values import plain_column, plain_values
-from paimon_features.serving.response import OnlineResponse, ResultBatch
+from paimon_features.serving.response import ArrowParts, OnlineResponse, ResultBatch
 from paimon_features.statuses import STATUS_NAMES, Status
 
 __all__ = ["arrow_stream", "feast_json", "message_pack"]
@@ -72,42 +72,42 @@ def arrow_stream(response: OnlineResponse, full_feature_names: bool = False) -> 
     for each view. The schema's metadata ``paimon_features`` is JSON with ``status_names``,
     ``as_of_ms`` and ``freshness``.
     """
-    batch = response.batch
-    metadata = _json(_metadata(response))
-    plain = _plain_buffers(response)
+    parts = response.arrow_parts() or _plain_parts(response)
+    if parts is None:
+        metadata = _json(_metadata(response))
+        return _written(response, _schema(response.batch, full_feature_names), metadata)
+    metadata = b'{"status_names":%b,"as_of_ms":%d,"freshness":{%b}}' % (
+        _STATUS_NAMES, response.as_of_ms, parts.freshness,
+    )  # fmt: skip
     key: _FrameKey = (
-        batch.selection,
-        full_feature_names,
-        tuple(batch.key_types),
-        tuple([kind.text for kind in batch.types]),
-        tuple(batch.event_times),
-        len(response),
-        len(metadata),
-    )
-    if plain is not None and key in _frames:
-        before, after = _frames[key]
-        return b"".join((before, metadata, after, *plain, _END))
-    data = _written(response, _schema(batch, full_feature_names), metadata)
-    if plain is not None:
-        frame = _frame_of(data, metadata, b"".join(plain))
-        if frame is not None:
-            if len(_frames) >= _MOST_FRAMES:
-                _frames.pop(next(iter(_frames)))
-            _frames[key] = frame
+        response.selection, full_feature_names, *parts[2:], len(response), len(metadata),
+    )  # fmt: skip
+    frame = _frames.get(key)
+    if frame is not None:
+        return b"".join((frame[0], metadata, frame[1], *parts.buffers, _END))
+    data = _written(response, _schema(response.batch, full_feature_names), metadata)
+    frame = _frame_of(data, metadata, b"".join(parts.buffers))
+    if frame is not None:
+        if len(_frames) >= _MOST_FRAMES:
+            _frames.pop(next(iter(_frames)))
+        _frames[key] = frame
     return data
 
 
-_FrameKey = tuple[Selection, bool, tuple[str, ...], tuple[str, ...], tuple[str, ...], int, int]
+_FrameKey = tuple[
+    Selection, bool, tuple[tuple[str, str], ...], tuple[str, ...], tuple[str, ...], int, int
+]
 _frames: dict[_FrameKey, tuple[bytes, bytes]] = {}
 """What comes before and after the metadata in a stream whose columns are numbers without nulls: for
 one schema (names, types; keys are int64), number of rows and length of the metadata these bytes are
 always the same."""
 _MOST_FRAMES = 256
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_STATUS_NAMES = _json(STATUS_NAMES)
 _PLAIN = {"int64": np.dtype(np.int64), "float64": np.dtype(np.float64)}
 
 
-def _plain_buffers(response: OnlineResponse) -> list[bytes] | None:
+def _plain_parts(response: OnlineResponse) -> ArrowParts | None:
     """The buffers of the stream's columns, padded; None if one is no number, or has a null."""
     batch, part = response.batch, slice(response.start, response.stop)
     buffers: list[bytes] = []
@@ -129,7 +129,13 @@ def _plain_buffers(response: OnlineResponse) -> list[bytes] | None:
         if (own == NEVER_MS).any():
             return None
         buffers.append(own.tobytes())
-    return buffers
+    return ArrowParts(
+        buffers,
+        b",".join([freshness_json(view, of) for view, of in response.freshness.items()]),
+        tuple((name, kind.text) for name, kind in batch.key_types.items()),
+        tuple(kind.text for kind in batch.types),
+        tuple(batch.event_times),
+    )
 
 
 def _frame_of(data: bytes, metadata: bytes, body: bytes) -> tuple[bytes, bytes] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 from paimon_features._arrow import pa
 from paimon_features.aggregates.fold import NEVER_MS
@@ -13,6 +13,7 @@ from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, Selection
 from paimon_features.definitions.selection import Codes
+from paimon_features.native import Buffer
 from paimon_features.online.markers import EpochContent, Marker
 from paimon_features.schema import DataType
 from paimon_features.statuses import STATUS_NAMES
@@ -88,6 +89,19 @@ class ResultBatch:
         return {}
 
 
+class ArrowParts(NamedTuple):
+    """Buffers of keys, features, statuses and event times, none with a null, and the freshness.
+
+    ``key_types`` and ``types`` are names; ``freshness`` is JSON.
+    """
+
+    buffers: Sequence[Buffer]
+    freshness: bytes
+    key_types: tuple[tuple[str, str], ...]
+    types: tuple[str, ...]
+    views: tuple[str, ...]
+
+
 class OnlineResponse:
     """Features of some entities at ``as_of_ms``; rows are in the order of the request.
 
@@ -112,6 +126,14 @@ class OnlineResponse:
 
     def __len__(self) -> int:
         return self.stop - self.start
+
+    def json(self, full_feature_names: bool) -> bytes | None:
+        """The reply in JSON where it can be written without the columns (see ``direct_read``)."""
+        return None
+
+    def arrow_parts(self) -> ArrowParts | None:
+        """The numbers of an Arrow reply, where they need no columns (see ``direct_read``)."""
+        return None
 
     @property
     def selection(self) -> Selection:

@@ -44,6 +44,34 @@ class ViewPlan:
         self._all = WindowFeatures(variant.view, features)
 
     @property
+    def is_direct(self) -> bool:
+        """Whether the native core computes all of it, as numbers of eight bytes."""
+        if self._native is None or self._rest is not None or not self._native.finishes_all:
+            return False
+        kinds = {True: "float64", False: "int64"}
+        return all(self.types[name].text == kinds[real] for name, _, real in self._native.in_order)
+
+    @property
+    def outputs(self) -> Sequence[tuple[str, int, bool]]:
+        """Name, place among the words of ``Folded``, and whether it is a float, in the order of the
+        request; only of a plan that is direct."""
+        assert self._native is not None
+        return self._native.in_order
+
+    @property
+    def newest_at(self) -> int:
+        """The place of the newest event times among the words of ``Folded``."""
+        assert self._native is not None
+        return self._native.newest_at
+
+    def fold_direct(
+        self, found: Sequence[bytes | None], start: int, stop: int, as_of_ms: int
+    ) -> Folded | None:
+        """Fold the records ``found[start:stop]``; None unless the core has finished everything."""
+        assert self._native is not None
+        return self._native.fold_all(found, start, stop, as_of_ms)
+
+    @property
     def is_native(self) -> bool:
         """Whether the native core computes something of it."""
         return self._native is not None
@@ -74,21 +102,29 @@ class ViewPlan:
         """
         if folded is None or self._native is None:
             return self._by_numpy(part, as_of_ms, stale)
-        codes, newest = folded.codes, folded.newest
         if self._rest is None:
-            finished = self._native.finished(folded)
-            if finished is not None:
-                shared = dict.fromkeys(finished, codes)
-                return ViewResult(finished, shared, newest, folded.snapshots)
-        null = _no_value(codes)
+            return self.of_folded(folded, as_of_ms)
+        null = _no_value(folded.codes)
         found = self._native.values(folded, as_of_ms, null)
-        if self._rest is not None:
-            decoded = part.decoded
-            cells = WindowCells(self.variant.layout, decoded.records.cells, decoded.offsets)
-            found |= self._rest.values(cells, as_of_ms, null)
-        # in the order of the request
+        decoded = part.decoded
+        cells = WindowCells(self.variant.layout, decoded.records.cells, decoded.offsets)
+        found |= self._rest.values(cells, as_of_ms, null)
+        return self._ordered(found, folded)
+
+    def of_folded(self, folded: Folded, as_of_ms: int) -> ViewResult:
+        """The features of what was folded, where the core computes something of each."""
+        assert self._native is not None
+        finished = self._native.finished(folded)
+        if finished is not None:
+            shared = dict.fromkeys(finished, folded.codes)
+            return ViewResult(finished, shared, folded.newest, folded.snapshots)
+        found = self._native.values(folded, as_of_ms, _no_value(folded.codes))
+        return self._ordered(found, folded)
+
+    def _ordered(self, found: Mapping[str, FeatureColumn], folded: Folded) -> ViewResult:
+        """Features in the order of the request."""
         ordered = {name: found[name] for name in self.types}
-        return ViewResult.of(ordered, codes, newest, folded.snapshots)
+        return ViewResult.of(ordered, folded.codes, folded.newest, folded.snapshots)
 
     def _by_numpy(self, part: RowRange, as_of_ms: int, stale: set[int]) -> ViewResult:
         view, layout, decoded = self.variant.view, self.variant.layout, part.decoded

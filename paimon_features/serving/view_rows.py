@@ -245,7 +245,7 @@ class FreshnessLookup:
         if found is None:
             markers = tuple([self._markers[bucket] for bucket in sorted(buckets)])
             stale = not self.stale.isdisjoint(buckets)
-            of_markers = _known_freshness if len(markers) <= _FEW_BUCKETS else _freshness_of
+            of_markers = _known_freshness if len(markers) <= _FEW_BUCKETS else freshness_of
             found = self._known[buckets] = of_markers(markers, stale)
         return found
 
@@ -253,7 +253,7 @@ class FreshnessLookup:
 def worst_freshness(view: CompiledView, markers: Sequence[Marker], clock_ms: int) -> ViewFreshness:
     """The worst of some buckets."""
     stale = any(is_stale(view, marker.current_ms, clock_ms) for marker in markers)
-    return _freshness_of(markers, stale)
+    return freshness_of(markers, stale)
 
 
 def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
@@ -262,7 +262,8 @@ def is_stale(view: CompiledView, current_ms: int, clock_ms: int) -> bool:
     return limit_ms is not None and clock_ms - current_ms > limit_ms
 
 
-def _freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
+def freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
+    """The worst of some buckets, which are behind or not."""
     highs = [m.high_ms for m in markers] or [NEVER_MS]
     low_ms, high_ms = min(highs), max(highs)
     return ViewFreshness(
@@ -278,7 +279,7 @@ def _freshness_of(markers: Sequence[Marker], stale: bool) -> ViewFreshness:
 @lru_cache(maxsize=4_096)
 def _known_freshness(markers: tuple[Marker, ...], stale: bool) -> ViewFreshness:
     """The same of a few markers, which change about once a second; reads see them often."""
-    return _freshness_of(markers, stale)
+    return freshness_of(markers, stale)
 
 
 def is_behind(freshness: ViewFreshness, now_ms: int) -> bool:

@@ -72,7 +72,9 @@ def main(path: str, seed: str, cases: str) -> None:
                 changed[0] = [r if r is None else damaged(r) for r in changed[0]]
             elif at in (1, 2):
                 changed[at] = rng.choice((-1, 0, 1, 99, 2**40))
-            elif at in (9, 10):  # written to: another size
+            elif at == 10:
+                changed[at] = bytearray(max(0, len(changed[at]) + rng.choice((-1, 1, 8))))
+            elif at == 9:  # written to: another size
                 kind = changed[at].dtype
                 changed[at] = np.zeros(max(0, changed[at].size + rng.choice((-1, 1, 8))), kind)
             elif at == 11:
@@ -162,6 +164,37 @@ def main(path: str, seed: str, cases: str) -> None:
             rng.choice((0, 0, 1, -1)), stop,
         )  # fmt: skip
 
+    def place() -> None:
+        """Keys from values of any type, and stems that may be none or no bytes."""
+        texts = ("", "a|b", "\\", "1234567", "12345678", "\ud800", "é" * 40, "\0" * 9)
+        kind = rng.choice((0, 1, 2, 2, rng.randrange(-3, 9)))
+        numbers = (*words, True, None, 2**80, -(2**31))
+        own, other = (texts, numbers) if kind == 2 else (numbers, texts)
+        values = [
+            rng.choice(own if rng.random() < 0.98 else other) for _ in range(rng.choice((0, 1, 9)))
+        ]
+        buckets = rng.choice((1, 2, 50, 0))
+        stems: tuple[Any, ...] = tuple(rng.choice((b"", b"stem:" * 9)) for _ in range(buckets))
+        markers = stems if rng.random() < 0.9 else stems[1:]
+        if rng.random() < 0.05 and stems:
+            stems = (None, *stems[1:])
+        core.place(values, kind, stems, markers, rng.choice((b"state", None)))
+
+    def reply_folded() -> None:
+        """Words, validity and outputs that may be of other sizes than the rows say."""
+        rows, places, outputs = rng.randrange(1, 5), rng.randrange(1, 6), rng.randrange(5)
+        numbers = array(rows * places, 253_402_300_800_000)
+        valid = bytes(rng.choice((0, 1)) for _ in range(rows * places - rng.choice((0, 0, 0, 1))))
+        kinds = array(outputs, 2 * places)
+        start = rng.choice((0, 0, 0, 1, -1))
+        core.reply_folded(
+            rng.randbytes(rng.randrange(9)), numbers, valid, kinds,
+            rng.choice((0, places - 1, places - 1, places, -1, 2**62)),
+            rng.choice((rows, rows, rows, rows + 1, 0, 2**60)), start,
+            rng.choice((rows, rows, rows, rows + 1, 2**40)), rng.randbytes(rng.randrange(9)),
+            rng.randbytes(rng.randrange(3)),
+        )  # fmt: skip
+
     def count() -> None:
         found = [rng.choice((None, rng.randbytes(rng.randrange(99)))) for _ in range(4)]
         core.count(found, array(rng.choice((8, 9)), 4))
@@ -188,7 +221,22 @@ def main(path: str, seed: str, cases: str) -> None:
 
     for _ in range(int(cases)):
         call = rng.choice(
-            (fold, fold, move, permute, loader, order, interleave, times, reply, count, records)
+            (
+                fold,
+                fold,
+                move,
+                permute,
+                loader,
+                order,
+                interleave,
+                times,
+                reply,
+                count,
+                records,
+                place,
+                place,
+                reply_folded,
+            )
         )
         try:
             call()

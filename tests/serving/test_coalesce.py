@@ -89,6 +89,63 @@ def test_asks_that_come_during_a_read_are_read_together() -> None:
     run(test)
 
 
+class LoopStore(SlowStore):
+    """Read in the loop: ``answer`` gives the values of the read that is in flight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.done: Callable[[list[bytes | None]], None] | None = None
+
+    def loop_reader(self, loop: asyncio.AbstractEventLoop) -> Any:
+        return self
+
+    def get_many(self, keys: Sequence[bytes], done: Any = None) -> Any:  # type: ignore[override]
+        assert self.done is None, "one read at a time"
+        self.done = done
+        return True
+
+    def answer(self) -> None:
+        done, self.done = self.done, None
+        assert done is not None
+        done([b"value"])
+
+
+@pytest.mark.parametrize(("rows", "overlap"), [(100, True), (1, False)])
+def test_the_store_looks_for_the_next_values_while_many_are_processed(
+    rows: int, overlap: bool
+) -> None:
+    in_flight: list[bool] = []
+    store = LoopStore()
+
+    class Watched(SlowFetcher):
+        def read_steps(self, queries: Sequence[FeatureQuery]) -> StoreRead[list[Any]]:
+            answers = yield from super().read_steps(queries)
+            in_flight.append(store.done is not None)
+            return answers
+
+    async def main() -> None:
+        fetcher = Watched()
+        fetcher.store = store
+        coalescer = Coalescer(fetcher)
+        first = asyncio.create_task(coalescer.get(query(1, rows)))
+        await begun(fetcher, 1)
+        others = [asyncio.create_task(coalescer.get(query(n, rows))) for n in (2, 3)]
+        await asyncio.sleep(0)
+        store.answer()
+        assert await first == 1
+        later = asyncio.create_task(coalescer.get(query(4, rows)))
+        while not later.done():
+            if store.done is not None:
+                store.answer()
+            await asyncio.sleep(0)
+        assert await asyncio.gather(*others, later) == [2, 3, 4]
+        assert in_flight == [overlap, False, False]
+        assert coalescer.waiting == 0
+        coalescer.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
 def test_asks_of_one_turn_of_the_loop_go_together() -> None:
     async def test(fetcher: SlowFetcher, coalescer: Coalescer) -> None:
         fetcher.go.release(1)

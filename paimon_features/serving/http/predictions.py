@@ -152,7 +152,7 @@ class Predictions(EntityRequests):
     def reply(self, work: _Work, response: OnlineResponse, outputs: Outputs) -> Reply:
         """Count an answered request; its reply."""
         self.note_answered()
-        statuses = statuses_once(response.batch)
+        statuses = statuses_once(response)
         counts = self.state.counts
         features = len(work.bound.inputs)
         counts.answer(work.rows, work.rows * features, statuses or {})

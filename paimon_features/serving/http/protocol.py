@@ -267,19 +267,17 @@ class HttpProtocol(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self.has_ended or (self._ends and self._incoming is None):
             return  # a client that is refused finishes sending; a body that was begun is still read
-        if len(data) <= _HEAD_PART_BYTES and not self._unread and not self._must_wait:
-            if not self._take_known(data):
-                self._feed(data)
-                self._remember(data)
-            self._start_next()
-            if self.pipeline or self.held:
-                self._update_held()
-        else:
+        if self._unread or self._must_wait or not self._take_known(data):
+            begins = not (self._in_head or self._in_body or self.is_busy or self._unread)
             self._unread = self._unread[self._unread_at :] + data
             self._unread_at = 0
-            self._parse_unread()
+            self._parse_unread(begins)
             if self._unread and self._connections.buffers.is_full:
                 self._give_up_unread()
+        else:
+            self._start_next()
+            if self.held:
+                self._update_held()
         if self._in_head and not self._head_is_timed:
             self._head_is_timed = True
             now_s = self._loop.time()
@@ -314,8 +312,12 @@ class HttpProtocol(asyncio.Protocol):
         if not self._unread and not self._must_wait:
             self._resume_reading()
 
-    def _parse_unread(self) -> None:
-        """Parse until a request has to wait; of many short ones, one part in a turn of the loop."""
+    def _parse_unread(self, begins: bool = False) -> None:
+        """Parse until a request has to wait; of many short ones, one part in a turn of the loop.
+
+        ``begins``: what is there begins with a request, and if it is only that one its head is
+        remembered.
+        """
         at = self._unread_at
         while at < len(self._unread) and not self._must_wait and not self._is_closing:
             size = _PART_BYTES if self._in_body else _HEAD_PART_BYTES
@@ -326,6 +328,8 @@ class HttpProtocol(asyncio.Protocol):
             if self.is_busy and not self._in_body and at < len(self._unread):
                 self._start_next()
                 self._resume_soon()
+        if begins and at == len(self._unread) and self._next is not None:
+            self._remember(self._unread)
         self._start_next()
         if self._is_closing:
             self._unread, self._unread_at = b"", 0
@@ -342,7 +346,7 @@ class HttpProtocol(asyncio.Protocol):
         Most clients send one head again and again. Between two requests the parser has no state, so
         it would find the same in it; this takes a tenth of its time.
         """
-        if self._in_head or self._in_body or self.is_busy:
+        if self._in_head or self._in_body or self.is_busy or len(data) > _BODY_BYTES:
             return False
         end = data.find(b"\r\n\r\n") + 4
         known = _known_heads.get(data[:end])
@@ -355,7 +359,10 @@ class HttpProtocol(asyncio.Protocol):
         return True
 
     def _remember(self, data: bytes) -> None:
-        """Remember the head of a request that was all of ``data``, for ``_take_known``."""
+        """Remember the head of a request that was all of ``data``, for ``_take_known``.
+
+        Not of one that began in an earlier piece: the end of another head may look like a head.
+        """
         exchange = self._next
         if exchange is None or exchange.body is None or self.is_sending or self.pipeline:
             return
@@ -363,6 +370,7 @@ class HttpProtocol(asyncio.Protocol):
         end = data.find(b"\r\n\r\n") + 4
         if (
             exchange.keep_alive
+            and end <= _HEAD_PART_BYTES
             and request.content_length == b"%d" % (len(data) - end)
             and exchange.body == data[end:]
             and not any(name in _NOT_KNOWN for name, _ in request.headers)

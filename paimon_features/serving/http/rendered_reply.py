@@ -11,6 +11,7 @@ import numpy as np
 
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.selection import Codes, all_present
+from paimon_features.serving.direct_read import DirectResponse
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import Headers
 from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
@@ -41,12 +42,15 @@ class RenderedReply(msgspec.Struct, gc=False):
 
 def render(response: OnlineResponse, writer: Writer, full_feature_names: bool) -> RenderedReply:
     """Write a response; statuses are counted once for all responses of a batch."""
-    statuses = statuses_once(response.batch)
+    statuses = statuses_once(response)
     return RenderedReply(writer(response, full_feature_names), response.freshness, statuses)
 
 
-def statuses_once(batch: ResultBatch) -> dict[str, list[int]] | None:
+def statuses_once(response: OnlineResponse) -> dict[str, list[int]] | None:
     """The number of values of each status, by view, at the first call for a batch; then None."""
+    if isinstance(response, DirectResponse):
+        return response.statuses_once()
+    batch = response.batch
     if statuses_once in batch.rendered:
         return None
     batch.rendered[statuses_once] = True

@@ -8,6 +8,7 @@ query of the URL.
 from __future__ import annotations
 
 import difflib
+import functools
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -94,6 +95,7 @@ _SYNONYMS: Mapping[str, str] = {
 _SIMILAR = 0.8
 _MOST_IGNORED = 20
 _LONGEST_FIELD = 64
+_REMEMBERED_BYTES = 4_096
 _KEY = re.compile(rb'"[ \t\r\n]*:')
 
 
@@ -294,7 +296,9 @@ def _checked(parsed: ParsedRequest) -> ParsedRequest:
 
 def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     columns, metadata = read_columns(body)
-    fields = _fields(metadata, query)
+    given = tuple(metadata.items())
+    size = len(query) + sum(len(name) + len(text) for name, text in given)
+    fields = _known_fields(given, query) if size <= _REMEMBERED_BYTES else _fields(given, query)
     service = fields.get("feature_service")
     texts = fields.get("features", "")
     as_of = fields.get("as_of")
@@ -319,10 +323,10 @@ def _arrow(body: bytes | bytearray, query: bytes) -> ParsedRequest:
     )
 
 
-def _fields(metadata: Mapping[bytes, bytes], query: bytes) -> dict[str, str]:
+def _fields(metadata: tuple[tuple[bytes, bytes], ...], query: bytes) -> Mapping[str, str]:
     """The fields of an Arrow request; the query takes precedence over the schema's metadata."""
     try:
-        given = {name.decode(): text for name, text in metadata.items()}
+        given = {name.decode(): text for name, text in metadata}
         fields = {name: text.decode() for name, text in given.items() if name in FIELDS}
         pairs = parse_qsl(
             query.decode(), keep_blank_values=True, strict_parsing=bool(query),
@@ -351,3 +355,7 @@ def _fields(metadata: Mapping[bytes, bytes], query: bytes) -> dict[str, str]:
             raise RequestRejected(422, "invalid_request", f"the query has {name!r} twice")
         out[name] = f"{out[name]},{text}" if name in out else text
     return {**fields, **out}
+
+
+_known_fields = functools.lru_cache(maxsize=64)(_fields)
+"""The same, remembered: a client's requests have one query or one metadata again and again."""

@@ -46,6 +46,7 @@ MAX_ENTRIES = 10_000
 """Tokens and roles of a file."""
 KEPT_SUBJECTS = 4_096
 """Validated JWTs that are remembered; the one used longest ago is validated again."""
+_MOST_HEADERS = 4_096
 _PREFIX = "pf_"
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _CHALLENGE = ((b"www-authenticate", b'Bearer realm="paimon-features"'),)
@@ -82,6 +83,9 @@ class Tokens:
         content = _read(path)
         self._roles = content.roles
         self._known = {entry.digest: entry.rights for entry in content.tokens}
+        # whole headers with a token of the file: their hash is keyed and at random in each process,
+        # and reveals by its time as little about a token as its digest does
+        self._of_header: dict[bytes, Rights] = {}
         self._issuer = issuer
         # the digest of a JWT -> its rights, and when they end
         self._subjects: OrderedDict[bytes, tuple[Rights, float]] = OrderedDict()
@@ -104,6 +108,9 @@ class Tokens:
                 "'paimon-features serve token'",
                 _CHALLENGE,
             )
+        found = self._of_header.get(authorization)
+        if found is not None:
+            return found
         scheme, _, token = authorization.partition(b" ")
         if scheme.lower() == b"bearer":
             token = token.strip()
@@ -111,6 +118,9 @@ class Tokens:
             digest = hashlib.sha256(token).digest()
             found = self._known.get(digest)
             if found is not None:
+                if len(self._of_header) >= _MOST_HEADERS:  # one token in many spellings
+                    self._of_header.clear()
+                self._of_header[authorization] = found
                 return found
             if self._issuer is not None and token.count(b".") == 2:
                 return self._of_subject(self._issuer, digest, token)

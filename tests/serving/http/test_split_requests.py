@@ -239,7 +239,7 @@ def test_a_head_that_was_seen_before_is_read_as_it_was_then(seed: int) -> None:
     rng = random.Random(seed)
     heads = [
         b"POST /known%d HTTP/1.1\r\nhost: a\r\n%bcontent-length: %d\r\n\r\n" % (i, extra, size)
-        for i, size in enumerate((0, 1, 8, 700))
+        for i, size in enumerate((0, 1, 8, 700, 3_000))
         for extra in (b"", b"a: b\r\n", b"a: b\r\na: c\r\n", b"expect: 100-continue\r\n",
                       b"x-request-id: 7\r\n", b"connection: close\r\n")
     ]  # fmt: skip
@@ -256,6 +256,15 @@ def test_a_head_that_was_seen_before_is_read_as_it_was_then(seed: int) -> None:
     taken = _known_heads.keys() & set(heads)
     assert {b"expect" in head or b"x-req" in head or b"close" in head for head in taken} == {False}
     assert len(taken) >= 9
+
+
+def test_the_end_of_a_head_is_not_remembered_as_a_head() -> None:
+    """Else a client could choose what is read in a request that another one sends."""
+    head = b"POST /wanted HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"
+    rng = random.Random(1)
+    assert b"'/other'" in replies(rng, [b"POST /other HTTP/1.1\r\nx: ", head])
+    assert head not in _known_heads
+    assert b"'/wanted'" in replies(rng, [head])
 
 
 @pytest.mark.parametrize("method", [b"POST", b"GET"])
