@@ -17,6 +17,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -28,6 +29,7 @@ from paimon_features.sealed import Seal
 INLINE_BYTES = 16_384
 """Larger payloads are stored separately, so that the only head need not read them."""
 EXPIRY_S = 86_400
+EXPIRY_REFRESH_S = 60.0
 TIMEOUT_S = 10.0
 """Timeout of a response of the server, in addition to the wait for notices."""
 _READ = 1_024
@@ -61,7 +63,9 @@ class RedisWire:
         self._published: dict[int, int] = {}
         self._generation = 0
         self._position = b"0"
+        self._read_since_trim = False
         self._expected: dict[bytes, int] = {}
+        self._expires: dict[int, float] = {}
 
     def begin(self) -> int:
         key = self._prefix + "generation"
@@ -75,6 +79,7 @@ class RedisWire:
             self._client.delete(*self._keys(generation - 1))
         self._generation = generation
         self._position = b"0"
+        self._read_since_trim = False
         self._expected.clear()
         return generation
 
@@ -82,7 +87,8 @@ class RedisWire:
         number = self._published.setdefault(generation, 0)
         stream, payloads = self._keys(generation)
         sent = []
-        with self._errors("publishes"), self._client.pipeline(transaction=True) as pipe:
+        # the payloads first: a notice that can be read has its payload
+        with self._errors("publishes"), self._client.pipeline(transaction=False) as pipe:
             for notice in notices:
                 if notice.payload is not None and len(notice.payload) > INLINE_BYTES:
                     field = _field(notice)
@@ -93,23 +99,29 @@ class RedisWire:
                 sent.append(tuple(notice))
             message = pickle.dumps((self._id, number, sent), protocol=5)
             pipe.xadd(stream, {b"d": self._seal.close(stream.encode(), message)})
-            pipe.expire(stream, EXPIRY_S)
+            # a stream stays when it is empty: its expiry need not be set each time
+            now = time.monotonic()
+            if now >= self._expires.get(generation, now):
+                self._expires = {generation: now + EXPIRY_REFRESH_S}
+                pipe.expire(stream, EXPIRY_S)
             pipe.execute()
         self._published[generation] = number + 1
 
     def poll(self, wait_ms: int) -> list[Notice]:
         stream, _ = self._keys(self._generation)
         block = wait_ms if wait_ms > 0 else None
-        with self._errors("reads"):
-            found = self._client.xread({stream: self._position}, count=_READ, block=block)
-            entries = found[0][1] if found else []
-            with self._client.pipeline(transaction=False) as pipe:
-                # read after the notices: if it still exists, no earlier data were lost
-                pipe.get(self._prefix + "generation")
-                if entries:
-                    self._position = entries[-1][0]
-                    pipe.xtrim(stream, minid=self._position, approximate=False)
-                owner = pipe.execute()[0]
+        # one round trip; what is lost after the generation was read leaves a gap in the numbers of a
+        # publisher, or is noticed by the next call
+        with self._errors("reads"), self._client.pipeline(transaction=False) as pipe:
+            pipe.get(self._prefix + "generation")
+            if self._read_since_trim:
+                pipe.xtrim(stream, minid=self._position, approximate=False)
+            pipe.xread({stream: self._position}, count=_READ, block=block)
+            owner, *_, found = pipe.execute()
+        entries = found[0][1] if found else []
+        self._read_since_trim = bool(entries)
+        if entries:
+            self._position = entries[-1][0]
         if owner is None:
             raise self._lost("has lost its data")
         if self._number(owner) != self._generation:
@@ -121,13 +133,23 @@ class RedisWire:
             for notice in self._read(self._seal.open(context, fields.get(b"d", b""), what))
         ]
 
-    def take(self, generation: int, notice: Notice) -> bytes:
+    def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
         _, payloads = self._keys(generation)
         field = _field(notice)
-        with self._errors("takes a payload"), self._client.pipeline() as pipe:
-            pipe.hget(payloads, field)
-            pipe.hdel(payloads, field)
-            payload = pipe.execute()[0]
+        with self._errors("takes a payload"):
+            if readers == 1:
+                with self._client.pipeline() as pipe:
+                    pipe.hget(payloads, field)
+                    pipe.hdel(payloads, field)
+                    payload = pipe.execute()[0]
+            else:
+                taken = f"{field}:taken"
+                with self._client.pipeline() as pipe:
+                    pipe.hget(payloads, field)
+                    pipe.hincrby(payloads, taken, 1)
+                    payload, count = pipe.execute()
+                if count == readers:
+                    self._client.hdel(payloads, field, taken)
         if payload is None:
             raise self._lost(f"has lost the records {notice.seq} of {notice.node}")
         what = f"iteration: a payload of the Redis wire {self._where}"
