@@ -110,8 +110,8 @@ class RedisWire:
     def poll(self, wait_ms: int) -> list[Notice]:
         stream, _ = self._keys(self._generation)
         block = wait_ms if wait_ms > 0 else None
-        # one round trip; what is lost after the generation was read leaves a gap in the numbers of a
-        # publisher, or is noticed by the next call
+        # one round trip; what is lost after the generation was read leaves a gap in the numbers of
+        # a publisher, or is noticed by the next call
         with self._errors("reads"), self._client.pipeline(transaction=False) as pipe:
             pipe.get(self._prefix + "generation")
             if self._read_since_trim:
