@@ -199,11 +199,11 @@ def checkpoints(job: IterationJob, address: str, build: Any, folder: Path) -> st
 
 
 @contextmanager
-def cluster(state_dir: Path, slots: int) -> Iterator[str]:
+def cluster(state_dir: Path, slots: int, task_manager_mb: int = 2500) -> Iterator[str]:
     """A session cluster that ends with the block."""
     local = LocalCluster(state_dir)
     try:
-        yield local.start(ClusterShape(slots=slots, task_manager_mb=2500)).address
+        yield local.start(ClusterShape(slots=slots, task_manager_mb=task_manager_mb)).address
     finally:
         local.stop()
 
