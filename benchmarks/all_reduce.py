@@ -179,7 +179,7 @@ def _exchange(
 
 def rounds_of(numbers: int, mode: str) -> int:
     """So many epochs that a turn takes a second or a few."""
-    most = 400 if mode == "thread" else 120
+    most = 600 if mode == "thread" else 100
     return max(6, min(most, 20_000_000 // numbers))
 
 
@@ -203,7 +203,7 @@ def main() -> None:
                     mode=mode, wire=redis.url, checkpoint_interval_ms=2_000
                 )
                 job = IterationJob(env, settings=settings, cluster=address, state_dir=state_dir)
-                run(job, program(all_reduced, 10, 10, p), Path(folder) / f"{mode}-warm")
+                run(job, program(all_reduced, 10, 300, p), Path(folder) / f"{mode}-warm")
                 for numbers in arguments.sizes:
                     rounds = rounds_of(numbers, mode)
                     taken: dict[str, list[float]] = {way: [] for way in [*ways, "ring"]}

@@ -9,13 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, JobError
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
     IterationConfig,
-    IterationListener,
     IterationStream,
     OperatorLifeCycle,
     ReferenceExecutor,
@@ -24,87 +22,8 @@ from paimon_features.iteration import (
     iterate_bounded_streams_until_termination,
     iterate_unbounded_streams,
 )
-from paimon_features.oracle.all_reduce import all_reduced
 from paimon_features.testing.sizes import every_seed
-
-Received = tuple[int, int, bytes]
-"""Subtask, epoch, bits of the sum."""
-
-
-def parts_of(subtask: int, epoch: int, total: Floats, most: int) -> list[np.ndarray]:
-    """What a subtask adds in an epoch: none to ``most`` arrays of numbers that depend on the sum
-    before, and whose sum depends on the order."""
-    rng = np.random.default_rng([subtask, epoch, most])
-    width = len(total)
-    parts = [
-        rng.normal(size=width) * 10.0 ** rng.integers(-12, 12, width) + 1e-3 * total
-        for _ in range(rng.integers(0, most + 1))
-    ]
-    for part in parts:
-        part.flags.writeable = bool(rng.integers(2))
-    return parts
-
-
-class Contribute(IterationListener):
-    """Gives the sums that it receives to a side output."""
-
-    def __init__(self, width: int, most: int) -> None:
-        self._width = width
-        self._most = most
-
-    def process_element(self, total: Floats, ctx: Any, out: Any) -> None:
-        ctx.state.map("totals").put(ctx.epoch, total)
-        out.side("received", (ctx.subtask, ctx.epoch, total.tobytes()))
-
-    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
-        totals = ctx.state.map("totals")
-        total = totals.get(epoch, np.zeros(self._width))
-        totals.remove(epoch)
-        for part in parts_of(ctx.subtask, epoch, total, self._most):
-            out.collect(part)
-
-
-def summing(
-    parallelism: int, rounds: int, width: int, most: int, life_cycle: OperatorLifeCycle
-) -> Callable[[Any], Any]:
-    def body(variables: DataStreamList, _: DataStreamList) -> IterationBodyResult:
-        went = variables.get(0).process(Contribute(width, most))
-        return IterationBodyResult(
-            DataStreamList.of(went.all_reduce()),
-            DataStreamList.of(went.get_side_output("received")),
-        )
-
-    def build(job: Any) -> Any:
-        start = job.from_collection([np.ones(width)] * parallelism, parallelism)
-        return iterate_bounded_streams_until_termination(
-            DataStreamList.of(start),
-            ReplayableDataStreamList.not_replay(),
-            IterationConfig(life_cycle, max_rounds=rounds),
-            body,
-        ).get(0)
-
-    return build
-
-
-def expected(
-    parallelism: int, rounds: int, width: int, most: int, *, per_round: bool = False
-) -> list[Received]:
-    received: list[Received] = []
-    total: list[float] | None = [1.0] * width
-    for epoch in range(rounds + 1):
-        if total is None and per_round:
-            break  # no record, hence no function that could add anything
-        if total is not None:
-            bits = np.array(total).tobytes()
-            received += [(subtask, epoch, bits) for subtask in range(parallelism)]
-        before = np.zeros(width) if total is None else np.array(total)
-        total = all_reduced(
-            [
-                [part.tolist() for part in parts_of(subtask, epoch, before, most)]
-                for subtask in range(parallelism)
-            ]
-        )
-    return received
+from tests.iteration.sums import Contribute, expected, summing
 
 
 @every_seed(12)
@@ -113,7 +32,7 @@ def test_every_subtask_receives_the_sums_of_the_oracle_whatever_fails(seed: int)
     # entries of a tail are in its own state, or, of more than 8 KiB, one by one
     shape = rng.randint(1, 4), rng.randint(1, 6), rng.choice([0, 1, 5, 1_500]), rng.randint(1, 3)
     wanted = expected(*shape)
-    build = summing(*shape, OperatorLifeCycle.ALL_ROUND)
+    build = summing(*shape)
     assert sorted(ReferenceExecutor().run(build)) == sorted(wanted)
     for _ in range(3):
         executor = ReferenceExecutor(
