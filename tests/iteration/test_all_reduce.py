@@ -77,6 +77,7 @@ def one_round(values: list[Any], use: Callable[[IterationStream], IterationStrea
         ([np.zeros(2), np.zeros(3)], r"subtask 1 has an array of shape \(3,\)"),
         ([np.zeros(2), np.zeros((2, 1))], r"shape \(2, 1\), those before \(2,\)"),
         ([np.zeros(2), np.zeros(2, np.float32)], "subtask 1, got an array of float32"),
+        ([np.zeros(2), np.ma.zeros(2)], "subtask 1, got a MaskedArray"),
         ([[0.0, 0.0], np.zeros(2)], "subtask 0, got a list; expected arrays of float64"),
     ],
 )

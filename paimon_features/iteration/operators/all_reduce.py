@@ -14,12 +14,10 @@ from paimon_features.errors import JobError
 def check_parts(values: Sequence[Any], edge: str, subtask: int) -> None:
     """Reject records that cannot be added up: only float64 arrays can."""
     for value in values:
-        if not isinstance(value, np.ndarray) or value.dtype != np.float64:
-            got = (
-                f"an array of {value.dtype}"
-                if isinstance(value, np.ndarray)
-                else f"a {type(value).__name__}"
-            )
+        # nor can a masked array, which would add up something else
+        plain = type(value) is np.ndarray
+        if not plain or value.dtype != np.float64:
+            got = f"an array of {value.dtype}" if plain else f"a {type(value).__name__}"
             raise JobError(
                 f"all-reduce: {edge}, subtask {subtask}, got {got}; expected arrays of float64, "
                 "for example np.asarray(value, dtype=np.float64)"
@@ -63,4 +61,5 @@ class AllReduceSum:
                 f"all-reduce: in epoch {self.epoch} subtask {subtask} has an array of shape "
                 f"{part.shape}, those before {self._value.shape}; expected one shape for all"
             )
-        self._value += part
+        with np.errstate(over="ignore", invalid="ignore"):
+            self._value += part

@@ -17,7 +17,6 @@ from __future__ import annotations
 import json
 import os
 import pickle
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,7 +28,6 @@ from paimon_features.sealed import Seal
 INLINE_BYTES = 16_384
 """Larger payloads are stored separately, so that the only head need not read them."""
 EXPIRY_S = 86_400
-EXPIRY_REFRESH_S = 60.0
 TIMEOUT_S = 10.0
 """Timeout of a response of the server, in addition to the wait for notices."""
 _READ = 1_024
@@ -65,7 +63,6 @@ class RedisWire:
         self._position = b"0"
         self._read_since_trim = False
         self._expected: dict[bytes, int] = {}
-        self._expires: dict[int, float] = {}
 
     def begin(self) -> int:
         key = self._prefix + "generation"
@@ -99,11 +96,7 @@ class RedisWire:
                 sent.append(tuple(notice))
             message = pickle.dumps((self._id, number, sent), protocol=5)
             pipe.xadd(stream, {b"d": self._seal.close(stream.encode(), message)})
-            # a stream stays when it is empty: its expiry need not be set each time
-            now = time.monotonic()
-            if now >= self._expires.get(generation, now):
-                self._expires = {generation: now + EXPIRY_REFRESH_S}
-                pipe.expire(stream, EXPIRY_S)
+            pipe.expire(stream, EXPIRY_S)
             pipe.execute()
         self._published[generation] = number + 1
 
