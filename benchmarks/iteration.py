@@ -1,14 +1,20 @@
 """Iterations on Flink: seconds per epoch, compared with NumPy, and until a job's first epoch.
 
     python -m benchmarks.iteration --modes thread process --parallelism 2
+    python -m benchmarks.iteration --modes process --runs 10
+    python -m benchmarks.iteration --modes process --trace
 
 A session cluster of this machine runs every job. ``empty`` feeds one record per subtask back in
 each epoch. ``descent`` is full-batch gradient descent over ``--rows`` x 10: each subtask has the
-model and adds up the gradient of its rows, the parts go to all, and each takes the same step;
-``numpy`` is the same on one core of this process, in the same run. ``start`` is from the call that
-submits a job, to a cluster that has run one before, until its head reports an epoch. Epochs are
-counted by what the head says, between its first report and its last, checkpoints every 500 ms
+model and adds up the gradient of its rows, the feedback is all-reduced, and each takes the same
+step; ``numpy`` is the same on one core of this process, in the same run. ``start`` is from the call
+that submits a job, to a cluster that has run one before, until its head reports an epoch. Epochs
+are counted by what the head says, between its first report and its last, checkpoints every 500 ms
 included.
+
+``--runs 10`` does that ten times, in turns, without the part on checkpoints, and prints each run
+and the least, the median and the most. ``--trace`` prints where an empty epoch's time goes, hop by
+hop.
 
 ``checkpoints`` are jobs of their own with one every ``--interval-ms``: what is between two of them
 while the iteration runs, by the times at which Flink says that it began them, and how long each
@@ -23,14 +29,15 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from itertools import pairwise
-from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from benchmarks.iteration_trace import hops, read_events, traced
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.iteration import (
     FileOutput,
@@ -64,17 +71,18 @@ class Empty(IterationListener):
         out.collect(epoch)
 
 
-class Gradient(IterationListener):
-    """Half a gradient: that of the rows of this subtask, for the model of the epoch."""
+class Descend(IterationListener):
+    """The gradient of the rows of this subtask; the step after the sum over all subtasks."""
 
     def open(self, ctx: Any) -> None:
         self.blocks = ctx.state.list("blocks")
-        self.models = ctx.state.map("models")
+        self.model = ctx.state.value("model")
         self.rows: tuple[np.ndarray, np.ndarray] | None = None
-        self.subtask = ctx.subtask
 
-    def process_element1(self, model: np.ndarray, ctx: Any, out: Any) -> None:
-        self.models.put(ctx.epoch, model)
+    def process_element1(self, total: np.ndarray, ctx: Any, out: Any) -> None:
+        """Receive the gradient, then the number of rows; without rows, the initial model."""
+        gradient, rows = total[:-1], total[-1]
+        self.model.update(self.model.value() - 0.1 * gradient / rows if rows else gradient)
 
     def process_element2(self, block: Any, ctx: Any, out: Any) -> None:
         self.blocks.add(block)
@@ -84,26 +92,7 @@ class Gradient(IterationListener):
             blocks = list(self.blocks.get())
             self.rows = tuple(np.concatenate(parts) for parts in zip(*blocks, strict=True))
         x, y = self.rows
-        model = self.models.get(epoch)
-        self.models.remove(epoch)
-        out.collect((self.subtask, model, x.T @ (x @ model - y), len(y)))
-
-
-class Step(IterationListener):
-    """Adds the parts of an epoch's gradient up and takes the step, as all subtasks do."""
-
-    def open(self, ctx: Any) -> None:
-        self.parts = ctx.state.map("parts")
-
-    def process_element(self, part: Any, ctx: Any, out: Any) -> None:
-        self.parts.put(ctx.epoch, [*(self.parts.get(ctx.epoch) or []), part])
-
-    def on_epoch_watermark_incremented(self, epoch: int, ctx: Any, out: Any) -> None:
-        parts = self.parts.get(epoch)
-        self.parts.remove(epoch)
-        parts.sort(key=itemgetter(0))  # in one order, so that all sums are the same to the bit
-        rows = sum(part[3] for part in parts)
-        out.collect(parts[0][1] - 0.1 * sum(part[2] for part in parts) / rows)
+        out.collect(np.append(x.T @ (x @ self.model.value() - y), float(len(y))))
 
 
 def empty(rounds: int, parallelism: int) -> Callable[[Any], Any]:
@@ -128,14 +117,15 @@ def descent(rounds: int, parallelism: int, x: np.ndarray, y: np.ndarray) -> Call
 
     def build(job: Any) -> Any:
         def body(variables: DataStreamList, inputs: DataStreamList) -> IterationBodyResult:
-            parts = variables.get(0).connect(inputs.get(0)).process(Gradient())
-            step = parts.broadcast().process(Step())
-            criteria = step.flat_map(terminate_on_max_iter(rounds))
+            parts = variables.get(0).connect(inputs.get(0)).process(Descend())
+            criteria = parts.flat_map(terminate_on_max_iter(rounds))
             return IterationBodyResult(
-                DataStreamList.of(step), DataStreamList.of(step.filter(_never)), criteria
+                DataStreamList.of(parts.all_reduce()),
+                DataStreamList.of(parts.filter(_never)),
+                criteria,
             )
 
-        start = job.from_collection([np.zeros(COLUMNS)] * parallelism, parallelism)
+        start = job.from_collection([np.zeros(COLUMNS + 1)] * parallelism, parallelism)
         data = job.from_collection(blocks, parallelism)
         return iterate_bounded_streams_until_termination(
             DataStreamList.of(start),
@@ -209,13 +199,70 @@ def checkpoints(job: IterationJob, address: str, build: Any, folder: Path) -> st
 
 
 @contextmanager
-def cluster(state_dir: Path, slots: int) -> Iterator[str]:
+def cluster(state_dir: Path, slots: int, task_manager_mb: int = 2500) -> Iterator[str]:
     """A session cluster that ends with the block."""
     local = LocalCluster(state_dir)
     try:
-        yield local.start(ClusterShape(slots=slots, task_manager_mb=2500)).address
+        yield local.start(ClusterShape(slots=slots, task_manager_mb=task_manager_mb)).address
     finally:
         local.stop()
+
+
+def spread(values: list[float]) -> str:
+    """The least, the median and the most."""
+    return f"{min(values):.2f}, {statistics.median(values):.2f}, {max(values):.2f}"
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The measurements of one mode; ``often`` is a job with more checkpoints."""
+
+    job: IterationJob
+    often: IterationJob
+    mode: str
+    rounds: int
+    parallelism: int
+    x: np.ndarray
+    y: np.ndarray
+
+    def once(self, folder: Path) -> tuple[float, float, float]:
+        """Print one run; return ms of an empty epoch, of an epoch of descent, and of NumPy's."""
+        rounds, p = self.rounds, self.parallelism
+        start_s, empty_s = run(self.job, empty(rounds, p), Path(f"{folder}-empty"))
+        before = numpy_epoch_s(self.x, self.y, 200)
+        _, descent_s = run(self.job, descent(rounds, p, self.x, self.y), Path(f"{folder}-descent"))
+        plain = min(before, numpy_epoch_s(self.x, self.y, 200))
+        print(
+            f"{self.mode:8} start {start_s:5.2f} s   empty {1000 * empty_s:6.2f} ms/epoch   "
+            f"descent {1000 * descent_s:6.2f}   numpy {1000 * plain:6.2f}   "
+            f"descent above twice numpy's: {1000 * (descent_s - 2 * plain):6.2f} ms",
+            flush=True,
+        )
+        return 1000 * empty_s, 1000 * descent_s, 1000 * plain
+
+    def repeat(self, runs: int, folder: Path) -> None:
+        """Print each of several runs, and the least, the median and the most of them."""
+        seen = [self.once(Path(f"{folder}-{number}")) for number in range(runs)]
+        print(f"{self.mode:8} of {runs} runs, least, median, most:")
+        print(f"{self.mode:8} empty epoch          {spread([one[0] for one in seen])} ms")
+        above = [descent_ms - 2 * plain_ms for _, descent_ms, plain_ms in seen]
+        print(f"{self.mode:8} above twice numpy's  {spread(above)} ms")
+
+    def trace(self, folder: Path) -> None:
+        """Print the hops of an empty epoch."""
+        with traced(Path(f"{folder}-trace")):
+            run(self.job, empty(self.rounds, self.parallelism), Path(f"{folder}-traced"))
+        for hop, took_ms in hops(*read_events(Path(f"{folder}-trace"))).items():
+            print(f"{self.mode:8} {took_ms:7.2f} ms  {hop}")
+
+    def checkpoints(self, address: str, interval_ms: int, folder: Path) -> None:
+        """Print whether checkpoints keep their interval."""
+        for name, build in (
+            ("empty", empty(2 * self.rounds, self.parallelism)),
+            ("descent", descent(self.rounds, self.parallelism, self.x, self.y)),
+        ):
+            reported = checkpoints(self.often, address, build, Path(f"{folder}-{name}-often"))
+            print(f"{self.mode:8} {name:8} every {interval_ms} ms: {reported}")
 
 
 def main() -> None:
@@ -224,8 +271,15 @@ def main() -> None:
     parser.add_argument("--modes", nargs="+", default=["thread", "process"])
     parser.add_argument("--parallelism", type=int, default=2)
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--rounds", type=int, help="default: 2000 in threads, 200 in processes")
+    parser.add_argument(
+        "--rounds",
+        type=int,
+        help="default: 2000 in threads, 200 in processes; with --runs 500 and 100",
+    )
     parser.add_argument("--interval-ms", type=int, default=100)
+    parser.add_argument("--runs", type=int, help="repeat, without checkpoints, and print each run")
+    parser.add_argument("--trace", action="store_true", help="the hops of an empty epoch only")
+    parser.add_argument("--bundle-ms", type=int, default=2)
     arguments = parser.parse_args()
     rng = np.random.default_rng(0)
     x = rng.normal(size=(arguments.rows, COLUMNS))
@@ -234,39 +288,39 @@ def main() -> None:
         state_dir = Path(folder) / "state"
         with cluster(state_dir, 4 * arguments.parallelism) as address:
             for mode in arguments.modes:
-                rounds = arguments.rounds or (2_000 if mode == "thread" else 200)
+                thread = mode == "thread"
+                default = (500 if thread else 100) if arguments.runs else 2_000 if thread else 200
                 env = open_stream_environment(address, state_dir=state_dir)
                 job, often = (
                     IterationJob(
                         env,
                         settings=IterationSettings(
-                            mode=mode, wire=redis.url, checkpoint_interval_ms=interval_ms
+                            mode=mode,
+                            wire=redis.url,
+                            checkpoint_interval_ms=interval_ms,
+                            bundle_ms=arguments.bundle_ms,
                         ),
                         cluster=address,
                         state_dir=state_dir,
                     )
                     for interval_ms in (500, arguments.interval_ms)
                 )
-                p = arguments.parallelism
-                run(job, empty(rounds // 10, p), Path(folder) / f"{mode}-warm")
-                start_s, epoch_s = run(job, empty(rounds, p), Path(folder) / f"{mode}-empty")
-                print(f"{mode:8} start {start_s:6.2f} s   empty {1000 * epoch_s:7.2f} ms/epoch")
-                before = numpy_epoch_s(x, y, 200)
-                _, epoch_s = run(job, descent(rounds, p, x, y), Path(folder) / f"{mode}-descent")
-                plain = min(before, numpy_epoch_s(x, y, 200))
-                print(
-                    f"{mode:8} descent {1000 * epoch_s:7.2f} ms/epoch   "
-                    f"numpy {1000 * plain:7.2f} ms/epoch   "
-                    f"above twice numpy's: {1000 * (epoch_s - 2 * plain):7.2f} ms"
+                measure = Measure(
+                    job, often, mode, arguments.rounds or default, arguments.parallelism, x, y
                 )
-                for name, build in (
-                    ("empty", empty(2 * rounds, p)),
-                    ("descent", descent(rounds, p, x, y)),
-                ):
-                    reported = checkpoints(
-                        often, address, build, Path(folder) / f"{mode}-{name}-often"
-                    )
-                    print(f"{mode:8} {name:8} every {arguments.interval_ms} ms: {reported}")
+                run(
+                    job,
+                    empty(measure.rounds // 10, measure.parallelism),
+                    Path(folder) / f"{mode}-warm",
+                )
+                own = Path(folder) / mode
+                if arguments.trace:
+                    measure.trace(own)
+                elif arguments.runs:
+                    measure.repeat(arguments.runs, own)
+                else:
+                    measure.once(own)
+                    measure.checkpoints(address, arguments.interval_ms, own)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from paimon_features.iteration.dataflow import (
     InputLink,
     Iteration,
     NodeKind,
+    Partition,
     StreamScope,
 )
 from paimon_features.iteration.stream_lists import DataStreamList, ReplayableDataStreamList
@@ -172,19 +173,22 @@ def _iterate(
         check_result(result, heads, graph, bounded=bounded)
         iteration.heads = [_node_id(stream) for stream in heads]
         iteration.replays = [_node_id(stream) for stream in replays]
-        iteration.tails = [
-            _node_id(_append_node(graph, NodeKind.TAIL, f"feedback {index}", index, stream))
-            for index, stream in enumerate(result.feedback)
-        ]
+        for index, (stream, head) in enumerate(zip(result.feedback, iteration.heads, strict=True)):
+            reduces = stream._links[0].partition is Partition.ALL_REDUCE
+            graph.nodes[head].reduces = reduces
+            tail = _append_node(
+                graph, NodeKind.TAIL, f"feedback {index}", index, stream, reduces=reduces
+            )
+            iteration.tails.append(_node_id(tail))
         if result.termination_criteria is not None:
-            tail = graph.add(
+            criteria = graph.add(
                 NodeKind.TAIL,
                 "termination criteria",
                 result.termination_criteria.parallelism,
                 (result.termination_criteria._links,),
                 criteria=True,
             )
-            iteration.criteria = tail.id
+            iteration.criteria = criteria.id
         outputs = [
             _append_node(graph, NodeKind.OUTPUT, f"output {index}", index, stream)
             for index, stream in enumerate(result.outputs)
@@ -194,10 +198,16 @@ def _iterate(
 
 
 def _append_node(
-    graph: DataflowGraph, kind: NodeKind, name: str, index: int, stream: IterationStream
+    graph: DataflowGraph,
+    kind: NodeKind,
+    name: str,
+    index: int,
+    stream: IterationStream,
+    *,
+    reduces: bool = False,
 ) -> IterationStream:
     """Append a node of the runtime to a stream, with the stream's parallelism."""
-    node = graph.add(kind, name, stream.parallelism, (stream._links,), index=index)
+    node = graph.add(kind, name, stream.parallelism, (stream._links,), index=index, reduces=reduces)
     return IterationStream(graph, graph.scope, (InputLink(node.id),))
 
 

@@ -20,6 +20,8 @@ class Partition(enum.Enum):
     BROADCAST = "broadcast"
     HASH = "hash"
     CUSTOM = "custom"
+    ALL_REDUCE = "all_reduce"
+    """Only into a tail: its data heads emit the sum over all subtasks."""
 
 
 class NodeKind(enum.Enum):
@@ -63,6 +65,8 @@ class DataflowNode:
     index: int = 0
     """Index among the heads, tails, outputs or results, from 0."""
     criteria: bool = False
+    reduces: bool = False
+    """Whether a data head or tail belongs to a feedback edge that is all-reduced."""
     source: Any = None
 
 
@@ -122,6 +126,12 @@ class DataflowGraph:
         if parallelism < 1:
             raise DefinitionError(
                 f"parallelism of {name!r} is {parallelism}; it must be at least 1"
+            )
+        reduced = any(link.partition is Partition.ALL_REDUCE for links in inputs for link in links)
+        if reduced and not more.get("reduces"):
+            raise DefinitionError(
+                f"all-reduce: {name!r} reads a stream of all_reduce(), which can only be fed back; "
+                "its sums arrive at the variable, one epoch later"
             )
         scope = self.scope
         node = DataflowNode(

@@ -76,6 +76,8 @@ class ControlPlan:
     """Data heads in the order of the variables."""
     tails: tuple[ControlledNode, ...]
     """Feedback tails in the same order."""
+    reduced: frozenset[int]
+    """Tails whose rounds are delivered as a whole, to all subtasks of the data head."""
     criteria: ControlledNode | None
     replays: tuple[ControlledNode, ...]
     outputs: tuple[ControlledNode, ...]
@@ -194,8 +196,8 @@ def make_plan(graph: DataflowGraph) -> ExecutionPlan:
 def _partition(graph: DataflowGraph, link: InputLink, target: DataflowNode) -> Partition:
     """Return the effective partitioning, given the parallelism of both ends."""
     source = graph.nodes[link.node].parallelism
-    if source == target.parallelism == 1:
-        return Partition.FORWARD
+    if source == target.parallelism == 1 or link.partition is Partition.ALL_REDUCE:
+        return Partition.FORWARD  # the tail of an all-reduce has the parallelism of its stream
     if link.partition is Partition.FORWARD and source != target.parallelism:
         return Partition.REBALANCE
     return link.partition
@@ -248,6 +250,7 @@ def _control(graph: DataflowGraph, iteration: Iteration, stage_of: list[int]) ->
         iteration.id,
         members(iteration.heads),
         members(iteration.tails),
+        frozenset(node for node in iteration.tails if graph.nodes[node].reduces),
         next(iter(members(criteria)), None),
         members(iteration.replays),
         members(iteration.outputs),

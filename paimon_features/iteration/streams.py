@@ -122,6 +122,25 @@ class IterationStream:
         """Send every record to all subtasks of the reader."""
         return self._partitioned(Partition.BROADCAST)
 
+    def all_reduce(self) -> IterationStream:
+        """Feed back the elementwise sum of this stream's records, to every subtask of the variable.
+
+        The records are float64 arrays of one shape, the same for all records of an epoch, usually
+        one per subtask. The next epoch of the variable has one record in each subtask: their sum,
+        added up in the order of the subtasks, and of the records in a subtask, so that it is the
+        same to the bit whatever arrives first; none if the epoch had no record. It can only be fed
+        back, in a bounded iteration. Where the sum must be known within the epoch, ``broadcast``
+        the records to an operator that adds them up: one more stage.
+
+        Raises
+        ------
+        DefinitionError
+            The stream was partitioned already (``all-reduce``).
+        JobError
+            While it runs: a record is not a float64 array, or two have different shapes.
+        """
+        return self._partitioned(Partition.ALL_REDUCE)
+
     def partition_custom(
         self, partitioner: Callable[[Any, int], int], key_selector: KeySelector
     ) -> IterationStream:
@@ -193,6 +212,11 @@ class IterationStream:
 
     def _partitioned(self, partition: Partition, **more: Any) -> IterationStream:
         self._check(partition.value)
+        if any(link.partition is Partition.ALL_REDUCE for link in self._links):
+            raise DefinitionError(
+                f"all-reduce: {partition.value} of a stream of all_reduce(), which can only be "
+                "fed back"
+            )
         links = tuple(
             replace(link, **{"key": None, "partitioner": None, **more}, partition=partition)
             for link in self._links

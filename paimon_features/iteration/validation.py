@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from paimon_features.errors import DefinitionError
+from paimon_features.iteration.dataflow import Partition
 
 if TYPE_CHECKING:
     from paimon_features.iteration.config import IterationConfig
@@ -100,6 +101,11 @@ def check_result(
         )
     for index, (stream, head) in enumerate(zip(feedback, heads, strict=True)):
         _check_edge(stream, graph, f"feedback {index}")
+        if not bounded and stream._links[0].partition is Partition.ALL_REDUCE:
+            raise DefinitionError(
+                f"all-reduce: feedback {index} of an unbounded iteration, whose epochs may never "
+                "end; broadcast the records and add them up as they arrive"
+            )
         if stream.parallelism != head.parallelism:
             raise DefinitionError(
                 f"parallelism-mismatch: feedback {index} has parallelism {stream.parallelism}, "

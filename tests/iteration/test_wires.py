@@ -142,10 +142,26 @@ def test_consumed_notices_and_ended_iterations_leave_nothing_behind(redis_url: s
         for seq in range(200):
             tail.publish(generation, [entry(seq, INLINE_BYTES + 1)])
             assert payloads(head, generation, head.poll(50)) == [INLINE_BYTES + 1]
-        assert connection.request("XLEN", f"iteration:{{test-0}}:{generation}:notices") <= 1
+        assert connection.request("XLEN", f"iteration:{{test-0}}:{generation}:notices") <= 2
         head.report({"epoch": 1})
         spec.discard(0)
         assert connection.request("KEYS", "*") == []
+
+
+@pytest.mark.redis
+def test_a_payload_is_deleted_when_its_last_reader_has_taken_it(redis_url: str) -> None:
+    spec = WireSpec("test", redis_url)
+    heads, tail = [spec.open(0), spec.open(0), spec.open(0)], spec.open(0)
+    generation = heads[0].begin()
+    tail.publish(generation, [entry(1, INLINE_BYTES + 1), entry(2, INLINE_BYTES + 1)])
+    one, other = heads[0].poll(50)
+    assert one.payload is None
+    for head in heads:
+        assert len(head.take(generation, one, readers=3)) == INLINE_BYTES + 1
+    with pytest.raises(JobError, match="lost the records 1"):
+        heads[0].take(generation, one, readers=3)
+    assert len(heads[0].take(generation, other)) == INLINE_BYTES + 1
+    spec.discard(0)
 
 
 class _Runs:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import pickle
 import time
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 from paimon_features.iteration.envelope import (
@@ -54,6 +56,7 @@ class ControlHead:
         self._positions: dict[ReporterId, int] = {}
         self._ended: set[ReporterId] = set()
         self._closed: dict[int, dict[ReporterId, int]] = {}
+        self._to_reduce: dict[int, list[Notice]] = {}
         self._terminated = False
         self._status: dict[str, Any] = {}
 
@@ -97,19 +100,18 @@ class ControlHead:
             if left_ms < 1 or not self._round_partly_closed():
                 break
             notices = self._wire.poll(left_ms)
-        for member in self._plan.tails:
-            for subtask in range(member.parallelism):
-                upto = delivered.get((member.node, subtask))
-                if upto is not None:
-                    self._send_one(
-                        member, subtask, Envelope(member.node, ACK, upto, CONTROL, CONTROL)
-                    )
+        self._acknowledge(delivered)
         self._decide()
+        if self._terminated:  # rounds that ran ahead of the last one are dropped
+            self._acknowledge(_last_seqs(self._to_reduce))
+            self._to_reduce.clear()
         return self._take()
 
     def _note(self, notice: Notice, delivered: dict[ReporterId, int]) -> None:
         who = notice.node, notice.subtask
-        if notice.kind == ENTRY:
+        if notice.kind == ENTRY and notice.node in self._plan.reduced and not self._terminated:
+            self._to_reduce.setdefault(notice.epoch, []).append(notice)
+        elif notice.kind == ENTRY:
             if not self._terminated:
                 head = self._head_of[notice.node]
                 deliver = Envelope(head.node, DELIVER, notice.epoch, CONTROL, CONTROL, notice)
@@ -148,6 +150,7 @@ class ControlHead:
                 break
             self._closed.pop(epoch, None)
             self._epoch = epoch
+            self._reduce(epoch)
             for tail in self._tails:
                 self._send(tail, CLOSED, epoch)
             self._terminated = self._is_last(epoch, counts)
@@ -156,6 +159,32 @@ class ControlHead:
             self._report(epoch=epoch, records=sum(counts.values()), state=state)
         if self.finished:
             self._report(state="finished")
+
+    def _reduce(self, epoch: int) -> None:
+        """Deliver a round of the all-reduced edges: to all subtasks of a head, in one order.
+
+        Its entries were held until the round was complete. A tail drops them in the same call in
+        which every subtask of the head adds them up, so that no barrier comes between.
+        """
+        held = sorted(
+            self._to_reduce.pop(epoch, ()), key=lambda one: (one.node, one.subtask, one.seq)
+        )
+        for notice in held:
+            head = self._head_of[notice.node]
+            deliver = Envelope(head.node, DELIVER, epoch, CONTROL, CONTROL, notice)
+            for subtask in range(head.parallelism):
+                self._send_one(head, subtask, deliver)
+        self._acknowledge(_last_seqs({epoch: held}))
+
+    def _acknowledge(self, delivered: Mapping[ReporterId, int]) -> None:
+        """Have tails drop what was delivered, up to a sequence number each."""
+        for member in self._plan.tails:
+            for subtask in range(member.parallelism):
+                upto = delivered.get((member.node, subtask))
+                if upto is not None:
+                    self._send_one(
+                        member, subtask, Envelope(member.node, ACK, upto, CONTROL, CONTROL)
+                    )
 
     def _is_last(self, epoch: int, counts: dict[ReporterId, int]) -> bool:
         """Return whether the iteration ends with this round, whose records were delivered (S14).
@@ -190,6 +219,15 @@ class ControlHead:
     def _take(self) -> list[StageMessage]:
         boxes, self._boxes = self._boxes, {}
         return [StageMessage(stage, subtask, sent) for (stage, subtask), sent in boxes.items()]
+
+
+def _last_seqs(rounds: Mapping[int, list[Notice]]) -> dict[ReporterId, int]:
+    """Return the highest sequence number of each reporter."""
+    last: dict[ReporterId, int] = {}
+    for notice in chain.from_iterable(rounds.values()):
+        who = notice.node, notice.subtask
+        last[who] = max(last.get(who, 0), notice.seq)
+    return last
 
 
 def _subtasks(members: tuple[ControlledNode, ...] | list[ControlledNode]) -> set[ReporterId]:

@@ -7,6 +7,7 @@ from typing import Any
 
 from paimon_features.iteration.envelope import DELIVER, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END, NONE
+from paimon_features.iteration.operators.all_reduce import AllReduceSum
 from paimon_features.iteration.operators.reporter import ReportingRunner
 from paimon_features.iteration.operators.runner_states import HeadState
 from paimon_features.iteration.wires import ENDED, INIT_ENDED, Notice
@@ -21,6 +22,7 @@ class HeadRunner(ReportingRunner):
 
     state_type = HeadState
     _emitted = NONE
+    _total: AllReduceSum | None = None
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
@@ -37,6 +39,7 @@ class HeadRunner(ReportingRunner):
                 self._deliver(envelope.values)
         elif envelope.kind == WATERMARK:
             if envelope.epoch > self._emitted:
+                self._emit_total()
                 self._emitted = envelope.epoch
                 self.task.touch()
                 self.outlet.watermark(envelope.epoch)
@@ -50,8 +53,23 @@ class HeadRunner(ReportingRunner):
         if payload is None:
             assert self.node.iteration is not None
             assert self._generation is not None
-            payload = self.task.wire(self.node.iteration).take(self._generation, notice)
-        self.outlet.records(notice.epoch, pickle.loads(payload))
+            readers = self.node.parallelism if self.node.reduces else 1
+            payload = self.task.wire(self.node.iteration).take(self._generation, notice, readers)
+        values = pickle.loads(payload)
+        if not self.node.reduces:
+            self.outlet.records(notice.epoch, values)
+            return
+        if self._total is None:
+            self._total = AllReduceSum(notice.epoch)
+        for value in values:
+            self._total.add(value, notice.subtask)
+
+    def _emit_total(self) -> None:
+        """Emit the sum of an all-reduced round; its deliveries and its watermark come in one call,
+        so that it is never part of a snapshot."""
+        if self._total is not None:
+            total, self._total = self._total, None
+            self.outlet.records(total.epoch, [total.value])
 
     def open_notices(self) -> list[Notice]:
         if self._emitted == END:

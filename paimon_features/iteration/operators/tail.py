@@ -8,6 +8,7 @@ from typing import Any
 from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import ACK, CLOSED, Envelope, dumps
 from paimon_features.iteration.epochs import END
+from paimon_features.iteration.operators.all_reduce import check_parts
 from paimon_features.iteration.operators.protocols import Task
 from paimon_features.iteration.operators.reporter import ReportingRunner
 from paimon_features.iteration.operators.runner_states import TailState
@@ -44,6 +45,8 @@ class TailRunner(ReportingRunner):
         if epoch == END:  # dropped (S16)
             return
         epoch += 1
+        if self.node.reduces:
+            check_parts(values, self.node.name, self.task.subtask)
         self._counts[epoch] = self._counts.get(epoch, 0) + len(values)
         self.task.touch()
         self._pending.setdefault(epoch, []).extend(values)

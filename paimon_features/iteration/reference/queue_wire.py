@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +27,7 @@ class QueueWire:
         self._generation = 0
         self._notices: list[Notice] = []
         self._payloads: dict[tuple[int, int, int, int], bytes] = {}
+        self._taken: Counter[tuple[int, int, int, int]] = Counter()
         self.status: dict[str, Any] = {}
 
     def begin(self) -> int:
@@ -47,8 +49,13 @@ class QueueWire:
         notices, self._notices = self._notices, []
         return notices
 
-    def take(self, generation: int, notice: Notice) -> bytes:
-        payload = self._payloads.pop((generation, *notice[1:3], notice.seq), None)
+    def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
+        name = generation, notice.node, notice.subtask, notice.seq
+        payload = self._payloads.get(name)
+        self._taken[name] += 1
+        if self._taken[name] == readers:
+            self._payloads.pop(name, None)
+            del self._taken[name]
         if payload is None:
             raise JobError(
                 f"feedback {notice.seq} of node {notice.node}, subtask {notice.subtask} is no "
@@ -71,3 +78,4 @@ class QueueWire:
     def _forget(self) -> None:
         self._notices.clear()
         self._payloads.clear()
+        self._taken.clear()

@@ -54,8 +54,10 @@ class Wire(Protocol):
         """
         ...
 
-    def take(self, generation: int, notice: Notice) -> bytes:
+    def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
         """Data head: return the payload of a notice that was sent without it.
+
+        It is deleted when ``readers`` subtasks of the head have taken it.
 
         Raises
         ------

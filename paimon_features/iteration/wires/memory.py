@@ -75,7 +75,7 @@ class MemoryWire:
             found, self._shared.notices = self._shared.notices, []
             return found
 
-    def take(self, generation: int, notice: Notice) -> bytes:
+    def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
         raise AssertionError("every notice of this wire has its payload")
 
     def report(self, status: Mapping[str, Any]) -> None:

@@ -61,6 +61,7 @@ class RedisWire:
         self._published: dict[int, int] = {}
         self._generation = 0
         self._position = b"0"
+        self._read_since_trim = False
         self._expected: dict[bytes, int] = {}
 
     def begin(self) -> int:
@@ -75,6 +76,7 @@ class RedisWire:
             self._client.delete(*self._keys(generation - 1))
         self._generation = generation
         self._position = b"0"
+        self._read_since_trim = False
         self._expected.clear()
         return generation
 
@@ -82,7 +84,8 @@ class RedisWire:
         number = self._published.setdefault(generation, 0)
         stream, payloads = self._keys(generation)
         sent = []
-        with self._errors("publishes"), self._client.pipeline(transaction=True) as pipe:
+        # the payloads first: a notice that can be read has its payload
+        with self._errors("publishes"), self._client.pipeline(transaction=False) as pipe:
             for notice in notices:
                 if notice.payload is not None and len(notice.payload) > INLINE_BYTES:
                     field = _field(notice)
@@ -100,16 +103,18 @@ class RedisWire:
     def poll(self, wait_ms: int) -> list[Notice]:
         stream, _ = self._keys(self._generation)
         block = wait_ms if wait_ms > 0 else None
-        with self._errors("reads"):
-            found = self._client.xread({stream: self._position}, count=_READ, block=block)
-            entries = found[0][1] if found else []
-            with self._client.pipeline(transaction=False) as pipe:
-                # read after the notices: if it still exists, no earlier data were lost
-                pipe.get(self._prefix + "generation")
-                if entries:
-                    self._position = entries[-1][0]
-                    pipe.xtrim(stream, minid=self._position, approximate=False)
-                owner = pipe.execute()[0]
+        # one round trip; what is lost after the generation was read leaves a gap in the numbers of
+        # a publisher, or is noticed by the next call
+        with self._errors("reads"), self._client.pipeline(transaction=False) as pipe:
+            pipe.get(self._prefix + "generation")
+            if self._read_since_trim:
+                pipe.xtrim(stream, minid=self._position, approximate=False)
+            pipe.xread({stream: self._position}, count=_READ, block=block)
+            owner, *_, found = pipe.execute()
+        entries = found[0][1] if found else []
+        self._read_since_trim = bool(entries)
+        if entries:
+            self._position = entries[-1][0]
         if owner is None:
             raise self._lost("has lost its data")
         if self._number(owner) != self._generation:
@@ -121,13 +126,23 @@ class RedisWire:
             for notice in self._read(self._seal.open(context, fields.get(b"d", b""), what))
         ]
 
-    def take(self, generation: int, notice: Notice) -> bytes:
+    def take(self, generation: int, notice: Notice, readers: int = 1) -> bytes:
         _, payloads = self._keys(generation)
         field = _field(notice)
-        with self._errors("takes a payload"), self._client.pipeline() as pipe:
-            pipe.hget(payloads, field)
-            pipe.hdel(payloads, field)
-            payload = pipe.execute()[0]
+        with self._errors("takes a payload"):
+            if readers == 1:
+                with self._client.pipeline() as pipe:
+                    pipe.hget(payloads, field)
+                    pipe.hdel(payloads, field)
+                    payload = pipe.execute()[0]
+            else:
+                taken = f"{field}:taken"
+                with self._client.pipeline() as pipe:
+                    pipe.hget(payloads, field)
+                    pipe.hincrby(payloads, taken, 1)
+                    payload, count = pipe.execute()
+                if count == readers:
+                    self._client.hdel(payloads, field, taken)
         if payload is None:
             raise self._lost(f"has lost the records {notice.seq} of {notice.node}")
         what = f"iteration: a payload of the Redis wire {self._where}"

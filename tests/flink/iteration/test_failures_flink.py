@@ -17,10 +17,11 @@ import pytest
 
 from paimon_features.iteration import IterationStream
 from tests.chaos import CHAOS, part_of_chaos
-from tests.iteration import faults, probes, programs, translation
+from tests.iteration import faults, probes, programs, sums, translation
 from tests.iteration.faults import POINTS, PROGRAMS, FailAtRandom, FailOnce, LoseWire, failing
 from tests.iteration.interpreter import interpret
 from tests.iteration.programs import Program
+from tests.iteration.sums import expected, summing
 from tests.iteration.test_naive_differential import check, some_program
 from tests.iteration.translation import builder
 
@@ -46,7 +47,7 @@ KILLS_OF_A_RUN = 5
 only_chaos = part_of_chaos("the whole matrix of failures")
 
 # where the job runs there are no tests
-for module in (faults, probes, programs, translation):
+for module in (faults, probes, programs, sums, translation):
     cloudpickle.register_pickle_by_value(module)
 
 Run = Callable[..., Any]
@@ -115,6 +116,35 @@ def test_a_failure_with_the_redis_wire_flushed_changes_no_row_of_any_kind_of_pro
     builds = {name: builder(program, failing(function)) for name, program in PROGRAMS.items()}
     check_together(PROGRAMS, run("thread", redis_url, together(builds)))
     assert (tmp_path / "marker").exists()
+
+
+def check_sums(run: Run, mode: str, url: str, function: FailOnce, marker: Path) -> None:
+    shape = 2, 8, 3_000, 2  # arrays that Redis keeps apart from the notices
+    received = run(mode, url, summing(*shape, between=failing(function)))
+    assert sorted(received) == sorted(expected(*shape))
+    assert marker.exists()
+
+
+@pytest.mark.long
+def test_a_failure_with_the_redis_wire_flushed_changes_no_bit_of_an_all_reduced_sum(
+    run: Run, tmp_path: Path, redis_url: str
+) -> None:
+    marker = tmp_path / "marker"
+    function = FailOnce("watermark", 3, marker, 0.03, LoseWire(redis_url))
+    check_sums(run, "thread", redis_url, function, marker)
+
+
+@only_chaos
+@pytest.mark.parametrize("mode", ["thread", "process"] if CHAOS else [])
+@pytest.mark.parametrize("lose", [False, True] if CHAOS else [])
+@pytest.mark.parametrize("point", POINTS if CHAOS else [])
+def test_the_failure_matrix_of_all_reduced_sums(
+    run: Run, tmp_path: Path, redis_url: str, point: str, lose: bool, mode: str
+) -> None:
+    marker = tmp_path / "marker"
+    lost = LoseWire(redis_url) if lose else None
+    function = FailOnce(point, 3 if point != "end" else 0, marker, 0.03, lost)
+    check_sums(run, mode, redis_url, function, marker)
 
 
 @only_chaos  # test_workers_flink.py kills a worker of process mode
