@@ -16,11 +16,13 @@ from paimon_features.offline.output_columns import with_outputs
 from paimon_features.offline.reading.engine import OfflineEngine, ViewFeatures
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.partitioned_join import PartitionedView
-from paimon_features.offline.reading.view_reads import FeatureViewRead, ViewRead
+from paimon_features.offline.reading.view_reads import FeatureViewRead, ViewJoin, ViewRead
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.schema import DataType
 from paimon_features.tables import Lake
 
+_SHARE_MARGIN = 1.5
+"""A sample may miss entities that are frequent."""
 STATUS_TYPE = pa.dictionary(pa.int8(), pa.string())
 
 
@@ -152,18 +154,47 @@ class FeatureResult(Closeable):
             else []
         )
         scan = ViewScan(lake, read, needs, buckets)
-        room = memory_bytes - scan.events_bytes() - len(as_of_ms) * read.row_bytes
-        sizes = scan.buckets_bytes()
-        if max(sizes.values(), default=0) > room or room < 0:
+        room = memory_bytes - len(as_of_ms) * read.row_bytes
+        events_bytes, sizes = scan.events_bytes(), scan.buckets_bytes()
+        if events_bytes + max(sizes.values(), default=0) > room:
+            # others than the requested entities' take no memory
+            share = min(_SHARE_MARGIN * scan.share_of(join.entities), 1.0)
+            events_bytes = int(share * events_bytes)
+            sizes = {bucket: int(share * size) for bucket, size in sizes.items()}
+        if events_bytes + max(sizes.values(), default=0) > room:
             return None
-        for events in scan.events(join.event_columns):
-            join.add_events(events)
         before = self._done
-        for group in _groups(sizes, room):
-            self._tick(join.join_tiles(scan.tiles(group, join.tile_columns)))
+        try:
+            for events in scan.events(join.event_columns, choice=join.entities):
+                join.add_events(events)
+                _check_room(join, read, room)
+            for group in _groups(sizes, room - events_bytes):
+                tiles = scan.tiles(group, join.tile_columns, choice=join.entities)
+                self._tick(join.join_tiles(_watched(tiles, join, read, room)))
+        except _NoRoomError:  # the estimate was wrong
+            self._done = before
+            return None
         results = join.table()
         self._tick(before + len(as_of_ms) - self._done)
         return results
+
+
+class _NoRoomError(Exception):
+    """More tiles and events of the requested entities than estimated."""
+
+
+def _check_room(join: ViewJoin, read: ViewRead, room: int) -> None:
+    tile_bytes, event_bytes = read.table_bytes()
+    if join.held_tiles * tile_bytes + join.held_events * event_bytes > room:
+        raise _NoRoomError
+
+
+def _watched(
+    tables: Iterator[pa.Table], join: ViewJoin, read: ViewRead, room: int
+) -> Iterator[pa.Table]:
+    for table in tables:
+        yield table
+        _check_room(join, read, room)
 
 
 def _groups(sizes: Mapping[int, int], room: int) -> Iterator[list[int]]:

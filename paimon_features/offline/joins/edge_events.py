@@ -93,6 +93,8 @@ class EdgeEvents:
             self._low.append(None if whole else border + (span.low_ms - span.tile_ms))
             self._high.append(border + (span.high_ms - span.tile_ms))
         self._found: list[tuple[Ints, dict[str, Column]]] = []
+        self.held = 0
+        """Number of added events."""
         self._sorted: Ints = NO_INTS
         self.index: RangeIndex | None = None
 
@@ -143,6 +145,7 @@ class EdgeEvents:
         if len(inside) < len(chosen):
             chosen = chosen[inside]
             columns = {name: column.take(inside) for name, column in columns.items()}
+        self.held += len(chosen)
         times, cells = time.values[chosen], cells[chosen]
         keys = cells * self.view.tile_ms + (times - self._tiles[cells])
         self._found.append((keys, partials_of(self.view, self.partials, columns, times)))

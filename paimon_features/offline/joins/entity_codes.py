@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ from paimon_features.array_types import Array, Ints
 from paimon_features.columns import Column
 
 _ROOM = 2**62
+_TABLE_SIZE = 1 << 16
+_TABLE_SHARE = 64
+"""Limits of a table of codes by integer: entries, or entries for each entity."""
 
 
 class EntityCodes:
@@ -46,18 +50,39 @@ class EntityCodes:
             codes, self.count = np.zeros(rows.num_rows, np.int64), 1
         self.codes = codes
         self._rows = rows
+        self._finders = [_finder(values) for values in (*self._dictionaries, *self._pairs)]
+        self._sorted: Ints | None = None
 
     def codes_of(self, table: pa.Table) -> Ints:
         """The codes of another table's rows; -1 for entities that are not in this table."""
         codes: Ints | None = None
-        pairs = iter(self._pairs)
+        find, pairs = iter(self._finders), iter(self._finders[len(self.keys) :])
         for key, dictionary in zip(self.keys, self._dictionaries, strict=True):
-            own = _find(table.column(key), dictionary)
+            own = next(find)(table.column(key))
             if codes is None:
                 codes = own
             else:
-                codes = _find(_paired(codes, own, len(dictionary)), next(pairs))
+                codes = next(pairs)(_paired(codes, own, len(dictionary)))
         return np.zeros(table.num_rows, np.int64) if codes is None else codes
+
+    def rows_of(self, table: pa.Table) -> Ints:
+        """Positions of the rows of another table that belong to entities of this one."""
+        return np.flatnonzero(self.codes_of(table) >= 0)
+
+    def may_have(self, least: Any, greatest: Any) -> bool:
+        """Whether an entity may have a first key between two values, both inclusive.
+
+        True where that is not known: only integers are compared.
+        """
+        if type(least) is not int or type(greatest) is not int:
+            return True
+        if self._sorted is None:
+            values = self._dictionaries[0]
+            if not pa.types.is_signed_integer(values.type):
+                return True
+            self._sorted = np.sort(values.to_numpy().astype(np.int64))
+        low = np.searchsorted(self._sorted, least)
+        return bool(low < len(self._sorted) and self._sorted[low] <= greatest)
 
     def columns(self) -> list[Array]:
         """The key columns of the distinct entities, in the order of their codes."""
@@ -78,9 +103,39 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
     return _numbers(encoded.indices), encoded.dictionary
 
 
-def _find(column: pa.ChunkedArray | pa.Array, dictionary: pa.Array) -> Ints:
-    """The codes of a column's values, -1 for null and for values not in the dictionary."""
-    return _numbers(pc.index_in(column, value_set=dictionary, skip_nulls=True))
+def _finder(dictionary: pa.Array) -> Callable[[pa.ChunkedArray | pa.Array], Ints]:
+    """What finds the codes of a column's values: -1 for null and what is not in the dictionary.
+
+    Integers that lie close together are looked up in a table of all between the least and the
+    greatest, which is several times faster than a hash table.
+
+    >>> find = _finder(pa.array([7, 3]))
+    >>> find(pa.array([3, None, 7, -(2**63), 4])).tolist()
+    [1, -1, 0, -1, -1]
+    """
+
+    def by_hash(column: pa.ChunkedArray | pa.Array) -> Ints:
+        return _numbers(pc.index_in(column, value_set=dictionary, skip_nulls=True))
+
+    if not len(dictionary) or not pa.types.is_signed_integer(dictionary.type):
+        return by_hash
+    values = dictionary.to_numpy().astype(np.int64)
+    least = values.min()
+    span = int(values.max()) - int(least) + 1
+    if span > max(_TABLE_SHARE * len(values), _TABLE_SIZE):
+        return by_hash
+    table = np.full(span + 1, -1, np.int32)
+    table[values - least] = np.arange(len(values), dtype=np.int32)
+
+    def by_table(column: pa.ChunkedArray | pa.Array) -> Ints:
+        if column.type != dictionary.type or column.null_count:
+            return by_hash(column)
+        # a smaller number wraps to a large one
+        places = (column.to_numpy() - least).view(np.uint64)
+        codes: Ints = table[np.minimum(places, np.uint64(span))].astype(np.int64)
+        return codes
+
+    return by_table
 
 
 def _numbers(indices: pa.ChunkedArray | pa.Array) -> Ints:

@@ -42,6 +42,7 @@ class NewestVersionJoin:
         self._q = as_of_ms
         self._found: list[pa.Table] = []
         self._codes: list[Ints] = []
+        self.held_events = 0
 
     @property
     def event_columns(self) -> list[str]:
@@ -60,6 +61,7 @@ class NewestVersionJoin:
             if self.view.ttl_ms is not None:
                 inside &= time.values >= self._q.min() - self.view.ttl_ms
         chosen = np.flatnonzero(inside)
+        self.held_events += len(chosen)
         if len(chosen):
             self._found.append(events.drop_columns(list(self.view.keys)).take(pa.array(chosen)))
             self._codes.append(codes[chosen])
