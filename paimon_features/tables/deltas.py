@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.array_types import Ints
+from paimon_features.columns import take_rows
 from paimon_features.errors import SnapshotExpiredError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.manifests import manifest_damage, raw_snapshot, read_entries
@@ -274,7 +275,7 @@ def _table_of(batch: pa.RecordBatch) -> pa.Table:
 
 def _taken(table: pa.Table, rows: Ints) -> pa.Table:
     """Some rows; all where that is cheaper than to take most of them."""
-    return table if 2 * len(rows) > table.num_rows else table.take(pa.array(rows))
+    return table if 2 * len(rows) > table.num_rows else take_rows(table, rows)
 
 
 def _check_columns(file: DataFile, columns: Sequence[str], there: Sequence[str]) -> None:
@@ -317,10 +318,13 @@ def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> 
 
 
 def _as_requested(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa.Table:
-    if VALUE_KIND in table.column_names and VALUE_KIND not in columns:
+    names = table.column_names
+    if VALUE_KIND in names and VALUE_KIND not in columns:
         check_insert_only(table, file.path)
+    if names == list(columns):
+        return table
     for column in columns:
-        if column not in table.column_names:
+        if column not in names:
             table = table.append_column(column, pa.nulls(table.num_rows))
     return table.select(list(columns))
 

@@ -22,7 +22,7 @@ import pyarrow as pa
 from paimon_features.aggregates import EVENT_TIME, TILE_END, Partial
 from paimon_features.aggregates.fold import Columns
 from paimon_features.array_types import Bools, Ints
-from paimon_features.columns import Column, numpy_type
+from paimon_features.columns import Column, numpy_type, take_rows
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression, evaluate
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
@@ -139,7 +139,7 @@ class EdgeEvents:
         chosen = np.flatnonzero(cells >= 0)
         if not len(chosen):
             return
-        taken = events.take(pa.array(chosen))
+        taken = take_rows(events, chosen)
         columns = {name: Column.from_arrow(taken.column(name)) for name in self.columns}
         inside = np.flatnonzero(enters(self.view, columns, len(chosen)))
         if len(inside) < len(chosen):

@@ -16,6 +16,12 @@ _ROOM = 2**62
 _TABLE_SIZE = 1 << 16
 _TABLE_SHARE = 64
 """Limits of a table of codes by integer: entries, or entries for each entity."""
+_SPARSE = 16
+"""Bits for each entity in the table of those that may be there."""
+_MOST_BITS = 22
+"""A larger table would not fit into the processor's caches."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Knuth's: the upper bits of a product depend on all bits of the number."""
 
 
 class EntityCodes:
@@ -106,8 +112,9 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
 def _finder(dictionary: pa.Array) -> Callable[[pa.ChunkedArray | pa.Array], Ints]:
     """What finds the codes of a column's values: -1 for null and what is not in the dictionary.
 
-    Integers that lie close together are looked up in a table of all between the least and the
-    greatest, which is several times faster than a hash table.
+    A hash table takes most of the time where few of many rows are found. Integers that lie close
+    together are looked up in a table of all between the least and the greatest instead, others
+    only where a table of bits by a product of theirs says that they may be there.
 
     >>> find = _finder(pa.array([7, 3]))
     >>> find(pa.array([3, None, 7, -(2**63), 4])).tolist()
@@ -117,23 +124,38 @@ def _finder(dictionary: pa.Array) -> Callable[[pa.ChunkedArray | pa.Array], Ints
     def by_hash(column: pa.ChunkedArray | pa.Array) -> Ints:
         return _numbers(pc.index_in(column, value_set=dictionary, skip_nulls=True))
 
-    if not len(dictionary) or not pa.types.is_signed_integer(dictionary.type):
+    if not len(dictionary) or dictionary.type != pa.int64():
         return by_hash
-    values = dictionary.to_numpy().astype(np.int64)
+    values = dictionary.to_numpy()
     least = values.min()
     span = int(values.max()) - int(least) + 1
-    if span > max(_TABLE_SHARE * len(values), _TABLE_SIZE):
-        return by_hash
-    table = np.full(span + 1, -1, np.int32)
-    table[values - least] = np.arange(len(values), dtype=np.int32)
+    if span <= max(_TABLE_SHARE * len(values), _TABLE_SIZE):
+        table = np.full(span + 1, -1, np.int32)
+        table[values - least] = np.arange(len(values), dtype=np.int32)
+
+        def look_up(numbers: Ints) -> Ints:
+            # a smaller number wraps to a large one
+            places = np.minimum((numbers - least).view(np.uint64), np.uint64(span))
+            codes: Ints = table[places].astype(np.int64)
+            return codes
+
+    else:
+        shift = np.uint64(64 - min((_SPARSE * len(values)).bit_length(), _MOST_BITS))
+        maybe = np.zeros(1 << (64 - int(shift)), np.bool_)
+        maybe[(values.view(np.uint64) * _FACTOR) >> shift] = True
+
+        def look_up(numbers: Ints) -> Ints:
+            some = np.flatnonzero(maybe[(numbers.view(np.uint64) * _FACTOR) >> shift])
+            if 2 * len(some) > len(numbers):
+                return by_hash(pa.array(numbers))
+            codes = np.full(len(numbers), -1, np.int64)
+            codes[some] = by_hash(pa.array(numbers[some]))
+            return codes
 
     def by_table(column: pa.ChunkedArray | pa.Array) -> Ints:
         if column.type != dictionary.type or column.null_count:
             return by_hash(column)
-        # a smaller number wraps to a large one
-        places = (column.to_numpy() - least).view(np.uint64)
-        codes: Ints = table[np.minimum(places, np.uint64(span))].astype(np.int64)
-        return codes
+        return look_up(column.to_numpy())
 
     return by_table
 

@@ -22,7 +22,7 @@ from paimon_features.aggregates.fold import (
     newest_tile_end,
 )
 from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.columns import Column
+from paimon_features.columns import Column, take_rows
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents, concat
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
@@ -302,7 +302,7 @@ def _read(
         own = join.entities.codes_of(table)
         known = np.flatnonzero(own >= 0)
         if len(known) < len(own):
-            table, own = table.take(pa.array(known)), own[known]
+            table, own = take_rows(table, known), own[known]
         join.held_tiles += len(own)
         codes.append(own)
         starts.append(Column.from_arrow(table.column(TILE_START)).values)

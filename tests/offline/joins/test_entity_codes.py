@@ -58,6 +58,9 @@ def test_integers_are_found_by_a_table_or_by_their_hash(
     assert entities.codes_of(asked).tolist() == expected
     assert entities.rows_of(asked).tolist() == [i for i, code in enumerate(expected) if code >= 0]
     known = [row for row in rows if row is not None]
+    many = list(range(0, 2**40, 2**37)) * 2  # few of them are known
+    asked = pa.table({"user": pa.array(many)})
+    assert entities.codes_of(asked).tolist() == [numbers.get(number, -1) for number in many]
     for least, greatest in ((0, 3), (2, 5), (-(2**63), -6), (201_000, 2**63 - 1)):
         assert entities.may_have(least, greatest) == any(least <= r <= greatest for r in known)
     assert entities.may_have("a", "b")

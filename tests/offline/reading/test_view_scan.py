@@ -70,7 +70,7 @@ def test_of_a_large_file_only_row_groups_with_requested_entities_are_decoded(
     read = VerifiedParquetFile.read_row_group
 
     def noted(self: VerifiedParquetFile, i: int, columns: list[str], **options: object) -> pa.Table:
-        decoded.append((i, *columns))
+        decoded.extend((i, column) for column in columns)
         return read(self, i, columns, **options)
 
     monkeypatch.setattr(VerifiedParquetFile, "read_row_group", noted)
