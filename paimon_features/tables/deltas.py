@@ -114,12 +114,20 @@ def live_files(
     wanted = None if buckets is None else frozenset(buckets)
     keep = None if wanted is None else (lambda bucket, total: bucket in wanted)
     raw = raw_snapshot(lake, name, snapshot_id)
-    try:
-        with manifest_damage(lake, name, snapshot_id):
-            entries = read_entries(lake, name, raw, keep=keep)
-    except FileNotFoundError as error:
-        raise expired(lake, name, snapshot_id) from error
-    return list(_data_files(lake, name, entries))
+
+    def read(paths: list[str]) -> list[DataFile]:
+        try:
+            with manifest_damage(lake, name, snapshot_id):
+                entries = read_entries(lake, name, raw, keep=keep, paths=paths)
+        except FileNotFoundError as error:
+            raise expired(lake, name, snapshot_id) from error
+        return list(_data_files(lake, name, entries))
+
+    if lake.storage.is_remote:
+        return read([])
+    # the names of the lists contain random numbers
+    lists = raw.base_manifest_list, raw.delta_manifest_list, raw.total_record_count
+    return lake.live_cache.get((name, snapshot_id, wanted, lists), read)
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:

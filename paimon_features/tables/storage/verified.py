@@ -137,7 +137,10 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
         if self._content is None:
             return PageCounts()
         with damage_of(self._path):
-            return verify_chunks(self._content, self.footer.chunks(columns, groups))
+            chunks = self.footer.chunks(columns, groups)
+            if len(self._content) <= _SMALL_BYTES:
+                return self.footer.verify_again(self._content, chunks)
+            return verify_chunks(self._content, chunks)
 
     @classmethod
     def local(cls, path: str, size: int, footer: KnownFooter | None = None) -> VerifiedParquetFile:
