@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.errors import DamagedFileError
@@ -61,6 +62,8 @@ class KnownFooter:
 
     def __init__(self, metadata: Any) -> None:
         self.metadata = metadata
+        self.schema: pa.Schema | None = None
+        """The columns, once they were derived from it."""
         self._chunks: dict[Hashable, tuple[ColumnChunk, ...]] = {}
         self._sums: dict[ColumnChunk, tuple[int, PageCounts]] = {}
 

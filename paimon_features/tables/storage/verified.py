@@ -63,6 +63,14 @@ def check_size(path: str, found: int, expected: int | None) -> None:
         raise damaged(path, f"it has {found} bytes; its manifest says {expected}")
 
 
+def _typed(schema: pa.Schema) -> pa.Schema:
+    """The schema; raises DamagedFileError for a type that no column of a table has."""
+    for field in schema:
+        if field.type == pa.null():
+            raise DamagedFileError(f"its footer says no type for {field.name!r}")
+    return schema
+
+
 class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
     """A Parquet file that verifies the pages of what is read, before it is decoded.
 
@@ -88,10 +96,8 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
                     **options,
                 )
                 self.footer = KnownFooter(self.metadata) if footer is None else footer
-                self._schema = super().schema_arrow
-                if pa.null() in self._schema.types:  # no column of a table has this type
-                    name = next(field.name for field in self._schema if field.type == pa.null())
-                    raise DamagedFileError(f"its footer says no type for {name!r}")
+                if self.footer.schema is None:
+                    self.footer.schema = _typed(super().schema_arrow)
         except BaseException:
             self._content = None
             source.close()
@@ -100,7 +106,8 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
     @property
     def schema_arrow(self) -> pa.Schema:
         """The columns; Arrow would derive them again each time."""
-        return self._schema
+        assert self.footer.schema is not None
+        return self.footer.schema
 
     def read(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
         read = super().read
