@@ -14,9 +14,8 @@ import pytest
 
 from paimon_features.aggregates import Count, DecayedSum, Last, Max, Mean, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.offline import feature_result
 from paimon_features.offline.reading import partitioned_join as partitioned
-from paimon_features.offline.reading import view_scan
+from paimon_features.offline.reading import view_join, view_scan
 from paimon_features.offline.reading.partitioned_join import PartitionedView
 from paimon_features.offline.reading.spill import SpillFile
 from paimon_features.schema import Float64, Int64, String, arrow_schema
@@ -136,7 +135,7 @@ def test_of_large_tables_only_the_requested_entities_are_held(
         run(self, *args)  # type: ignore[arg-type]
 
     monkeypatch.setattr(PartitionedView, "_run", noted)
-    monkeypatch.setattr(feature_result, "_SHARE_MARGIN", margin)
+    monkeypatch.setattr(view_join, "_SHARE_MARGIN", margin)
     monkeypatch.setattr(view_scan, "SMALL_FILE_ROWS", 5)
     refs = lake.refs("by_user")
     for users in ([3, 17], range(40)):
