@@ -147,6 +147,22 @@ def one_array(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks else pa.array([], column.type)
 
 
+def take_rows(table: pa.Table, rows: npt.NDArray[np.int64]) -> pa.Table:
+    """Return rows of a table, by their ascending positions.
+
+    Arrow's ``take`` is slow where columns have several chunks.
+
+    >>> table = pa.concat_tables([pa.table({"n": [1, 2]}), pa.table({"n": [3, 4]})])
+    >>> take_rows(table, np.array([1, 2]))["n"].to_pylist()
+    [2, 3]
+    """
+    if all(column.num_chunks == 1 for column in table.columns):
+        return table.take(pa.array(rows))
+    chosen = np.zeros(table.num_rows, np.bool_)
+    chosen[rows] = True
+    return table.filter(pa.array(chosen))
+
+
 def _validity(array: pa.Array) -> Bools | None:
     """True where there is a value; None if no value is null."""
     if not array.null_count:

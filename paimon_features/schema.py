@@ -11,7 +11,7 @@ List(Float32, 3)
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -56,6 +56,10 @@ class DataType:
     @property
     def is_integer(self) -> bool:
         return self.text in ("int32", "int64")
+
+    def __reduce__(self) -> tuple[Callable[[str], DataType], tuple[str]]:
+        # code compares plain types by identity
+        return type_from_text, (self.text,)
 
     @property
     def is_float(self) -> bool:

@@ -262,6 +262,16 @@ def await_job(
     """
     client = result.get_job_client()
     assert client is not None, "a query without a job cannot be waited for"
+    await_client(client, doing, tick, tick_s)
+
+
+def await_client(
+    client: Any,
+    doing: str,
+    tick: Callable[[float], None] | None = None,
+    tick_s: float = 0.2,
+) -> None:
+    """``await_job`` of a job that was submitted as a program."""
     started = time.monotonic()
     with flink_errors(doing):
         end = client.get_job_execution_result()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
-from paimon_features.buckets import bucket_of
 from paimon_features.callbacks import OnProgress
 from paimon_features.closeable import Closeable
 from paimon_features.definitions import FeatureRef, Output, Selection
@@ -15,9 +13,8 @@ from paimon_features.definitions.request import row_inputs
 from paimon_features.offline.output_columns import with_outputs
 from paimon_features.offline.reading.engine import OfflineEngine, ViewFeatures
 from paimon_features.offline.reading.entity_rows import EntityRows
-from paimon_features.offline.reading.partitioned_join import PartitionedView
+from paimon_features.offline.reading.view_join import join_view
 from paimon_features.offline.reading.view_reads import FeatureViewRead, ViewRead
-from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.schema import DataType
 from paimon_features.tables import Lake
 
@@ -47,7 +44,6 @@ class FeatureResult(Closeable):
     ) -> None:
         self.entity_rows, self.selection, self._statuses = entity_rows, selection, statuses
         self._progress, self._done, self._engine = progress, 0, engine
-        self._whole: dict[str, pa.Table] = {}
         self._parts: dict[str, ViewFeatures] = {}
         self._steps = entity_rows.count * (len(reads) + (entity_rows.chunks > 1))
         types: dict[Output, DataType] = {
@@ -74,8 +70,7 @@ class FeatureResult(Closeable):
     def tables(self) -> Iterator[pa.Table]:
         """The rows with their features, in order, some at a time; nothing where there is none."""
         for chunk in range(self.entity_rows.chunks):
-            parts = {name: view.chunk(chunk) for name, view in self._parts.items()}
-            found = {**self._whole, **parts}
+            found = {name: view.chunk(chunk) for name, view in self._parts.items()}
             table = self._assembled(self.entity_rows.rows(chunk), found)
             if self.entity_rows.chunks > 1:
                 self._tick(table.num_rows)
@@ -129,52 +124,6 @@ class FeatureResult(Closeable):
                 lake, read, self.entity_rows, spill_folder, self._tick
             )
             return
-        if self.entity_rows.chunks == 1:
-            found = self._at_once(lake, read, memory_bytes)
-            if found is not None:
-                self._whole[read.name] = found
-                return
-        self._parts[read.name] = PartitionedView(
+        self._parts[read.name] = join_view(
             lake, read, self.entity_rows, memory_bytes, spill_folder, self._tick
         )
-
-    def _at_once(self, lake: Lake, read: ViewRead, memory_bytes: int) -> pa.Table | None:
-        """The answers, where rows, events and the tiles of a bucket fit into memory together."""
-        keys, as_of_ms = self.entity_rows.keys(0, read)
-        join = read.join(keys, as_of_ms)
-        known = np.flatnonzero(join.entities.codes >= 0)
-        needs = read.needs()
-        needs.observe(as_of_ms[known] if len(known) < len(as_of_ms) else as_of_ms, known)
-        kinds = list(read.keys.values())
-        buckets = (
-            np.unique(bucket_of(join.entities.columns(), kinds, read.buckets)).tolist()
-            if join.entities.count
-            else []
-        )
-        scan = ViewScan(lake, read, needs, buckets)
-        room = memory_bytes - scan.events_bytes() - len(as_of_ms) * read.row_bytes
-        sizes = scan.buckets_bytes()
-        if max(sizes.values(), default=0) > room or room < 0:
-            return None
-        for events in scan.events(join.event_columns):
-            join.add_events(events)
-        before = self._done
-        for group in _groups(sizes, room):
-            self._tick(join.join_tiles(scan.tiles(group, join.tile_columns)))
-        results = join.table()
-        self._tick(before + len(as_of_ms) - self._done)
-        return results
-
-
-def _groups(sizes: Mapping[int, int], room: int) -> Iterator[list[int]]:
-    """Buckets, as many together as fit."""
-    group: list[int] = []
-    total = 0
-    for bucket, size in sorted(sizes.items()):
-        if group and total + size > room:
-            yield group
-            group, total = [], 0
-        group.append(bucket)
-        total += size
-    if group:
-        yield group

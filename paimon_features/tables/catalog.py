@@ -31,6 +31,7 @@ from paimon_features.tables import removals, side_format
 from paimon_features.tables.checksums import write_checksums
 from paimon_features.tables.claims import held
 from paimon_features.tables.ddl import arrow_schema, paimon_schema, paimon_schema_like
+from paimon_features.tables.live_cache import LiveCache
 from paimon_features.tables.metadata_damage import metadata_damage
 from paimon_features.tables.removals import Removal
 from paimon_features.tables.sealed_json import seal, stored_document
@@ -100,6 +101,7 @@ class Lake:
         self.rest = rest
         self._side_folder = side_folder
         self._handles: dict[str, tuple[Hashable, Any]] = {}
+        self.live_cache = LiveCache()
 
     def __repr__(self) -> str:
         return f"Lake({self.warehouse!r}, {self.database!r})"

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from paimon_features.array_types import Ints
+from paimon_features.columns import take_rows
 from paimon_features.errors import SnapshotExpiredError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.manifests import manifest_damage, raw_snapshot, read_entries
@@ -112,12 +114,20 @@ def live_files(
     wanted = None if buckets is None else frozenset(buckets)
     keep = None if wanted is None else (lambda bucket, total: bucket in wanted)
     raw = raw_snapshot(lake, name, snapshot_id)
-    try:
-        with manifest_damage(lake, name, snapshot_id):
-            entries = read_entries(lake, name, raw, keep=keep)
-    except FileNotFoundError as error:
-        raise expired(lake, name, snapshot_id) from error
-    return list(_data_files(lake, name, entries))
+
+    def read(paths: list[str]) -> list[DataFile]:
+        try:
+            with manifest_damage(lake, name, snapshot_id):
+                entries = read_entries(lake, name, raw, keep=keep, paths=paths)
+        except FileNotFoundError as error:
+            raise expired(lake, name, snapshot_id) from error
+        return list(_data_files(lake, name, entries))
+
+    if lake.storage.is_remote:
+        return read([])
+    # the names of the lists contain random numbers
+    lists = raw.base_manifest_list, raw.delta_manifest_list, raw.total_record_count
+    return lake.live_cache.get((name, snapshot_id, wanted, lists), read)
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:
@@ -163,9 +173,117 @@ def read_batches(
             _check_columns(file, columns, parquet.schema_arrow.names)
             wanted = _wanted(columns, parquet.schema_arrow.names, insert_only)
             for batch in parquet.iter_batches(batch_rows, columns=wanted):
-                yield _as_requested(pa.Table.from_batches([batch]), file, columns)
+                yield _as_requested(_table_of(batch), file, columns)
     except FileNotFoundError as error:
         raise _gone(file) from error
+
+
+def read_sample(file: DataFile, columns: Sequence[str], place: float, rows: int) -> pa.Table:
+    """At most so many rows of a file, the first ones of the row group at ``place`` (0 to 1) of it.
+
+    Raises as ``read_file`` does.
+    """
+    try:
+        with file.storage.open_parquet(file.path, file.size) as parquet:
+            group = int(place * parquet.metadata.num_row_groups)
+            found = _wanted(columns, parquet.schema_arrow.names, insert_only=False)
+            batches = parquet.iter_batches(rows, [group], found)
+            batch = next(batches, None)
+            empty = parquet.schema_arrow.empty_table().select(found)
+            table = empty if batch is None else _table_of(batch)
+            return _as_requested(table, file, columns)
+    except FileNotFoundError as error:
+        raise _gone(file) from error
+
+
+class RowChoice(Protocol):
+    """Which rows of a file are wanted, by the values of some columns."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The columns that decide, at least one."""
+        ...
+
+    def may_have(self, least: Any, greatest: Any) -> bool:
+        """Whether a wanted row can have a value of the first of them between two, inclusive."""
+        ...
+
+    def rows_of(self, table: pa.Table) -> Ints:
+        """Positions of the wanted rows of a table of those columns, ascending."""
+        ...
+
+
+def read_chosen(
+    file: DataFile, columns: Sequence[str], batch_rows: int, choice: RowChoice
+) -> Iterator[pa.Table]:
+    """The rows of ``read_batches`` that are chosen, and maybe others.
+
+    A row group without any of them is not decoded, by its statistics or by its keys. ``columns``
+    include those of the choice.
+    """
+    try:
+        with file.storage.open_parquet(file.path, file.size) as parquet:
+            _check_rows(file, parquet)
+            there = parquet.schema_arrow.names
+            _check_columns(file, columns, there)
+            wanted = _wanted(columns, there, insert_only=True)
+            tables: Iterator[pa.Table]
+            if not set(choice.keys) <= set(there):
+                tables = map(_table_of, parquet.iter_batches(batch_rows, columns=wanted))
+            else:
+                tables = _chosen(parquet, wanted, batch_rows, choice)
+            for table in tables:
+                yield _as_requested(table, file, columns)
+    except FileNotFoundError as error:
+        raise _gone(file) from error
+
+
+def _chosen(
+    parquet: pq.ParquetFile, wanted: Sequence[str], batch_rows: int, choice: RowChoice
+) -> Iterator[pa.Table]:
+    keys = list(choice.keys)
+    rest = [name for name in wanted if name not in keys]
+    for group in range(parquet.metadata.num_row_groups):
+        described = parquet.metadata.row_group(group)
+        if not _may_have(described, keys[0], choice):
+            continue
+        if described.num_rows > batch_rows:  # too large to be held
+            for table in map(_table_of, parquet.iter_batches(batch_rows, [group], wanted)):
+                yield _taken(table, choice.rows_of(table))
+            continue
+        # threads cost more than they save: callers read several files at once
+        table = parquet.read_row_group(group, keys, use_threads=False)
+        rows = choice.rows_of(table)
+        if not len(rows):
+            continue
+        if rest:
+            others = parquet.read_row_group(group, rest, use_threads=False)
+            for field, column in zip(others.schema, others.columns, strict=True):
+                table = table.append_column(field, column)
+        yield _taken(table.select(wanted), rows)
+
+
+def _may_have(group: pq.RowGroupMetaData, key: str, choice: RowChoice) -> bool:
+    """Whether a row group may have a chosen row, by its statistics."""
+    for number in range(group.num_columns):
+        column = group.column(number)
+        if column.path_in_schema == key:
+            found = column.statistics
+            return not (
+                found is not None
+                and found.has_min_max
+                and not choice.may_have(found.min, found.max)
+            )
+    return True
+
+
+def _table_of(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _taken(table: pa.Table, rows: Ints) -> pa.Table:
+    """Some rows; all where that is cheaper than to take most of them."""
+    return table if 2 * len(rows) > table.num_rows else take_rows(table, rows)
 
 
 def _check_columns(file: DataFile, columns: Sequence[str], there: Sequence[str]) -> None:
@@ -208,10 +326,13 @@ def _wanted(columns: Sequence[str], there: Sequence[str], insert_only: bool) -> 
 
 
 def _as_requested(table: pa.Table, file: DataFile, columns: Sequence[str]) -> pa.Table:
-    if VALUE_KIND in table.column_names and VALUE_KIND not in columns:
+    names = table.column_names
+    if VALUE_KIND in names and VALUE_KIND not in columns:
         check_insert_only(table, file.path)
+    if names == list(columns):
+        return table
     for column in columns:
-        if column not in table.column_names:
+        if column not in names:
             table = table.append_column(column, pa.nulls(table.num_rows))
     return table.select(list(columns))
 

@@ -32,11 +32,12 @@ def read_entries(
     delta: bool = False,
     statistics: bool = False,
     keep: Callable[[int, int], bool] | None = None,
+    paths: list[str] | None = None,
 ) -> list[Any]:
     """The entries of a snapshot's live files, or of its delta.
 
     ``keep`` takes bucket and number of buckets, and leaves files out, whose rows are not verified
-    then.
+    then. The ``paths`` of the files that are read are added to that list.
 
     Raises
     ------
@@ -53,6 +54,9 @@ def read_entries(
     for file, size in listed:
         _check_size(lake, f"{lake.path(name)}/manifest/{file}", size)
     manifests = lists.read_delta(raw) if delta else lists.read_all(raw)
+    if paths is not None:
+        names = [*(file for file, _ in listed), *(manifest.file_name for manifest in manifests)]
+        paths += [f"{lake.path(name)}/manifest/{file}" for file in names]
     files = _Verified(lake, name, table, manifests)
     if delta:
         entries = [entry for m in manifests for entry in files.read(m.file_name)]

@@ -36,12 +36,21 @@ class Staging(Closeable):
         self._made: list[str] = []
 
     def create(
-        self, what: str, columns: Mapping[str, DataType], partition_by: tuple[str, ...] = ()
+        self,
+        what: str,
+        columns: Mapping[str, DataType],
+        partition_by: tuple[str, ...] = (),
+        *,
+        compression: str = "zstd",
     ) -> str:
         """Create an append table and return its name."""
         name = f"{self.stem}_{what}"
         owner = json.dumps(asdict(ProcessHolder.current()))
-        options = {"file.format": "parquet", PROPERTY_PREFIX + _OWNER: owner}
+        options = {
+            "file.format": "parquet",
+            "file.compression": compression,
+            PROPERTY_PREFIX + _OWNER: owner,
+        }
         self._made.append(name)
         self.lake.create(TableSpec(name, columns, partition_by=partition_by, options=options))
         return name

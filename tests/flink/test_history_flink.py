@@ -20,6 +20,7 @@ from paimon_features.engines import EngineOptions
 from paimon_features.errors import RequestError, TableError
 from paimon_features.flink.history import batch_job as history
 from paimon_features.flink.history.engine import FlinkHistoryEngine
+from paimon_features.flink.history.parts import PartJoin
 from paimon_features.flink.sql.history import JoinLayout
 from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.compare import differences
@@ -135,11 +136,17 @@ def make_lake(
 
 
 def read(
-    lake: Lake, view: FeatureView, rows: pa.Table, engine: FlinkHistoryEngine | None
+    lake: Lake,
+    view: FeatureView,
+    rows: pa.Table,
+    engine: FlinkHistoryEngine | None,
+    memory_mb: float | None = None,
 ) -> pa.Table:
     store = OfflineStore(lake, lambda _: view.compiled, lambda v: generations.get(lake, v.name, 1))
     refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
-    return store.get_historical_features(refs, rows, statuses=True, engine=engine)
+    return store.get_historical_features(
+        refs, rows, statuses=True, engine=engine, memory_mb=memory_mb
+    )
 
 
 def staging(lake: Lake) -> list[str]:
@@ -148,7 +155,8 @@ def staging(lake: Lake) -> list[str]:
 
 @pytest.fixture(scope="module")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> FlinkHistoryEngine:
-    return FlinkHistoryEngine(tmp_path_factory.mktemp("state"), parallelism=1)
+    """Of SQL, as on a cluster."""
+    return FlinkHistoryEngine(tmp_path_factory.mktemp("state"), parallelism=1, parts=False)
 
 
 @pytest.mark.parametrize(
@@ -242,6 +250,44 @@ def test_an_interrupted_join_leaves_no_tables(
     with pytest.raises(error):
         read(lake, EVERYTHING, rows, engine)
     assert [name.rsplit("_", 1)[1] for name in seen] == ["edges", "rows", "tiles"]
+    assert staging(lake) == []
+
+
+def test_the_local_join_in_subtasks_gives_the_same_bytes(
+    tmp_path: Path, engine: FlinkHistoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert history.can_run_parts()  # what is developed here has the package
+    monkeypatch.setattr(history, "run", lambda *_, **__: pytest.fail("SQL was run"))
+    dice = random.Random(5)
+    events = random_events(dice, EVERYTHING, 120)
+    lake = make_lake(tmp_path, EVERYTHING, [events])
+    keys, as_of_ms = random_rows(dice, EVERYTHING, events, 200)
+    rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
+    in_parts = replace(engine, parts=True, parallelism=2)
+    whole = read(lake, EVERYTHING, rows, None)
+    assert keys.column("user").null_count
+    for memory_mb in (None, 0.05):  # all rows at once, and in chunks
+        found = read(lake, EVERYTHING, rows, in_parts, memory_mb)
+        assert found.equals(whole)
+    assert staging(lake) == []
+
+
+def test_an_interrupted_job_of_parts_leaves_no_tables(
+    tmp_path: Path, engine: FlinkHistoryEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+
+    def fails(join: PartJoin, *_: object, **__: object) -> None:
+        seen.extend(staging(join.lake))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(history, "run_parts", fails)
+    events = random_events(random.Random(1), EVERYTHING, 10)
+    lake = make_lake(tmp_path, EVERYTHING, [events])
+    rows = pa.table({"user": [1], "shop": ["a"], "event_time_ms": [max(events["t"].to_pylist())]})
+    with pytest.raises(KeyboardInterrupt):
+        read(lake, EVERYTHING, rows, replace(engine, parts=True))
+    assert len(seen) == 2
     assert staging(lake) == []
 
 

@@ -24,7 +24,7 @@ def test_what_arrow_has_parsed_of_a_file_is_freed_without_the_cycle_collector(
     before = parsed_footers()
     gc.disable()
     try:
-        with VerifiedParquetFile.mapped(str(path)) as file:
+        with VerifiedParquetFile.local(str(path), path.stat().st_size) as file:
             assert file.read().num_rows == 2
         del file
         assert parsed_footers() == before

@@ -73,6 +73,9 @@ class FlinkHistoryEngine:
     cluster: str | None = None
     on_message: OnMessage | None = None
     name: str = "flink"
+    parts: bool = True
+    """Whether jobs in this process's JVM run the local join in their subtasks, where Python can run
+    in threads of it; else they are SQL, as on a cluster, whose hosts may have no Python."""
 
     @classmethod
     def of(
@@ -130,6 +133,8 @@ class FlinkHistoryEngine:
         history.start(
             self.state_dir, self.cluster is not None or entity_rows.count <= SHORT_LIVED_ROWS
         )
+        if self.cluster is None and self.parts and history.can_run_parts():
+            return self._join_parts(lake, read, entity_rows, spill_folder, tick)
         layout = JoinLayout(read.view, read.features)
         with Staging(lake) as staging:
             staged = _Staged(lake, staging, layout)
@@ -148,6 +153,40 @@ class FlinkHistoryEngine:
                 )
                 self._report(f"{read.name}: joined; finishing the features")
             return _finish(staged, entity_rows, read, spill_folder, tick)
+
+    def _join_parts(
+        self,
+        lake: Lake,
+        read: FeatureViewRead,
+        entity_rows: EntityRows,
+        spill_folder: str | None,
+        tick: Callable[[int], None],
+    ) -> FlinkFeatures:
+        from paimon_features.flink.history import batch_job as history
+        from paimon_features.flink.history.parts import PartJoin
+
+        results = FlinkFeatures(entity_rows.chunks, spill_folder)
+        with Staging(lake) as staging:
+            join = PartJoin.create(lake, staging, read, self.parallelism)
+            count = join.stage(entity_rows)
+            self._report(f"{read.name}: {count:,} rows staged; Flink joins them")
+            history.run_parts(
+                join,
+                f"historical features of {read.name}",
+                parallelism=self.parallelism,
+                state_dir=self.state_dir,
+                tick=self._ticker(read.name),
+            )
+            self._report(f"{read.name}: joined; reading the features")
+            try:
+                for chunk in range(entity_rows.chunks):
+                    size = entity_rows.size(chunk)
+                    results.append(join.results(chunk, size))
+                    tick(size)
+            except BaseException:
+                results.close()
+                raise
+        return results
 
     def _ticker(self, view: str) -> Callable[[float], None]:
         """Reports a running job now and then."""

@@ -22,7 +22,7 @@ import pyarrow as pa
 from paimon_features.aggregates import EVENT_TIME, TILE_END, Partial
 from paimon_features.aggregates.fold import Columns
 from paimon_features.array_types import Bools, Ints
-from paimon_features.columns import Column, numpy_type
+from paimon_features.columns import Column, numpy_type, take_rows
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression, evaluate
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
@@ -93,6 +93,8 @@ class EdgeEvents:
             self._low.append(None if whole else border + (span.low_ms - span.tile_ms))
             self._high.append(border + (span.high_ms - span.tile_ms))
         self._found: list[tuple[Ints, dict[str, Column]]] = []
+        self.held = 0
+        """Number of added events."""
         self._sorted: Ints = NO_INTS
         self.index: RangeIndex | None = None
 
@@ -137,12 +139,13 @@ class EdgeEvents:
         chosen = np.flatnonzero(cells >= 0)
         if not len(chosen):
             return
-        taken = events.take(pa.array(chosen))
+        taken = take_rows(events, chosen)
         columns = {name: Column.from_arrow(taken.column(name)) for name in self.columns}
         inside = np.flatnonzero(enters(self.view, columns, len(chosen)))
         if len(inside) < len(chosen):
             chosen = chosen[inside]
             columns = {name: column.take(inside) for name, column in columns.items()}
+        self.held += len(chosen)
         times, cells = time.values[chosen], cells[chosen]
         keys = cells * self.view.tile_ms + (times - self._tiles[cells])
         self._found.append((keys, partials_of(self.view, self.partials, columns, times)))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,15 @@ from paimon_features.array_types import Array, Ints
 from paimon_features.columns import Column
 
 _ROOM = 2**62
+_TABLE_SIZE = 1 << 16
+_TABLE_SHARE = 64
+"""Limits of a table of codes by integer: entries, or entries for each entity."""
+_SPARSE = 16
+"""Bits for each entity in the table of those that may be there."""
+_MOST_BITS = 22
+"""A larger table would not fit into the processor's caches."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+"""Knuth's: the upper bits of a product depend on all bits of the number."""
 
 
 class EntityCodes:
@@ -46,18 +56,39 @@ class EntityCodes:
             codes, self.count = np.zeros(rows.num_rows, np.int64), 1
         self.codes = codes
         self._rows = rows
+        self._finders = [_finder(values) for values in (*self._dictionaries, *self._pairs)]
+        self._sorted: Ints | None = None
 
     def codes_of(self, table: pa.Table) -> Ints:
         """The codes of another table's rows; -1 for entities that are not in this table."""
         codes: Ints | None = None
-        pairs = iter(self._pairs)
+        find, pairs = iter(self._finders), iter(self._finders[len(self.keys) :])
         for key, dictionary in zip(self.keys, self._dictionaries, strict=True):
-            own = _find(table.column(key), dictionary)
+            own = next(find)(table.column(key))
             if codes is None:
                 codes = own
             else:
-                codes = _find(_paired(codes, own, len(dictionary)), next(pairs))
+                codes = next(pairs)(_paired(codes, own, len(dictionary)))
         return np.zeros(table.num_rows, np.int64) if codes is None else codes
+
+    def rows_of(self, table: pa.Table) -> Ints:
+        """Positions of the rows of another table that belong to entities of this one."""
+        return np.flatnonzero(self.codes_of(table) >= 0)
+
+    def may_have(self, least: Any, greatest: Any) -> bool:
+        """Whether an entity may have a first key between two values, both inclusive.
+
+        True where that is not known: only integers are compared.
+        """
+        if type(least) is not int or type(greatest) is not int:
+            return True
+        if self._sorted is None:
+            values = self._dictionaries[0]
+            if not pa.types.is_signed_integer(values.type):
+                return True
+            self._sorted = np.sort(values.to_numpy().astype(np.int64))
+        low = np.searchsorted(self._sorted, least)
+        return bool(low < len(self._sorted) and self._sorted[low] <= greatest)
 
     def columns(self) -> list[Array]:
         """The key columns of the distinct entities, in the order of their codes."""
@@ -78,9 +109,55 @@ def _encode(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
     return _numbers(encoded.indices), encoded.dictionary
 
 
-def _find(column: pa.ChunkedArray | pa.Array, dictionary: pa.Array) -> Ints:
-    """The codes of a column's values, -1 for null and for values not in the dictionary."""
-    return _numbers(pc.index_in(column, value_set=dictionary, skip_nulls=True))
+def _finder(dictionary: pa.Array) -> Callable[[pa.ChunkedArray | pa.Array], Ints]:
+    """What finds the codes of a column's values: -1 for null and what is not in the dictionary.
+
+    A hash table takes most of the time where few of many rows are found. Integers that lie close
+    together are looked up in a table of all between the least and the greatest instead, others
+    only where a table of bits by a product of theirs says that they may be there.
+
+    >>> find = _finder(pa.array([7, 3]))
+    >>> find(pa.array([3, None, 7, -(2**63), 4])).tolist()
+    [1, -1, 0, -1, -1]
+    """
+
+    def by_hash(column: pa.ChunkedArray | pa.Array) -> Ints:
+        return _numbers(pc.index_in(column, value_set=dictionary, skip_nulls=True))
+
+    if not len(dictionary) or dictionary.type != pa.int64():
+        return by_hash
+    values = dictionary.to_numpy()
+    least = values.min()
+    span = int(values.max()) - int(least) + 1
+    if span <= max(_TABLE_SHARE * len(values), _TABLE_SIZE):
+        table = np.full(span + 1, -1, np.int32)
+        table[values - least] = np.arange(len(values), dtype=np.int32)
+
+        def look_up(numbers: Ints) -> Ints:
+            # a smaller number wraps to a large one
+            places = np.minimum((numbers - least).view(np.uint64), np.uint64(span))
+            codes: Ints = table[places].astype(np.int64)
+            return codes
+
+    else:
+        shift = np.uint64(64 - min((_SPARSE * len(values)).bit_length(), _MOST_BITS))
+        maybe = np.zeros(1 << (64 - int(shift)), np.bool_)
+        maybe[(values.view(np.uint64) * _FACTOR) >> shift] = True
+
+        def look_up(numbers: Ints) -> Ints:
+            some = np.flatnonzero(maybe[(numbers.view(np.uint64) * _FACTOR) >> shift])
+            if 2 * len(some) > len(numbers):
+                return by_hash(pa.array(numbers))
+            codes = np.full(len(numbers), -1, np.int64)
+            codes[some] = by_hash(pa.array(numbers[some]))
+            return codes
+
+    def by_table(column: pa.ChunkedArray | pa.Array) -> Ints:
+        if column.type != dictionary.type or column.null_count:
+            return by_hash(column)
+        return look_up(column.to_numpy())
+
+    return by_table
 
 
 def _numbers(indices: pa.ChunkedArray | pa.Array) -> Ints:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.array_types import Ints
-from paimon_features.columns import Column
+from paimon_features.columns import Column, take_rows
 from paimon_features.definitions.table_view import CompiledTable
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.statuses import Status
@@ -42,6 +42,7 @@ class NewestVersionJoin:
         self._q = as_of_ms
         self._found: list[pa.Table] = []
         self._codes: list[Ints] = []
+        self.held_events = 0
 
     @property
     def event_columns(self) -> list[str]:
@@ -60,8 +61,9 @@ class NewestVersionJoin:
             if self.view.ttl_ms is not None:
                 inside &= time.values >= self._q.min() - self.view.ttl_ms
         chosen = np.flatnonzero(inside)
+        self.held_events += len(chosen)
         if len(chosen):
-            self._found.append(events.drop_columns(list(self.view.keys)).take(pa.array(chosen)))
+            self._found.append(take_rows(events.drop_columns(list(self.view.keys)), chosen))
             self._codes.append(codes[chosen])
 
     def results(self) -> tuple[pa.Table, Statuses]:

@@ -22,7 +22,7 @@ from paimon_features.aggregates.fold import (
     newest_tile_end,
 )
 from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.columns import Column
+from paimon_features.columns import Column, take_rows
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents, concat
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
@@ -81,6 +81,7 @@ class PointInTimeJoin:
         self._edges = EdgeEvents(view, self.partials, self.entities, self._codes, self._spans.found)
         self._computed = np.zeros(self.entities.count, np.bool_)
         self._builder = ResultBuilder(view, self.features, len(as_of_ms))
+        self.held_tiles = 0
 
     @property
     def edge_days(self) -> Ints:
@@ -103,6 +104,11 @@ class PointInTimeJoin:
         if not len(self._q):
             return 0, 0
         return tile_range(self.view, int(self._q.min()), int(self._q.max()))
+
+    @property
+    def held_events(self) -> int:
+        """Number of added events at edges."""
+        return self._edges.held
 
     def add_events(self, events: pa.Table) -> None:
         """Add the events of heads and tails; all others are ignored."""
@@ -289,13 +295,15 @@ def _read(
     join: PointInTimeJoin, tables: Iterable[pa.Table]
 ) -> tuple[Ints, Ints, dict[str, Column]]:
     """Entity codes, starts and partials of the tiles of requested entities."""
+    join.held_tiles = 0
     codes, starts = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     columns: dict[str, list[Column]] = {p.name: [] for p in join.partials}
     for table in tables:
         own = join.entities.codes_of(table)
         known = np.flatnonzero(own >= 0)
         if len(known) < len(own):
-            table, own = table.take(pa.array(known)), own[known]
+            table, own = take_rows(table, known), own[known]
+        join.held_tiles += len(own)
         codes.append(own)
         starts.append(Column.from_arrow(table.column(TILE_START)).values)
         for name, parts in columns.items():

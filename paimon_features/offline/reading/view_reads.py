@@ -36,6 +36,16 @@ class ViewJoin(Protocol):
     entities: EntityCodes
 
     @property
+    def held_tiles(self) -> int:
+        """Tiles of requested entities that are in memory."""
+        ...
+
+    @property
+    def held_events(self) -> int:
+        """The same of events."""
+        ...
+
+    @property
     def event_columns(self) -> list[str]:
         """Required columns of the events table."""
         ...
@@ -270,6 +280,7 @@ class TableViewRead(ViewRead):
 
 class _TableViewJoin(NewestVersionJoin):
     tile_columns: list[str] = []  # noqa: RUF012 - nothing writes into it
+    held_tiles = 0
 
     def join_tiles(self, tables: Iterable[pa.Table]) -> int:
         """No effect: a plain table has no tiles."""

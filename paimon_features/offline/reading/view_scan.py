@@ -13,7 +13,15 @@ import pyarrow as pa
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.offline.reading.view_reads import ReadRequirements, ViewRead
 from paimon_features.tables import Lake
-from paimon_features.tables.deltas import DataFile, live_files, read_batches, read_file
+from paimon_features.tables.deltas import (
+    DataFile,
+    RowChoice,
+    live_files,
+    read_batches,
+    read_chosen,
+    read_file,
+    read_sample,
+)
 from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
 
 CHUNK_ROWS = 1_000_000
@@ -22,6 +30,8 @@ FILES_AT_ONCE = 8
 """Small files that are read at once from an object store."""
 SMALL_FILE_ROWS = 50_000
 """Maximum rows of such a file: all of them are in memory."""
+SAMPLED_GROUPS = 4
+"""Row groups by which the share of requested entities is estimated."""
 
 
 class ViewScan:
@@ -54,17 +64,38 @@ class ViewScan:
         _, event_bytes = self.read.table_bytes()
         return sum(file.rows for file in self.event_files) * event_bytes
 
-    def events(self, columns: Sequence[str], rows: int = CHUNK_ROWS) -> Iterator[pa.Table]:
-        """The relevant events, in file order."""
-        return self._tables(self.read.events, self.event_files, columns, rows)
+    def share_of(self, choice: RowChoice) -> float:
+        """About which share of the relevant tiles and events is chosen, by a sample of them."""
+        keys = list(choice.keys)
+        files = [f for f in (*self.tile_files, *self.event_files) if f.rows]
+        if not keys or not files:
+            return 1.0
+        rows = chosen = 0
+        for number in range(SAMPLED_GROUPS):
+            file = files[number * len(files) // SAMPLED_GROUPS]
+            sample = read_sample(file, keys, number / SAMPLED_GROUPS, SMALL_FILE_ROWS)
+            rows += sample.num_rows
+            chosen += len(choice.rows_of(sample))
+        return chosen / max(rows, 1)
+
+    def events(
+        self, columns: Sequence[str], rows: int = CHUNK_ROWS, choice: RowChoice | None = None
+    ) -> Iterator[pa.Table]:
+        """The relevant events, in file order; with a ``choice`` without most of the others."""
+        return self._tables(self.read.events, self.event_files, columns, rows, choice)
 
     def tiles(
-        self, buckets: Collection[int], columns: Sequence[str], rows: int = CHUNK_ROWS
+        self,
+        buckets: Collection[int],
+        columns: Sequence[str],
+        rows: int = CHUNK_ROWS,
+        choice: RowChoice | None = None,
     ) -> Iterator[pa.Table]:
-        """The relevant tiles of some buckets, in file order."""
+        """The relevant tiles of some buckets, in file order; with a ``choice`` without most of
+        the others."""
         files = [file for file in self.tile_files if file.bucket in buckets]
         assert self.read.tiles is not None
-        return self._tables(self.read.tiles, files, columns, rows)
+        return self._tables(self.read.tiles, files, columns, rows, choice)
 
     def _event_files(self) -> list[DataFile]:
         # no relevant day: nothing to read; a feedback table has no days: read all
@@ -85,7 +116,12 @@ class ViewScan:
         return sorted(files, key=lambda f: f.bucket)  # stable: keeps manifest order
 
     def _tables(
-        self, pin: Pin, files: Iterable[DataFile], columns: Sequence[str], rows: int
+        self,
+        pin: Pin,
+        files: Iterable[DataFile],
+        columns: Sequence[str],
+        rows: int,
+        choice: RowChoice | None,
     ) -> Iterator[pa.Table]:
         """The rows of files, small ones concatenated, large ones in pieces: entity lookup has a
         cost per call."""
@@ -93,7 +129,7 @@ class ViewScan:
         schema = pa.schema([full.field(column).with_nullable(True) for column in columns])
         held: list[pa.Table] = []
         count = 0
-        for table in pieces(files, columns, rows):
+        for table in pieces(files, columns, rows, choice):
             held.append(table)
             count += table.num_rows
             if count >= rows:
@@ -103,9 +139,15 @@ class ViewScan:
             yield _concat(held, schema)
 
 
-def pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iterator[pa.Table]:
+def pieces(
+    files: Iterable[DataFile],
+    columns: Sequence[str],
+    rows: int,
+    choice: RowChoice | None = None,
+) -> Iterator[pa.Table]:
     """The rows of files in order, those of large files some ``rows`` at a time.
 
+    With a ``choice`` only those of a small file may all be there: to choose takes longer.
     Small files of an object store are read several at once: they cost waiting. Those of a folder
     cost processor time of one thread, and are read one after another.
     """
@@ -117,7 +159,9 @@ def pieces(files: Iterable[DataFile], columns: Sequence[str], rows: int) -> Iter
                 yield from _read_ahead(pool, some, columns)
                 continue
             for file in some:
-                if file.rows <= 2 * rows:
+                if choice is not None and choice.keys and file.rows > SMALL_FILE_ROWS:
+                    yield from read_chosen(file, columns, rows, choice)
+                elif file.rows <= 2 * rows:
                     yield read_file(file, columns)
                 else:
                     yield from read_batches(file, columns, rows)

@@ -6,24 +6,29 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 
-import pyarrow.parquet as pq
+from paimon_features.tables.storage.pages import KnownFooter
+from paimon_features.tables.storage.verified import VerifiedParquetFile
 
-_MOST = 256
+_MOST_BYTES = 24 << 20
 
 
 class Footers:
-    """The last few hundred footers. A replaced file has another stamp."""
+    """The last footers, up to 24 MB in memory. A replaced file has another stamp."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._kept: OrderedDict[str, tuple[Hashable, pq.FileMetaData]] = OrderedDict()
+        self._kept: OrderedDict[str, tuple[Hashable, KnownFooter]] = OrderedDict()
+        self._bytes = 0
 
     def __reduce__(self) -> tuple[type[Footers], tuple[()]]:
         return Footers, ()  # another process starts empty
 
     def open(
-        self, path: str, stamp: Hashable, opened: Callable[[pq.FileMetaData | None], pq.ParquetFile]
-    ) -> pq.ParquetFile:
+        self,
+        path: str,
+        stamp: Hashable,
+        opened: Callable[[KnownFooter | None], VerifiedParquetFile],
+    ) -> VerifiedParquetFile:
         """The file that ``opened`` returns, which gets its cached footer if available."""
         with self._lock:
             known = self._kept.get(path)
@@ -31,8 +36,12 @@ class Footers:
             return opened(known[1])
         file = opened(None)
         with self._lock:
-            self._kept[path] = (stamp, file.metadata)
-            self._kept.move_to_end(path)
-            if len(self._kept) > _MOST:
-                self._kept.popitem(last=False)
+            replaced = self._kept.pop(path, None)
+            if replaced is not None:
+                self._bytes -= replaced[1].size
+            self._kept[path] = (stamp, file.footer)
+            self._bytes += file.footer.size
+            while self._bytes > _MOST_BYTES and len(self._kept) > 1:
+                _, (_, dropped) = self._kept.popitem(last=False)
+                self._bytes -= dropped.size
         return file

@@ -79,7 +79,7 @@ class LocalStorage(Storage):
         check_size(path, status.st_size, size)
         stamp = (status.st_ino, status.st_mtime_ns, status.st_size)
         return self._footers.open(
-            path, stamp, lambda metadata: VerifiedParquetFile.mapped(path, metadata)
+            path, stamp, lambda footer: VerifiedParquetFile.local(path, status.st_size, footer)
         )
 
     def repeated(self, read: Callable[[], T], on_retry: Callable[[], None] | None = None) -> T:

@@ -10,10 +10,12 @@ Format: https://github.com/apache/parquet-format, ``parquet.thrift``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.errors import DamagedFileError
@@ -27,6 +29,8 @@ _DATA, _INDEX, _DICTIONARY, _DATA_V2 = range(4)
 """Types of pages."""
 _HEADER_BYTES = 1 << 12
 """A header is looked for in so many bytes: longer ones (long statistics) take a second look."""
+_PARSED = 16
+"""Bytes in memory for each byte of a footer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,71 @@ class PageCounts:
 
     def __add__(self, other: PageCounts) -> PageCounts:
         return PageCounts(self.pages + other.pages, self.without_crc + other.without_crc)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnChunk:
+    """Where the pages of a column in a row group are, by the footer: from inclusive, to exclusive.
+
+    ``place`` names it in messages.
+    """
+
+    place: str
+    begin: int
+    end: int
+    values: int
+
+
+class KnownFooter:
+    """A footer, and what was found in it: to walk through it takes longer than to verify pages."""
+
+    def __init__(self, metadata: Any) -> None:
+        self.metadata = metadata
+        self.schema: pa.Schema | None = None
+        """The columns, once they were derived from it."""
+        self._chunks: dict[Hashable, tuple[ColumnChunk, ...]] = {}
+        self._sums: dict[ColumnChunk, tuple[int, PageCounts]] = {}
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes in memory."""
+        return _PARSED * int(self.metadata.serialized_size)
+
+    def chunks(
+        self, columns: Collection[str] | None, groups: Iterable[int] | None
+    ) -> tuple[ColumnChunk, ...]:
+        """The chunks of some columns (by top-level name) and row groups; all by default.
+
+        Raises
+        ------
+        DamagedFileError
+            If the footer contradicts itself.
+        """
+        groups = None if groups is None else tuple(groups)
+        key = (None if columns is None else tuple(columns), groups)
+        if key not in self._chunks:
+            found = tuple(_chunks(self.metadata, columns, groups))
+            # of several groups one after another each is asked for once
+            if groups is None or self.metadata.num_row_groups == 1:
+                self._chunks[key] = found
+            return found
+        return self._chunks[key]
+
+    def verify_again(self, content: memoryview, chunks: Iterable[ColumnChunk]) -> PageCounts:
+        """``verify_chunks`` of a file that is opened often.
+
+        What was verified has the same checksum later: one of a chunk's bytes, which is a fraction
+        of the time of parsing the headers of its pages.
+        """
+        counts = PageCounts()
+        for chunk in chunks:
+            found = crc32(content[max(chunk.begin, 0) : max(chunk.end, 0)])
+            known = self._sums.get(chunk)
+            if known is None or known[0] != found:
+                known = found, verify_chunks(content, [chunk])
+                self._sums[chunk] = known
+            counts += known[1]
+        return counts
 
 
 def verify_pages(
@@ -56,7 +125,23 @@ def verify_pages(
     DamagedFileError
         Names column, row group and offset; the caller adds the file.
     """
-    counts = PageCounts()
+    return verify_chunks(content, KnownFooter(metadata).chunks(columns, groups))
+
+
+def verify_chunks(content: memoryview, chunks: Iterable[ColumnChunk]) -> PageCounts:
+    """Verify the pages of some chunks of a file; raises as ``verify_pages`` does."""
+    pages = without = 0
+    for chunk in chunks:
+        with _naming(chunk.place):
+            found, lacking = _verify_chunk(content, chunk)
+        pages += found
+        without += lacking
+    return PageCounts(pages, without)
+
+
+def _chunks(
+    metadata: Any, columns: Collection[str] | None, groups: Iterable[int] | None
+) -> Iterator[ColumnChunk]:
     # the property of that name is a cycle: what Arrow has parsed of each file would stay until
     # Python looks for cycles among its oldest objects, which it seldom does if they are many
     schema = pq.ParquetSchema(metadata)
@@ -68,7 +153,8 @@ def verify_pages(
     for group in range(metadata.num_row_groups) if groups is None else groups:
         row_group = metadata.row_group(group)
         for number, leaf in leaves:
-            try:
+            place = f"column {leaf.path!r}, row group {group}"
+            with _naming(place):
                 chunk = row_group.column(number)
                 if chunk.physical_type != leaf.physical_type:
                     raise DamagedFileError(
@@ -78,24 +164,30 @@ def verify_pages(
                     raise DamagedFileError(
                         f"its footer has {row_group.num_rows} rows and {chunk.num_values} values"
                     )
-                counts += _verify_chunk(content, chunk)
-            except DamagedFileError as error:
-                raise DamagedFileError(
-                    f"column {leaf.path!r}, row group {group}: {error}"
-                ) from None
-            except (IndexError, ValueError, OverflowError) as error:
-                raise DamagedFileError(
-                    f"column {leaf.path!r}, row group {group}: its footer or a page header "
-                    f"cannot be parsed ({error})"
-                ) from None
-    return counts
+                begin = chunk.data_page_offset
+                if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < begin:
+                    begin = chunk.dictionary_page_offset
+                end = begin + chunk.total_compressed_size
+                found = ColumnChunk(place, begin, end, chunk.num_values)
+            yield found
 
 
-def _verify_chunk(content: memoryview, chunk: Any) -> PageCounts:
-    at = chunk.data_page_offset
-    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < at:
-        at = chunk.dictionary_page_offset
-    end = at + chunk.total_compressed_size
+@contextmanager
+def _naming(place: str) -> Iterator[None]:
+    """Say where damage is."""
+    try:
+        yield
+    except DamagedFileError as error:
+        raise DamagedFileError(f"{place}: {error}") from None
+    except (IndexError, ValueError, OverflowError) as error:
+        raise DamagedFileError(
+            f"{place}: its footer or a page header cannot be parsed ({error})"
+        ) from None
+
+
+def _verify_chunk(content: memoryview, chunk: ColumnChunk) -> tuple[int, int]:
+    """Verify the pages of a chunk; returns how many there are, and how many without a CRC."""
+    at, end = chunk.begin, chunk.end
     if not 0 < at <= end <= len(content):
         raise DamagedFileError(
             f"its pages are at bytes {at} to {end} of {len(content)}, by the footer"
@@ -114,11 +206,9 @@ def _verify_chunk(content: memoryview, chunk: Any) -> PageCounts:
         values += header.values
         pages += 1
         at = stop
-    if values != chunk.num_values:
-        raise DamagedFileError(
-            f"its pages have {values} values; the footer says {chunk.num_values}"
-        )
-    return PageCounts(pages, without)
+    if values != chunk.values:
+        raise DamagedFileError(f"its pages have {values} values; the footer says {chunk.values}")
+    return pages, without
 
 
 @dataclass(slots=True)

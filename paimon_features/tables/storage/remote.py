@@ -198,9 +198,7 @@ class RemoteStorage(Storage):
             return self._footers.open(
                 path,
                 found,
-                lambda metadata: VerifiedParquetFile(
-                    path, source, metadata=metadata, pre_buffer=True
-                ),
+                lambda footer: VerifiedParquetFile(path, source, None, footer, pre_buffer=True),
             )
         except BaseException:
             source.close()

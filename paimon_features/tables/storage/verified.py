@@ -11,9 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.errors import DamagedFileError, StoreUnreachableError
-from paimon_features.tables.storage.pages import PageCounts, verify_pages
+from paimon_features.tables.storage.pages import KnownFooter, PageCounts, verify_chunks
 from paimon_features.tables.storage.retries import error_code, is_passing
 
+_SMALL_BYTES = 1 << 17
 _TABLE = re.compile(r"\.db/([^/]+)/")
 
 
@@ -62,6 +63,14 @@ def check_size(path: str, found: int, expected: int | None) -> None:
         raise damaged(path, f"it has {found} bytes; its manifest says {expected}")
 
 
+def _typed(schema: pa.Schema) -> pa.Schema:
+    """The schema; raises DamagedFileError for a type that no column of a table has."""
+    for field in schema:
+        if field.type == pa.null():
+            raise DamagedFileError(f"its footer says no type for {field.name!r}")
+    return schema
+
+
 class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
     """A Parquet file that verifies the pages of what is read, before it is decoded.
 
@@ -70,19 +79,35 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
     """
 
     def __init__(
-        self, path: str, source: Any, content: memoryview | None = None, **options: Any
+        self,
+        path: str,
+        source: Any,
+        content: memoryview | None = None,
+        footer: KnownFooter | None = None,
+        **options: Any,
     ) -> None:
         self._path, self._content, self._source = path, content, source
         try:
             with damage_of(path):
-                super().__init__(source, page_checksum_verification=content is None, **options)
-                for field in self.schema_arrow:
-                    if field.type == pa.null():  # no column of a table has this type
-                        raise DamagedFileError(f"its footer says no type for {field.name!r}")
+                super().__init__(
+                    source,
+                    metadata=None if footer is None else footer.metadata,
+                    page_checksum_verification=content is None,
+                    **options,
+                )
+                self.footer = KnownFooter(self.metadata) if footer is None else footer
+                if self.footer.schema is None:
+                    self.footer.schema = _typed(super().schema_arrow)
         except BaseException:
             self._content = None
             source.close()
             raise
+
+    @property
+    def schema_arrow(self) -> pa.Schema:
+        """The columns; Arrow would derive them again each time."""
+        assert self.footer.schema is not None
+        return self.footer.schema
 
     def read(self, columns: Sequence[str] | None = None, **options: Any) -> pa.Table:
         read = super().read
@@ -119,16 +144,24 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
         if self._content is None:
             return PageCounts()
         with damage_of(self._path):
-            return verify_pages(self._content, self.metadata, columns, groups)
+            chunks = self.footer.chunks(columns, groups)
+            if len(self._content) <= _SMALL_BYTES:
+                return self.footer.verify_again(self._content, chunks)
+            return verify_chunks(self._content, chunks)
 
     @classmethod
-    def mapped(cls, path: str, metadata: pq.FileMetaData | None = None) -> VerifiedParquetFile:
-        """A local file, memory mapped."""
+    def local(cls, path: str, size: int, footer: KnownFooter | None = None) -> VerifiedParquetFile:
+        """A local file, memory mapped; a small one is read, which takes less time."""
         with damage_of(path):
-            source = pa.memory_map(path)
-            content = memoryview(source.read_buffer())
-            source.seek(0)
-        return cls(path, source, content, metadata=metadata)
+            if size <= _SMALL_BYTES:
+                with open(path, "rb", buffering=0) as file:
+                    buffer = pa.py_buffer(file.read())
+                source = pa.BufferReader(buffer)
+            else:
+                source = pa.memory_map(path)
+                buffer = source.read_buffer()
+                source.seek(0)
+        return cls(path, source, memoryview(buffer), footer)
 
     def close(self, force: bool = False) -> None:
         super().close(force)

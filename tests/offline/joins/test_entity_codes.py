@@ -44,6 +44,28 @@ def test_entities_are_numbered_densely_and_found_again_in_other_tables(
     assert {(users[c], shops[c]): c for c in range(entities.count)} == known
 
 
+INTEGERS = st.sampled_from([None, -(2**63), -5, 0, 1, 3, 200_000, 2**63 - 1])
+
+
+@given(st.lists(INTEGERS, max_size=8), st.lists(INTEGERS, max_size=12))
+def test_integers_are_found_by_a_table_or_by_their_hash(
+    rows: list[int | None], others: list[int | None]
+) -> None:
+    entities = EntityCodes(pa.table({"user": pa.array(rows, pa.int64())}), ["user"])
+    numbers = dict(zip(rows, entities.codes.tolist(), strict=True))
+    asked = pa.table({"user": pa.array(others, pa.int64())})
+    expected = [-1 if other is None else numbers.get(other, -1) for other in others]
+    assert entities.codes_of(asked).tolist() == expected
+    assert entities.rows_of(asked).tolist() == [i for i, code in enumerate(expected) if code >= 0]
+    known = [row for row in rows if row is not None]
+    many = list(range(0, 2**40, 2**37)) * 2  # few of them are known
+    asked = pa.table({"user": pa.array(many)})
+    assert entities.codes_of(asked).tolist() == [numbers.get(number, -1) for number in many]
+    for least, greatest in ((0, 3), (2, 5), (-(2**63), -6), (201_000, 2**63 - 1)):
+        assert entities.may_have(least, greatest) == any(least <= r <= greatest for r in known)
+    assert entities.may_have("a", "b")
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 4), st.integers(-9, 9)), max_size=30),
     st.lists(st.tuples(st.integers(0, 4), st.integers(-9_000, 9_000)), max_size=30),

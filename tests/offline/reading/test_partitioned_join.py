@@ -15,6 +15,7 @@ import pytest
 from paimon_features.aggregates import Count, DecayedSum, Last, Max, Mean, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.offline.reading import partitioned_join as partitioned
+from paimon_features.offline.reading import view_join, view_scan
 from paimon_features.offline.reading.partitioned_join import PartitionedView
 from paimon_features.offline.reading.spill import SpillFile
 from paimon_features.schema import Float64, Int64, String, arrow_schema
@@ -119,6 +120,32 @@ def test_random_definitions_give_the_same_bytes_in_parts(tmp_path: Path, seed: i
     whole = lake.store.get_historical_features(lake.refs(), rows, statuses=True)
     parts = lake.store.get_historical_features(lake.refs(), rows, statuses=True, memory_mb=TINY)
     assert parts.equals(whole)
+
+
+@pytest.mark.parametrize("margin", [1.0, 0.0])
+def test_of_large_tables_only_the_requested_entities_are_held(
+    lake: LakeOfViews, monkeypatch: pytest.MonkeyPatch, margin: float
+) -> None:
+    """Two of forty users fit into less than all of them; a wrong estimate (0.0) is noticed."""
+    parted: list[bool] = []
+    run = PartitionedView._run
+
+    def noted(self: PartitionedView, *args: object) -> None:
+        parted.append(True)
+        run(self, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(PartitionedView, "_run", noted)
+    monkeypatch.setattr(view_join, "_SHARE_MARGIN", margin)
+    monkeypatch.setattr(view_scan, "SMALL_FILE_ROWS", 5)
+    refs = lake.refs("by_user")
+    for users in ([3, 17], range(40)):
+        rows = pa.table({"user": users, "event_time_ms": [9 * DAY_MS] * len(users)})
+        whole = lake.store.get_historical_features(refs, rows)
+        assert not parted
+        some = lake.store.get_historical_features(refs, rows, memory_mb=0.06)
+        assert some.equals(whole)
+        assert bool(parted) == (len(users) == 40)
+        parted.clear()
 
 
 def test_one_entity_with_all_rows_is_joined_in_passes(lake: LakeOfViews) -> None:

@@ -6,14 +6,17 @@ import threading
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from paimon_features.errors import SnapshotExpiredError
+from paimon_features.offline.joins.entity_codes import EntityCodes
 from paimon_features.offline.reading import view_scan
 from paimon_features.offline.reading.view_scan import pieces
 from paimon_features.tables.deltas import DataFile
 from paimon_features.tables.storage import LocalStorage
+from paimon_features.tables.storage.verified import VerifiedParquetFile
 
 
 class FarStorage(LocalStorage):
@@ -52,6 +55,40 @@ def test_small_files_of_an_object_store_are_read_at_once_and_in_order(
     assert [table.num_rows for table in found] == [1, 2, 3, 1, 2, 10, 10, 10, 10, 1, 3, 2]
     numbers = pa.concat_tables(found)["n"].to_pylist()
     assert numbers == [number for number, count in enumerate(rows) for _ in range(count)]
+
+
+def test_of_a_large_file_only_row_groups_with_requested_entities_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(view_scan, "SMALL_FILE_ROWS", 3)
+    users = [*range(100), *range(0, 200, 2), *([7] * 100), *([None] * 100)]
+    path = tmp_path / "users.parquet"
+    table = pa.table({"n": range(400), "user": users})
+    pq.write_table(table, path, row_group_size=50)
+    file = DataFile(0, {}, str(path), 0, "ADD", 400, path.stat().st_size, 0)
+    decoded: list[tuple[int, str]] = []
+    read = VerifiedParquetFile.read_row_group
+
+    def noted(self: VerifiedParquetFile, i: int, columns: list[str], **options: object) -> pa.Table:
+        decoded.extend((i, column) for column in columns)
+        return read(self, i, columns, **options)
+
+    monkeypatch.setattr(VerifiedParquetFile, "read_row_group", noted)
+    requested = pa.table({"user": [7, 51, 199, 7]})
+    choice = EntityCodes(requested, ["user"])
+    some = pa.concat_tables(pieces([file], ["n", "user"], 100, choice))
+    # one is skipped by its statistics (3: up to 198), others by their keys (2: even, 6, 7: nulls)
+    keys = [(group, "user") for group in (0, 1, 2, 4, 5, 6, 7)]
+    assert decoded == sorted([*keys, (0, "n"), (1, "n"), (4, "n"), (5, "n")], key=_keys_first)
+    wanted = table.filter(pc.is_in(table["user"], pa.array([7, 51, 199])))
+    assert some.filter(pc.is_in(some["user"], pa.array([7, 51, 199]))).equals(wanted)
+    # of a row group that is too large to be held, the rows are the same
+    streamed = pa.concat_tables(pieces([file], ["n", "user"], 10, choice))
+    assert streamed.filter(pc.is_in(streamed["user"], pa.array([7, 51, 199]))).equals(wanted)
+
+
+def _keys_first(read: tuple[int, str]) -> tuple[int, bool]:
+    return read[0], read[1] != "user"
 
 
 def test_a_file_that_is_gone_is_reported_at_its_place(tmp_path: Path) -> None:
