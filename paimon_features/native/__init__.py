@@ -127,6 +127,11 @@ class Core(Protocol):
     ) -> None:
         """Copy rows of ``size`` bytes out of blocks, in the order of ``rows``."""
 
+    def page(
+        self, content: Buffer, at: int, end: int, /
+    ) -> tuple[int, int, int | None, int] | None:
+        """Parse the page header at a byte of a Parquet file; None for an unusual one."""
+
 
 @dataclass(frozen=True, slots=True)
 class NativeState:

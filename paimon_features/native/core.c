@@ -2294,6 +2294,19 @@ done:
     return result;
 }
 
+/* More rows than the first cache can wait for at once: they are fetched into the second, which can. */
+enum { FURTHER = 64 };
+
+/* Short rows without a call; each is at least 16 bytes, or copied as any memory is. */
+static inline void copy_row(char *to, const char *from, size_t size) {
+    if (size < 16 || size > 256) {
+        memcpy(to, from, size);
+        return;
+    }
+    for (size_t at = 0; at + 16 <= size; at += 16) memcpy(to + at, from + at, 16);
+    memcpy(to + size - 16, from + size - 16, 16);
+}
+
 PyDoc_STRVAR(pick_doc,
 "pick(blocks, firsts, rows, size, out)\n--\n\n"
 "out[i] = rows[i] of blocks of rows of size bytes: a list of one buffer a block, or None for a block\n"
@@ -2304,6 +2317,7 @@ static PyObject *pick(PyObject *self, PyObject *arguments) {
     PyObject *list;
     Py_ssize_t size, opened = 0;
     Py_buffer view[3], *block = NULL;
+    uint64_t *rows_of = NULL;
     memset(view, 0, sizeof view);
     if (!PyArg_ParseTuple(arguments, "Oy*y*nw*:pick", &list, &view[0], &view[1], &size, &view[2]))
         return NULL;
@@ -2316,7 +2330,8 @@ static PyObject *pick(PyObject *self, PyObject *arguments) {
         goto done;
     }
     block = calloc((size_t)blocks, sizeof *block);
-    if (block == NULL) {
+    rows_of = calloc((size_t)blocks, sizeof *rows_of);
+    if (block == NULL || rows_of == NULL) {
         PyErr_NoMemory();
         goto done;
     }
@@ -2325,28 +2340,28 @@ static PyObject *pick(PyObject *self, PyObject *arguments) {
         PyObject *item = PyList_GetItem(list, opened);
         if (item == Py_None) continue;
         if (item == NULL || PyObject_GetBuffer(item, &block[opened], PyBUF_SIMPLE) < 0) goto done;
+        rows_of[opened] = (uint64_t)(block[opened].len / size);
     }
     char *to = view[2].buf;
-    const char *from[AHEAD]; /* rows that are on their way, each found AHEAD rows before its copy */
+    const char *from[FURTHER]; /* rows that are on their way, each found so many rows before its copy */
     Py_ssize_t at = 0;
     PyThreadState *state = PyEval_SaveThread();
-    for (; at < count + AHEAD; at++) {
-        if (at >= AHEAD) {
-            memcpy(to, from[at % AHEAD], (size_t)size);
+    for (; at < count + FURTHER; at++) {
+        if (at >= FURTHER) {
+            copy_row(to, from[at % FURTHER], (size_t)size);
             to += size;
         }
         if (at >= count) continue;
         const Py_ssize_t k = block_of(first, blocks, row[at]);
         const uint64_t offset = (uint64_t)row[at] - (uint64_t)first[k];
-        if (row[at] < first[k] || block[k].len < size ||
-            offset >= (uint64_t)(block[k].len / size))
-            break;
-        from[at % AHEAD] = (const char *)block[k].buf + offset * (uint64_t)size;
-        __builtin_prefetch(from[at % AHEAD]);
-        __builtin_prefetch(from[at % AHEAD] + size - 1);
+        if (row[at] < first[k] || offset >= rows_of[k]) break;
+        const char *source = from[at % FURTHER] = (const char *)block[k].buf + offset * (uint64_t)size;
+        for (Py_ssize_t line = 0; line < size && line < 512; line += 64)
+            __builtin_prefetch(source + line, 0, 2);
+        __builtin_prefetch(source + size - 1, 0, 2);
     }
     PyEval_RestoreThread(state);
-    if (at < count + AHEAD) {
+    if (at < count + FURTHER) {
         wrong("pick: a row is in no block");
         goto done;
     }
@@ -2356,7 +2371,113 @@ done:
     for (Py_ssize_t i = 0; block != NULL && i < opened; i++)
         if (block[i].obj != NULL) PyBuffer_Release(&block[i]);
     free(block);
+    free(rows_of);
     for (int i = 0; i < 3; i++) PyBuffer_Release(&view[i]);
+    return result;
+}
+
+/* ---- pages of Parquet files ---------------------------------------------------------------- */
+
+/* Thrift's compact protocol. */
+typedef struct {
+    const uint8_t *at, *end;
+} Thrift;
+
+static int thrift_varint(Thrift *in, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; shift < 63 && in->at < in->end; shift += 7) {
+        const uint8_t byte = *in->at++;
+        *value |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128) return 1;
+    }
+    return 0; /* cut off, or longer than any number of a header */
+}
+
+static int thrift_signed(Thrift *in, int64_t *value) {
+    uint64_t word;
+    if (!thrift_varint(in, &word)) return 0;
+    *value = (int64_t)(word >> 1) ^ -(int64_t)(word & 1);
+    return 1;
+}
+
+static int thrift_bytes(Thrift *in, uint64_t count) {
+    if (count > (uint64_t)(in->end - in->at)) return 0;
+    in->at += count;
+    return 1;
+}
+
+/* The next field's number and type; 0 at the end of a struct, -1 where it is cut off. */
+static int thrift_field(Thrift *in, int64_t *field, int *kind) {
+    if (in->at == in->end) return -1;
+    const uint8_t tag = *in->at++;
+    if (tag == 0) return 0;
+    *kind = tag & 15;
+    if (tag >= 16) {
+        if (*field > INT32_MAX) return -1;
+        *field += tag >> 4;
+    } else if (!thrift_signed(in, field)) return -1;
+    return 1;
+}
+
+static int thrift_skip(Thrift *in, int kind, int depth) {
+    uint64_t size;
+    int64_t field = 0;
+    int found, inner;
+    if (kind == 1 || kind == 2) return 1;
+    if (kind == 3) return thrift_bytes(in, 1);
+    if (kind >= 4 && kind <= 6) return thrift_varint(in, &size);
+    if (kind == 7) return thrift_bytes(in, 8);
+    if (kind == 8) return thrift_varint(in, &size) && thrift_bytes(in, size);
+    if (kind != 12 || depth > 7) return 0;
+    while ((found = thrift_field(in, &field, &inner)) > 0)
+        if (!thrift_skip(in, inner, depth + 1)) return 0;
+    return found == 0;
+}
+
+PyDoc_STRVAR(page_doc,
+"page(content, at, end)\n--\n\n"
+"The header of the page at a byte of a file, none of it from byte end on: (where it ends, bytes of the\n"
+"body, CRC32 or None, number of values); None if there is anything unusual about it, which\n"
+"tables.storage.pages then names.");
+
+static PyObject *page(PyObject *self, PyObject *arguments) {
+    (void)self;
+    Py_buffer content;
+    Py_ssize_t begin, end;
+    if (!PyArg_ParseTuple(arguments, "y*nn:page", &content, &begin, &end)) return NULL;
+    PyObject *result = NULL;
+    if (begin < 0 || begin > end || end > content.len) {
+        wrong("page: not within the content");
+        goto done;
+    }
+    const uint8_t *first = content.buf;
+    Thrift in = {first + begin, first + end};
+    int64_t field = 0, number, type = -1, size = -1, crc = -1, values = 0;
+    int found, kind;
+    while ((found = thrift_field(&in, &field, &kind)) > 0) {
+        if (kind == 5) {
+            if (!thrift_signed(&in, &number)) break;
+            if (field == 1) type = number;
+            else if (field == 3) size = number;
+            else if (field == 4) crc = (int64_t)((uint64_t)number & 0xFFFFFFFFu);
+        } else if (kind == 12 && (field == 5 || field == 8)) {
+            Thrift inside = in;
+            if (inside.at == inside.end || *inside.at++ != 0x15 || !thrift_signed(&inside, &values) ||
+                !thrift_skip(&in, kind, 0))
+                break;
+        } else if (!thrift_skip(&in, kind, 0)) break;
+    }
+    if (found != 0 || type < 0 || type > 3 || size < 0 || values < 0) {
+        result = Py_None;
+        Py_IncRef(result);
+    } else if (crc < 0)
+        result = Py_BuildValue("nLOL", (Py_ssize_t)(in.at - first), (long long)size, Py_None,
+                               (long long)values);
+    else
+        result = Py_BuildValue("nLLL", (Py_ssize_t)(in.at - first), (long long)size, (long long)crc,
+                               (long long)values);
+done:
+    PyBuffer_Release(&content);
     return result;
 }
 
@@ -2375,6 +2496,7 @@ static PyMethodDef methods[] = {
     {"order", order, METH_VARARGS, order_doc},
     {"group", group, METH_VARARGS, group_doc},
     {"pick", pick, METH_VARARGS, pick_doc},
+    {"page", page, METH_VARARGS, page_doc},
     {NULL, NULL, 0, NULL},
 };
 

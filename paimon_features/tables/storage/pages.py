@@ -17,6 +17,7 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from paimon_features.errors import DamagedFileError
+from paimon_features.native import CORE
 
 try:
     from isal.isal_zlib import crc32
@@ -132,6 +133,12 @@ class _Header:
 
 
 def _header(content: memoryview, at: int, end: int) -> _Header:
+    found = None if CORE is None else CORE.page(content, at, end)
+    return header_by_python(content, at, end) if found is None else _Header(*found)
+
+
+def header_by_python(content: memoryview, at: int, end: int) -> _Header:
+    """The reference of ``Core.page``, which also says what is wrong with a header."""
     data = bytes(content[at : min(end, at + _HEADER_BYTES)])
     try:
         return _parsed(data, at)
