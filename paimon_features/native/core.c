@@ -19,6 +19,9 @@
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 #endif
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -2043,40 +2046,72 @@ done:
         for (; c + 4 <= width; c += 4) {                                                           \
             const TYPE *f0 = column[c].buf, *f1 = column[c + 1].buf, *f2 = column[c + 2].buf,      \
                        *f3 = column[c + 3].buf;                                                    \
-            TYPE *to = (TYPE *)out.buf + c;                                                        \
+            TYPE *to = (TYPE *)out.buf + first + c;                                                \
             for (Py_ssize_t i = low; i < high; i++) {                                              \
                 const TYPE four[4] = {f0[i], f1[i], f2[i], f3[i]};                                 \
-                memcpy(to + i * width, four, sizeof four);                                         \
+                memcpy(to + i * stride, four, sizeof four);                                        \
             }                                                                                      \
         }                                                                                          \
         for (; c < width; c++) {                                                                   \
             const TYPE *from = column[c].buf;                                                      \
-            TYPE *to = (TYPE *)out.buf + c;                                                        \
-            for (Py_ssize_t i = low; i < high; i++) to[i * width] = from[i];                       \
+            TYPE *to = (TYPE *)out.buf + first + c;                                                \
+            for (Py_ssize_t i = low; i < high; i++) to[i * stride] = from[i];                      \
         }                                                                                          \
     }
 
-enum { TILE = 64 };
+enum { TILE = 64, LINE = 64 };
+
+/* Lines of eight words, each written whole and past the caches: where a matrix is larger than those, a
+ * line would be read from memory only to be overwritten. Returns the rows that are done. */
+static Py_ssize_t stream_lines(const Py_buffer *column, Py_ssize_t width, uint64_t *to,
+                               Py_ssize_t stride, Py_ssize_t count) {
+#ifdef __SSE2__
+    const Py_ssize_t pairs = count / 2 * 2;
+    for (Py_ssize_t i = 0; i < pairs; i += 2)
+        for (Py_ssize_t c = 0; c < width; c += 8) {
+            __m128i low[4], high[4];
+            for (int k = 0; k < 4; k++) {
+                const uint64_t *left = column[c + 2 * k].buf, *right = column[c + 2 * k + 1].buf;
+                const __m128i a = _mm_loadu_si128((const __m128i *)(left + i)),
+                              b = _mm_loadu_si128((const __m128i *)(right + i));
+                low[k] = _mm_unpacklo_epi64(a, b);
+                high[k] = _mm_unpackhi_epi64(a, b);
+            }
+            __m128i *first = (__m128i *)(to + i * stride + c);
+            __m128i *second = (__m128i *)(to + (i + 1) * stride + c);
+            for (int k = 0; k < 4; k++) _mm_stream_si128(first + k, low[k]);
+            for (int k = 0; k < 4; k++) _mm_stream_si128(second + k, high[k]);
+        }
+    _mm_sfence();
+    return pairs;
+#else
+    (void)column, (void)width, (void)to, (void)stride, (void)count;
+    return 0;
+#endif
+}
 
 PyDoc_STRVAR(interleave_doc,
-"interleave(columns, size, out)\n--\n\n"
-"out[row, column] = columns[column][row], of items of size bytes (1, 2, 4 or 8); a list of buffers.");
+"interleave(columns, size, out, first, stride)\n--\n\n"
+"out[row, first + column] = columns[column][row], of items of size bytes (1, 2, 4 or 8); a list of\n"
+"buffers. A row of out has stride items.");
 
 static PyObject *interleave(PyObject *self, PyObject *arguments) {
     (void)self;
     PyObject *list;
-    Py_ssize_t size, width = 0, opened = 0;
+    Py_ssize_t size, first, stride, width = 0, opened = 0;
     Py_buffer out, *column = NULL;
     memset(&out, 0, sizeof out);
-    if (!PyArg_ParseTuple(arguments, "Onw*:interleave", &list, &size, &out)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "Onw*nn:interleave", &list, &size, &out, &first, &stride))
+        return NULL;
     PyObject *result = NULL;
     if (!PyList_Check(list) || (width = PyList_Size(list)) < 1 ||
         (size != 1 && size != 2 && size != 4 && size != 8) || (uintptr_t)out.buf % (uintptr_t)size ||
-        out.len / size % width || out.len % size) {
+        first < 0 || stride < width || first > stride - width || out.len % size ||
+        out.len / size % stride) {
         wrong("interleave: items, columns and rows that do not fit");
         goto done;
     }
-    const Py_ssize_t count = out.len / size / width;
+    const Py_ssize_t count = out.len / size / stride;
     column = calloc((size_t)width, sizeof *column);
     if (column == NULL) {
         PyErr_NoMemory();
@@ -2092,9 +2127,18 @@ static PyObject *interleave(PyObject *self, PyObject *arguments) {
             goto done;
         }
     }
+    const int is_streamed = size == 8 && width % 8 == 0 && first % 8 == 0 && stride % 8 == 0 &&
+                            width < stride && (uintptr_t)out.buf % LINE == 0;
     PyThreadState *state = PyEval_SaveThread();
-    if (size == 8) INTERLEAVE(uint64_t)
-    else if (size == 4) INTERLEAVE(uint32_t)
+    if (size == 8) {
+        Py_ssize_t done_rows = 0;
+        if (is_streamed)
+            done_rows = stream_lines(column, width, (uint64_t *)out.buf + first, stride, count);
+        for (Py_ssize_t i = done_rows; is_streamed && i < count; i++)
+            for (Py_ssize_t c = 0; c < width; c++)
+                ((uint64_t *)out.buf)[i * stride + first + c] = ((const uint64_t *)column[c].buf)[i];
+        if (!is_streamed) INTERLEAVE(uint64_t)
+    } else if (size == 4) INTERLEAVE(uint32_t)
     else if (size == 2) INTERLEAVE(uint16_t)
     else INTERLEAVE(uint8_t)
     PyEval_RestoreThread(state);
@@ -2434,48 +2478,69 @@ static int thrift_skip(Thrift *in, int kind, int depth) {
     return found == 0;
 }
 
-PyDoc_STRVAR(page_doc,
-"page(content, at, end)\n--\n\n"
-"The header of the page at a byte of a file, none of it from byte end on: (where it ends, bytes of the\n"
-"body, CRC32 or None, number of values); None if there is anything unusual about it, which\n"
-"tables.storage.pages then names.");
+/* A page's header: where its body is, and what is said of it; 0 if there is anything unusual. */
+typedef struct {
+    int64_t size, crc, values; /* crc -1: none */
+} Page;
 
-static PyObject *page(PyObject *self, PyObject *arguments) {
+static int page_header(Thrift *in, Page *page) {
+    int64_t field = 0, number, type = -1;
+    int found, kind;
+    *page = (Page){-1, -1, 0};
+    while ((found = thrift_field(in, &field, &kind)) > 0) {
+        if (kind == 5) {
+            if (!thrift_signed(in, &number)) return 0;
+            if (field == 1) type = number;
+            else if (field == 3) page->size = number;
+            else if (field == 4) page->crc = (int64_t)((uint64_t)number & 0xFFFFFFFFu);
+        } else if (kind == 12 && (field == 5 || field == 8)) {
+            Thrift inside = *in;
+            if (inside.at == inside.end || *inside.at++ != 0x15 ||
+                !thrift_signed(&inside, &page->values) || !thrift_skip(in, kind, 0))
+                return 0;
+        } else if (!thrift_skip(in, kind, 0)) return 0;
+    }
+    return found == 0 && type >= 0 && type <= 3 && page->size >= 0 && page->values >= 0;
+}
+
+PyDoc_STRVAR(pages_doc,
+"pages(content, at, end)\n--\n\n"
+"The pages that fill these bytes of a file: for each where its body begins and ends, its CRC32 or None,\n"
+"and its number of values. None if there is anything unusual, which tables.storage.pages then names.");
+
+static PyObject *pages(PyObject *self, PyObject *arguments) {
     (void)self;
     Py_buffer content;
     Py_ssize_t begin, end;
-    if (!PyArg_ParseTuple(arguments, "y*nn:page", &content, &begin, &end)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "y*nn:pages", &content, &begin, &end)) return NULL;
     PyObject *result = NULL;
     if (begin < 0 || begin > end || end > content.len) {
-        wrong("page: not within the content");
+        wrong("pages: not within the content");
         goto done;
     }
     const uint8_t *first = content.buf;
     Thrift in = {first + begin, first + end};
-    int64_t field = 0, number, type = -1, size = -1, crc = -1, values = 0;
-    int found, kind;
-    while ((found = thrift_field(&in, &field, &kind)) > 0) {
-        if (kind == 5) {
-            if (!thrift_signed(&in, &number)) break;
-            if (field == 1) type = number;
-            else if (field == 3) size = number;
-            else if (field == 4) crc = (int64_t)((uint64_t)number & 0xFFFFFFFFu);
-        } else if (kind == 12 && (field == 5 || field == 8)) {
-            Thrift inside = in;
-            if (inside.at == inside.end || *inside.at++ != 0x15 || !thrift_signed(&inside, &values) ||
-                !thrift_skip(&in, kind, 0))
-                break;
-        } else if (!thrift_skip(&in, kind, 0)) break;
+    result = PyList_New(0);
+    while (result != NULL && in.at < in.end) {
+        Page page;
+        const int is_usual = page_header(&in, &page);
+        const uint8_t *body = in.at;
+        if (!is_usual || !thrift_bytes(&in, (uint64_t)page.size)) {
+            Py_DecRef(result);
+            result = Py_None;
+            Py_IncRef(result);
+            break;
+        }
+        const long long crc = page.crc, values = page.values;
+        const Py_ssize_t start = body - first, stop = in.at - first;
+        PyObject *one = crc < 0 ? Py_BuildValue("nnOL", start, stop, Py_None, values)
+                                : Py_BuildValue("nnLL", start, stop, crc, values);
+        if (one == NULL || PyList_Append(result, one) < 0) {
+            Py_DecRef(result);
+            result = NULL;
+        }
+        Py_DecRef(one);
     }
-    if (found != 0 || type < 0 || type > 3 || size < 0 || values < 0) {
-        result = Py_None;
-        Py_IncRef(result);
-    } else if (crc < 0)
-        result = Py_BuildValue("nLOL", (Py_ssize_t)(in.at - first), (long long)size, Py_None,
-                               (long long)values);
-    else
-        result = Py_BuildValue("nLLL", (Py_ssize_t)(in.at - first), (long long)size, (long long)crc,
-                               (long long)values);
 done:
     PyBuffer_Release(&content);
     return result;
@@ -2496,7 +2561,7 @@ static PyMethodDef methods[] = {
     {"order", order, METH_VARARGS, order_doc},
     {"group", group, METH_VARARGS, group_doc},
     {"pick", pick, METH_VARARGS, pick_doc},
-    {"page", page, METH_VARARGS, page_doc},
+    {"pages", pages, METH_VARARGS, pages_doc},
     {NULL, NULL, 0, NULL},
 };
 

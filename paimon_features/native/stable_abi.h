@@ -63,6 +63,7 @@ extern PyObject _Py_NoneStruct, *PyExc_ValueError;
 #define Py_RETURN_NONE return Py_IncRef(Py_None), Py_None
 
 void Py_IncRef(PyObject *);
+void Py_DecRef(PyObject *);
 void PyBuffer_Release(Py_buffer *);
 int PyObject_GetBuffer(PyObject *, Py_buffer *, int);
 char *PyBytes_AsString(PyObject *);
@@ -74,6 +75,8 @@ PyThreadState *PyEval_SaveThread(void);
 void PyEval_RestoreThread(PyThreadState *);
 PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
 Py_ssize_t PyList_Size(PyObject *);
+PyObject *PyList_New(Py_ssize_t);
+int PyList_Append(PyObject *, PyObject *);
 PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
 Py_ssize_t PyTuple_Size(PyObject *);
 PyObject *PyLong_FromLongLong(long long);

@@ -10,7 +10,7 @@ Format: https://github.com/apache/parquet-format, ``parquet.thrift``.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,15 +41,45 @@ class PageCounts:
         return PageCounts(self.pages + other.pages, self.without_crc + other.without_crc)
 
 
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column of numbers or texts, which may be within one of the table's."""
+
+    number: int
+    path: str
+    physical_type: str
+    is_repeated: bool
+
+    @property
+    def column(self) -> str:
+        """The column of the table."""
+        return self.path.split(".", 1)[0]
+
+
+def leaves_of(metadata: Any) -> list[Leaf]:
+    """The leaves of a file, in their order."""
+    # the property of that name is a cycle: what Arrow has parsed of each file would stay until
+    # Python looks for cycles among its oldest objects, which it seldom does if they are many
+    schema = pq.ParquetSchema(metadata)
+    found = []
+    for number in range(metadata.num_columns):
+        leaf = schema.column(number)
+        repeated = leaf.max_repetition_level > 0
+        found.append(Leaf(number, leaf.path, leaf.physical_type, repeated))
+    return found
+
+
 def verify_pages(
     content: memoryview,
     metadata: Any,
     columns: Collection[str] | None = None,
     groups: Iterable[int] | None = None,
+    leaves: Sequence[Leaf] | None = None,
 ) -> PageCounts:
     """Verify the pages of some columns (by top-level name) and row groups; all by default.
 
-    ``content`` is the complete file, ``metadata`` its footer. Every header must parse, the pages
+    ``content`` is the complete file, ``metadata`` its footer; ``leaves`` are those of the columns,
+    where the caller has them. Every header must parse, the pages
     must fill the chunk, contain as many values as the footer says, and match their CRCs.
 
     Raises
@@ -58,24 +88,18 @@ def verify_pages(
         Names column, row group and offset; the caller adds the file.
     """
     counts = PageCounts()
-    # the property of that name is a cycle: what Arrow has parsed of each file would stay until
-    # Python looks for cycles among its oldest objects, which it seldom does if they are many
-    schema = pq.ParquetSchema(metadata)
-    leaves = [
-        (number, schema.column(number))
-        for number in range(metadata.num_columns)
-        if columns is None or schema.column(number).path.split(".", 1)[0] in columns
-    ]
+    if leaves is None:
+        leaves = [leaf for leaf in leaves_of(metadata) if columns is None or leaf.column in columns]
     for group in range(metadata.num_row_groups) if groups is None else groups:
         row_group = metadata.row_group(group)
-        for number, leaf in leaves:
+        for leaf in leaves:
             try:
-                chunk = row_group.column(number)
+                chunk = row_group.column(leaf.number)
                 if chunk.physical_type != leaf.physical_type:
                     raise DamagedFileError(
                         f"its footer has two types, {leaf.physical_type} and {chunk.physical_type}"
                     )
-                if leaf.max_repetition_level == 0 and chunk.num_values != row_group.num_rows:
+                if not leaf.is_repeated and chunk.num_values != row_group.num_rows:
                     raise DamagedFileError(
                         f"its footer has {row_group.num_rows} rows and {chunk.num_values} values"
                     )
@@ -101,25 +125,38 @@ def _verify_chunk(content: memoryview, chunk: Any) -> PageCounts:
         raise DamagedFileError(
             f"its pages are at bytes {at} to {end} of {len(content)}, by the footer"
         )
-    pages = without = values = 0
-    while at < end:
-        header = _header(content, at, end)
-        start = header.end
-        stop = start + header.size
-        if stop > end or header.size < 0:
-            raise DamagedFileError(f"the page at byte {at} ends after its column, at byte {stop}")
-        if header.crc is None:
+    found = None if CORE is None else CORE.pages(content, at, end)
+    without = values = 0
+    if found is None:
+        found = pages_by_python(content, at, end)
+    for start, stop, crc, count in found:
+        if crc is None:
             without += 1
-        elif crc32(content[start:stop]) != header.crc:
-            raise DamagedFileError(f"the page at byte {at} does not match its CRC32")
-        values += header.values
-        pages += 1
-        at = stop
+        elif crc32(content[start:stop]) != crc:
+            raise DamagedFileError(
+                f"the page whose body is at byte {start} does not match its CRC32"
+            )
+        values += count
     if values != chunk.num_values:
         raise DamagedFileError(
             f"its pages have {values} values; the footer says {chunk.num_values}"
         )
-    return PageCounts(pages, without)
+    return PageCounts(len(found), without)
+
+
+def pages_by_python(
+    content: memoryview, at: int, end: int
+) -> list[tuple[int, int, int | None, int]]:
+    """The reference of ``Core.pages``, which also says what is wrong with a header."""
+    found = []
+    while at < end:
+        header = _header(content, at, end)
+        stop = header.end + header.size
+        if stop > end:
+            raise DamagedFileError(f"the page at byte {at} ends after its column, at byte {stop}")
+        found.append((header.end, stop, header.crc, header.values))
+        at = stop
+    return found
 
 
 @dataclass(slots=True)
@@ -133,12 +170,6 @@ class _Header:
 
 
 def _header(content: memoryview, at: int, end: int) -> _Header:
-    found = None if CORE is None else CORE.page(content, at, end)
-    return header_by_python(content, at, end) if found is None else _Header(*found)
-
-
-def header_by_python(content: memoryview, at: int, end: int) -> _Header:
-    """The reference of ``Core.page``, which also says what is wrong with a header."""
     data = bytes(content[at : min(end, at + _HEADER_BYTES)])
     try:
         return _parsed(data, at)

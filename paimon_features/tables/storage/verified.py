@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.errors import DamagedFileError, StoreUnreachableError
-from paimon_features.tables.storage.pages import PageCounts, verify_pages
+from paimon_features.tables.storage.pages import Leaf, PageCounts, leaves_of, verify_pages
 from paimon_features.tables.storage.retries import error_code, is_passing
 
 _TABLE = re.compile(r"\.db/([^/]+)/")
@@ -73,6 +73,7 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
         self, path: str, source: Any, content: memoryview | None = None, **options: Any
     ) -> None:
         self._path, self._content, self._source = path, content, source
+        self._leaves: dict[str, list[Leaf]] | None = None
         try:
             with damage_of(path):
                 super().__init__(source, page_checksum_verification=content is None, **options)
@@ -119,7 +120,13 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
         if self._content is None:
             return PageCounts()
         with damage_of(self._path):
-            return verify_pages(self._content, self.metadata, columns, groups)
+            if self._leaves is None:
+                self._leaves = {}
+                for leaf in leaves_of(self.metadata):
+                    self._leaves.setdefault(leaf.column, []).append(leaf)
+            wanted = self._leaves if columns is None else dict.fromkeys(columns)
+            leaves = [leaf for name in wanted for leaf in self._leaves.get(name, ())]
+            return verify_pages(self._content, self.metadata, columns, groups, leaves)
 
     @classmethod
     def mapped(cls, path: str, metadata: pq.FileMetaData | None = None) -> VerifiedParquetFile:
