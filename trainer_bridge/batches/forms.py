@@ -219,6 +219,37 @@ class ArrowForm(Form):
         return Batch(arrow=self.view(rows, start, stop), **fields)
 
 
+def stacked_columns(columns: Sequence[pa.ChunkedArray]) -> Array | None:
+    """Columns of one type as the array of shape (columns, rows) that they are rows of.
+
+    As :meth:`ArrowForm.decode_groups` makes them: without a null, and one after the other in
+    memory. None for others.
+
+    >>> array = np.arange(6).reshape(2, 3)
+    >>> made = [pa.chunked_array([pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(row)])])
+    ...         for row in array]
+    >>> stacked_columns(made).tolist(), stacked_columns(made[::-1])
+    ([[0, 1, 2], [3, 4, 5]], None)
+    """
+    kind, rows = columns[0].type, len(columns[0])
+    if not rows or not _is_plain(kind):
+        return None
+    size = rows * kind.bit_width // 8
+    held = []
+    for column in columns:
+        if column.num_chunks != 1 or column.type != kind or column.null_count:
+            return None
+        chunk = column.chunk(0)
+        data = chunk.buffers()[1]
+        place = data.address + chunk.offset * kind.bit_width // 8
+        if held and place != held[0][0] + len(held) * size:
+            return None
+        held.append((place, data))
+    # every byte of it is of one of these columns, which keep their memory
+    memory = pa.foreign_buffer(held[0][0], size * len(held), base=held)
+    return np.frombuffer(memory, f"u{kind.bit_width // 8}").reshape(len(held), rows)
+
+
 def _is_plain(kind: pa.DataType) -> bool:
     number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
     return number and kind.bit_width in (8, 16, 32, 64)

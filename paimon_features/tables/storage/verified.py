@@ -77,7 +77,10 @@ class VerifiedParquetFile(pq.ParquetFile):  # type: ignore[misc]
         try:
             with damage_of(path):
                 super().__init__(source, page_checksum_verification=content is None, **options)
-                for field in self.schema_arrow:
+                schema = self.schema_arrow  # parsed again each time
+                self.names: list[str] = schema.names
+                """The columns of the table."""
+                for field in schema:
                     if field.type == pa.null():  # no column of a table has this type
                         raise DamagedFileError(f"its footer says no type for {field.name!r}")
         except BaseException:
