@@ -131,8 +131,10 @@ class Core(Protocol):
     ) -> None:
         """Copy rows of ``size`` bytes: ``out[places[i]] = source[rows[i]]``; None: 0, 1, 2, ..."""
 
-    def interleave(self, columns: list[Buffer], size: int, out: Buffer, /) -> None:
-        """Write columns of items of ``size`` bytes side by side: ``out[row, column]``."""
+    def interleave(
+        self, columns: list[Buffer], size: int, out: Buffer, first: int, stride: int, /
+    ) -> None:
+        """Write columns of items side by side, as columns from ``first`` on of ``stride``."""
 
     def order(
         self,
@@ -154,6 +156,11 @@ class Core(Protocol):
         self, blocks: list[Buffer | None], firsts: Buffer, rows: Buffer, size: int, out: Buffer, /
     ) -> None:
         """Copy rows of ``size`` bytes out of blocks, in the order of ``rows``."""
+
+    def pages(
+        self, content: Buffer, at: int, end: int, /
+    ) -> list[tuple[int, int, int | None, int]] | None:
+        """Find the pages of a column chunk of a Parquet file; None if one is unusual."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,12 @@
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
 #endif
+#if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
+#endif
+#ifdef __SSE2__
+#include <emmintrin.h>
+#endif
 #include <math.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -2108,10 +2114,69 @@ static inline uint64_t feistel(uint64_t x, uint64_t a, uint64_t b, uint64_t key,
 
 enum { ROUNDS = 6, ROUNDS_SMALL = 16, SMALL = 1024 };
 
+/* The permutation: again from where it left the numbers below the size. */
+static inline uint64_t walk(uint64_t x, uint64_t size, uint64_t a, uint64_t b, uint64_t key) {
+    do x = size < SMALL ? feistel(x, a, b, key, ROUNDS_SMALL) : feistel(x, a, b, key, ROUNDS);
+    while (x >= size);
+    return x;
+}
+
 /* Radices up to 2^31 whose product is at least the size: each walk from below the size ends there. */
 static inline int walks_inside(uint64_t x, uint64_t size, uint64_t a, uint64_t b) {
     return x < size && a >= 1 && b >= 1 && a <= 1u << 31 && b <= 1u << 31 && a * b >= size &&
            a * b - size <= a + b;
+}
+
+/* Rows whose rounds are computed side by side. */
+enum { TOGETHER = 64 };
+
+typedef struct {
+    uint64_t left[TOGETHER], right[TOGETHER], a[TOGETHER], b[TOGETHER], key[TOGETHER];
+    Py_ssize_t piece[TOGETHER], place[TOGETHER];
+} Walks;
+
+/* The pieces of an order; see GlobalOrder. */
+typedef struct {
+    const int64_t *start, *first;
+    const uint64_t *size, *a, *b, *key;
+} Pieces;
+
+/* A round for all rows, then the next: eight rows are one instruction where there is AVX-512. */
+#if defined(__x86_64__) && defined(__GNUC__)
+__attribute__((target("avx512f,avx512dq,avx512vl")))
+#endif
+static void wide_rounds(Walks *w) {
+    for (int k = 0; k < ROUNDS; k++) {
+        const uint64_t *source = k % 2 ? w->left : w->right, *radix = k % 2 ? w->b : w->a;
+        uint64_t *target = k % 2 ? w->right : w->left;
+        const uint64_t constant = (uint64_t)k * GOLDEN;
+        for (int i = 0; i < TOGETHER; i++) {
+            uint64_t h = (source[i] + w->key[i] + constant) * MUL1;
+            h = ((h ^ h >> 29) * MUL2 >> 32) * radix[i] >> 32;
+            h += target[i];
+            target[i] = h - radix[i] < h ? h - radix[i] : h;
+        }
+    }
+}
+
+/* Whether processor and system have the instructions of wide_rounds; without, one row after the other
+ * is faster. */
+static int has_wide_rounds(void) {
+#if defined(__x86_64__) && defined(__GNUC__)
+    static int known = -1; /* asking takes a virtual machine long */
+    if (known >= 0) return known;
+    unsigned a, b = 0, c, d, low, high;
+    const unsigned needed = 1u << 16 | 1u << 17 | 1u << 31; /* AVX512F, DQ, VL */
+    int has = 0;
+    if (__get_cpuid(1, &a, &b, &c, &d) && c & 1u << 27) { /* the system says what it saves */
+        __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        has = (low & 0xE6) == 0xE6 && __get_cpuid_count(7, 0, &a, &b, &c, &d) &&
+              (b & needed) == needed;
+    }
+    return known = has;
+#else
+    return 0;
+#endif
 }
 
 PyDoc_STRVAR(permute_doc,
@@ -2146,10 +2211,7 @@ static PyObject *permute(PyObject *self, PyObject *arguments) {
         uint64_t x = numbers[at], size = sizes[at * step[1]], left = a[at * step[2]],
                  right = b[at * step[3]], key = keys[at * step[4]];
         if (!walks_inside(x, size, left, right)) break;
-        int rounds = size < SMALL ? ROUNDS_SMALL : ROUNDS;
-        do x = feistel(x, left, right, key, rounds);
-        while (x >= size);
-        out[at] = x;
+        out[at] = walk(x, size, left, right, key);
     }
     PyEval_RestoreThread(state);
     if (at < count) {
@@ -2246,40 +2308,72 @@ done:
         for (; c + 4 <= width; c += 4) {                                                           \
             const TYPE *f0 = column[c].buf, *f1 = column[c + 1].buf, *f2 = column[c + 2].buf,      \
                        *f3 = column[c + 3].buf;                                                    \
-            TYPE *to = (TYPE *)out.buf + c;                                                        \
+            TYPE *to = (TYPE *)out.buf + first + c;                                                \
             for (Py_ssize_t i = low; i < high; i++) {                                              \
                 const TYPE four[4] = {f0[i], f1[i], f2[i], f3[i]};                                 \
-                memcpy(to + i * width, four, sizeof four);                                         \
+                memcpy(to + i * stride, four, sizeof four);                                        \
             }                                                                                      \
         }                                                                                          \
         for (; c < width; c++) {                                                                   \
             const TYPE *from = column[c].buf;                                                      \
-            TYPE *to = (TYPE *)out.buf + c;                                                        \
-            for (Py_ssize_t i = low; i < high; i++) to[i * width] = from[i];                       \
+            TYPE *to = (TYPE *)out.buf + first + c;                                                \
+            for (Py_ssize_t i = low; i < high; i++) to[i * stride] = from[i];                      \
         }                                                                                          \
     }
 
-enum { TILE = 64 };
+enum { TILE = 64, LINE = 64 };
+
+/* Lines of eight words, each written whole and past the caches: where a matrix is larger than those, a
+ * line would be read from memory only to be overwritten. Returns the rows that are done. */
+static Py_ssize_t stream_lines(const Py_buffer *column, Py_ssize_t width, uint64_t *to,
+                               Py_ssize_t stride, Py_ssize_t count) {
+#ifdef __SSE2__
+    const Py_ssize_t pairs = count / 2 * 2;
+    for (Py_ssize_t i = 0; i < pairs; i += 2)
+        for (Py_ssize_t c = 0; c < width; c += 8) {
+            __m128i low[4], high[4];
+            for (int k = 0; k < 4; k++) {
+                const uint64_t *left = column[c + 2 * k].buf, *right = column[c + 2 * k + 1].buf;
+                const __m128i a = _mm_loadu_si128((const __m128i *)(left + i)),
+                              b = _mm_loadu_si128((const __m128i *)(right + i));
+                low[k] = _mm_unpacklo_epi64(a, b);
+                high[k] = _mm_unpackhi_epi64(a, b);
+            }
+            __m128i *first = (__m128i *)(to + i * stride + c);
+            __m128i *second = (__m128i *)(to + (i + 1) * stride + c);
+            for (int k = 0; k < 4; k++) _mm_stream_si128(first + k, low[k]);
+            for (int k = 0; k < 4; k++) _mm_stream_si128(second + k, high[k]);
+        }
+    _mm_sfence();
+    return pairs;
+#else
+    (void)column, (void)width, (void)to, (void)stride, (void)count;
+    return 0;
+#endif
+}
 
 PyDoc_STRVAR(interleave_doc,
-"interleave(columns, size, out)\n--\n\n"
-"out[row, column] = columns[column][row], of items of size bytes (1, 2, 4 or 8); a list of buffers.");
+"interleave(columns, size, out, first, stride)\n--\n\n"
+"out[row, first + column] = columns[column][row], of items of size bytes (1, 2, 4 or 8); a list of\n"
+"buffers. A row of out has stride items.");
 
 static PyObject *interleave(PyObject *self, PyObject *arguments) {
     (void)self;
     PyObject *list;
-    Py_ssize_t size, width = 0, opened = 0;
+    Py_ssize_t size, first, stride, width = 0, opened = 0;
     Py_buffer out, *column = NULL;
     memset(&out, 0, sizeof out);
-    if (!PyArg_ParseTuple(arguments, "Onw*:interleave", &list, &size, &out)) return NULL;
+    if (!PyArg_ParseTuple(arguments, "Onw*nn:interleave", &list, &size, &out, &first, &stride))
+        return NULL;
     PyObject *result = NULL;
     if (!PyList_Check(list) || (width = PyList_Size(list)) < 1 ||
         (size != 1 && size != 2 && size != 4 && size != 8) || (uintptr_t)out.buf % (uintptr_t)size ||
-        out.len / size % width || out.len % size) {
+        first < 0 || stride < width || first > stride - width || out.len % size ||
+        out.len / size % stride) {
         wrong("interleave: items, columns and rows that do not fit");
         goto done;
     }
-    const Py_ssize_t count = out.len / size / width;
+    const Py_ssize_t count = out.len / size / stride;
     column = calloc((size_t)width, sizeof *column);
     if (column == NULL) {
         PyErr_NoMemory();
@@ -2295,9 +2389,18 @@ static PyObject *interleave(PyObject *self, PyObject *arguments) {
             goto done;
         }
     }
+    const int is_streamed = size == 8 && width % 8 == 0 && first % 8 == 0 && stride % 8 == 0 &&
+                            width < stride && (uintptr_t)out.buf % LINE == 0;
     PyThreadState *state = PyEval_SaveThread();
-    if (size == 8) INTERLEAVE(uint64_t)
-    else if (size == 4) INTERLEAVE(uint32_t)
+    if (size == 8) {
+        Py_ssize_t done_rows = 0;
+        if (is_streamed)
+            done_rows = stream_lines(column, width, (uint64_t *)out.buf + first, stride, count);
+        for (Py_ssize_t i = done_rows; is_streamed && i < count; i++)
+            for (Py_ssize_t c = 0; c < width; c++)
+                ((uint64_t *)out.buf)[i * stride + first + c] = ((const uint64_t *)column[c].buf)[i];
+        if (!is_streamed) INTERLEAVE(uint64_t)
+    } else if (size == 4) INTERLEAVE(uint32_t)
     else if (size == 2) INTERLEAVE(uint16_t)
     else INTERLEAVE(uint8_t)
     PyEval_RestoreThread(state);
@@ -2308,6 +2411,16 @@ done:
     free(column);
     PyBuffer_Release(&out);
     return result;
+}
+
+/* What is left of so many walks: where they leave their sizes they go on one by one. */
+static void finish_walks(const Walks *w, Py_ssize_t count, const Pieces *of, int64_t *out) {
+    for (Py_ssize_t i = 0; i < count; i++) {
+        const Py_ssize_t k = w->piece[i];
+        uint64_t x = w->left[i] * w->b[i] + w->right[i];
+        if (x >= of->size[k]) x = walk(x, of->size[k], of->a[k], of->b[k], of->key[k]);
+        out[w->place[i]] = (int64_t)((uint64_t)of->first[k] + x);
+    }
 }
 
 PyDoc_STRVAR(order_doc,
@@ -2339,12 +2452,14 @@ static PyObject *order(PyObject *self, PyObject *arguments) {
         PyErr_NoMemory();
         goto done;
     }
-    const int64_t *position = view[0].buf, *cut = view[1].buf, *start = view[2].buf,
-                  *first = view[7].buf;
-    const uint64_t *size = view[3].buf, *a = view[4].buf, *b = view[5].buf, *key = view[6].buf;
+    const int64_t *position = view[0].buf, *cut = view[1].buf;
+    const Pieces of = {view[2].buf, view[7].buf, view[3].buf, view[4].buf, view[5].buf, view[6].buf};
     int64_t *out = view[8].buf;
     uint64_t before = 0, round = 0; /* a position, and how many of its stream are before it */
-    Py_ssize_t stream = 0;
+    Py_ssize_t stream = 0, waiting = 0;
+    const int is_wide = has_wide_rounds();
+    Walks walks;
+    memset(&walks, 0, sizeof walks);
     PyThreadState *state = PyEval_SaveThread();
     for (; at < count; at++) {
         const uint64_t p = (uint64_t)position[at];
@@ -2360,23 +2475,40 @@ static PyObject *order(PyObject *self, PyObject *arguments) {
         }
         before = p;
         const int64_t slot = (int64_t)((uint64_t)cut[stream] + round);
-        Py_ssize_t piece = newest[stream];
-        if (slot < start[piece] || (uint64_t)slot - (uint64_t)start[piece] >= size[piece]) {
+        Py_ssize_t k = newest[stream];
+        if (slot < of.start[k] || (uint64_t)slot - (uint64_t)of.start[k] >= of.size[k]) {
             Py_ssize_t low = 0, high = pieces; /* the last piece that begins at or before the slot */
             while (high - low > 1) {
                 const Py_ssize_t middle = low + (high - low) / 2;
-                if (start[middle] <= slot) low = middle;
+                if (of.start[middle] <= slot) low = middle;
                 else high = middle;
             }
-            newest[stream] = piece = low;
+            newest[stream] = k = low;
         }
-        uint64_t x = (uint64_t)slot - (uint64_t)start[piece];
-        const uint64_t own = size[piece], left = a[piece], right = b[piece];
-        if (!walks_inside(x, own, left, right)) break;
-        do x = own < SMALL ? feistel(x, left, right, key[piece], ROUNDS_SMALL)
-                           : feistel(x, left, right, key[piece], ROUNDS);
-        while (x >= own);
-        out[at] = (int64_t)((uint64_t)first[piece] + x);
+        const uint64_t x = (uint64_t)slot - (uint64_t)of.start[k];
+        if (!walks_inside(x, of.size[k], of.a[k], of.b[k])) break;
+        if (!is_wide || of.size[k] < SMALL) {
+            out[at] = (int64_t)((uint64_t)of.first[k] +
+                                walk(x, of.size[k], of.a[k], of.b[k], of.key[k]));
+            continue;
+        }
+        /* b is below 2^32, and a division of so small a number is fast */
+        walks.left[waiting] = x >> 32 ? x / of.b[k] : (uint32_t)x / (uint32_t)of.b[k];
+        walks.right[waiting] = x - walks.left[waiting] * of.b[k];
+        walks.a[waiting] = of.a[k];
+        walks.b[waiting] = of.b[k];
+        walks.key[waiting] = of.key[k];
+        walks.piece[waiting] = k;
+        walks.place[waiting] = at;
+        if (++waiting == TOGETHER) {
+            wide_rounds(&walks);
+            finish_walks(&walks, waiting, &of, out);
+            waiting = 0;
+        }
+    }
+    if (waiting) {
+        wide_rounds(&walks);
+        finish_walks(&walks, waiting, &of, out);
     }
     PyEval_RestoreThread(state);
     if (at < count) {
@@ -2468,6 +2600,19 @@ done:
     return result;
 }
 
+/* More rows than the first cache can wait for at once: they are fetched into the second, which can. */
+enum { FURTHER = 64 };
+
+/* Short rows without a call; each is at least 16 bytes, or copied as any memory is. */
+static inline void copy_row(char *to, const char *from, size_t size) {
+    if (size < 16 || size > 256) {
+        memcpy(to, from, size);
+        return;
+    }
+    for (size_t at = 0; at + 16 <= size; at += 16) memcpy(to + at, from + at, 16);
+    memcpy(to + size - 16, from + size - 16, 16);
+}
+
 PyDoc_STRVAR(pick_doc,
 "pick(blocks, firsts, rows, size, out)\n--\n\n"
 "out[i] = rows[i] of blocks of rows of size bytes: a list of one buffer a block, or None for a block\n"
@@ -2478,6 +2623,7 @@ static PyObject *pick(PyObject *self, PyObject *arguments) {
     PyObject *list;
     Py_ssize_t size, opened = 0;
     Py_buffer view[3], *block = NULL;
+    uint64_t *rows_of = NULL;
     memset(view, 0, sizeof view);
     if (!PyArg_ParseTuple(arguments, "Oy*y*nw*:pick", &list, &view[0], &view[1], &size, &view[2]))
         return NULL;
@@ -2490,7 +2636,8 @@ static PyObject *pick(PyObject *self, PyObject *arguments) {
         goto done;
     }
     block = calloc((size_t)blocks, sizeof *block);
-    if (block == NULL) {
+    rows_of = calloc((size_t)blocks, sizeof *rows_of);
+    if (block == NULL || rows_of == NULL) {
         PyErr_NoMemory();
         goto done;
     }
@@ -2499,28 +2646,28 @@ static PyObject *pick(PyObject *self, PyObject *arguments) {
         PyObject *item = PyList_GetItem(list, opened);
         if (item == Py_None) continue;
         if (item == NULL || PyObject_GetBuffer(item, &block[opened], PyBUF_SIMPLE) < 0) goto done;
+        rows_of[opened] = (uint64_t)(block[opened].len / size);
     }
     char *to = view[2].buf;
-    const char *from[AHEAD]; /* rows that are on their way, each found AHEAD rows before its copy */
+    const char *from[FURTHER]; /* rows that are on their way, each found so many rows before its copy */
     Py_ssize_t at = 0;
     PyThreadState *state = PyEval_SaveThread();
-    for (; at < count + AHEAD; at++) {
-        if (at >= AHEAD) {
-            memcpy(to, from[at % AHEAD], (size_t)size);
+    for (; at < count + FURTHER; at++) {
+        if (at >= FURTHER) {
+            copy_row(to, from[at % FURTHER], (size_t)size);
             to += size;
         }
         if (at >= count) continue;
         const Py_ssize_t k = block_of(first, blocks, row[at]);
         const uint64_t offset = (uint64_t)row[at] - (uint64_t)first[k];
-        if (row[at] < first[k] || block[k].len < size ||
-            offset >= (uint64_t)(block[k].len / size))
-            break;
-        from[at % AHEAD] = (const char *)block[k].buf + offset * (uint64_t)size;
-        __builtin_prefetch(from[at % AHEAD]);
-        __builtin_prefetch(from[at % AHEAD] + size - 1);
+        if (row[at] < first[k] || offset >= rows_of[k]) break;
+        const char *source = from[at % FURTHER] = (const char *)block[k].buf + offset * (uint64_t)size;
+        for (Py_ssize_t line = 0; line < size && line < 512; line += 64)
+            __builtin_prefetch(source + line, 0, 2);
+        __builtin_prefetch(source + size - 1, 0, 2);
     }
     PyEval_RestoreThread(state);
-    if (at < count + AHEAD) {
+    if (at < count + FURTHER) {
         wrong("pick: a row is in no block");
         goto done;
     }
@@ -2530,7 +2677,134 @@ done:
     for (Py_ssize_t i = 0; block != NULL && i < opened; i++)
         if (block[i].obj != NULL) PyBuffer_Release(&block[i]);
     free(block);
+    free(rows_of);
     for (int i = 0; i < 3; i++) PyBuffer_Release(&view[i]);
+    return result;
+}
+
+/* ---- pages of Parquet files ---------------------------------------------------------------- */
+
+/* Thrift's compact protocol. */
+typedef struct {
+    const uint8_t *at, *end;
+} Thrift;
+
+static int thrift_varint(Thrift *in, uint64_t *value) {
+    *value = 0;
+    for (int shift = 0; shift < 63 && in->at < in->end; shift += 7) {
+        const uint8_t byte = *in->at++;
+        *value |= (uint64_t)(byte & 127) << shift;
+        if (byte < 128) return 1;
+    }
+    return 0; /* cut off, or longer than any number of a header */
+}
+
+static int thrift_signed(Thrift *in, int64_t *value) {
+    uint64_t word;
+    if (!thrift_varint(in, &word)) return 0;
+    *value = (int64_t)(word >> 1) ^ -(int64_t)(word & 1);
+    return 1;
+}
+
+static int thrift_bytes(Thrift *in, uint64_t count) {
+    if (count > (uint64_t)(in->end - in->at)) return 0;
+    in->at += count;
+    return 1;
+}
+
+/* The next field's number and type; 0 at the end of a struct, -1 where it is cut off. */
+static int thrift_field(Thrift *in, int64_t *field, int *kind) {
+    if (in->at == in->end) return -1;
+    const uint8_t tag = *in->at++;
+    if (tag == 0) return 0;
+    *kind = tag & 15;
+    if (tag >= 16) {
+        if (*field > INT32_MAX) return -1;
+        *field += tag >> 4;
+    } else if (!thrift_signed(in, field)) return -1;
+    return 1;
+}
+
+static int thrift_skip(Thrift *in, int kind, int depth) {
+    uint64_t size;
+    int64_t field = 0;
+    int found, inner;
+    if (kind == 1 || kind == 2) return 1;
+    if (kind == 3) return thrift_bytes(in, 1);
+    if (kind >= 4 && kind <= 6) return thrift_varint(in, &size);
+    if (kind == 7) return thrift_bytes(in, 8);
+    if (kind == 8) return thrift_varint(in, &size) && thrift_bytes(in, size);
+    if (kind != 12 || depth > 7) return 0;
+    while ((found = thrift_field(in, &field, &inner)) > 0)
+        if (!thrift_skip(in, inner, depth + 1)) return 0;
+    return found == 0;
+}
+
+/* A page's header: where its body is, and what is said of it; 0 if there is anything unusual. */
+typedef struct {
+    int64_t size, crc, values; /* crc -1: none */
+} Page;
+
+static int page_header(Thrift *in, Page *page) {
+    int64_t field = 0, number, type = -1;
+    int found, kind;
+    *page = (Page){-1, -1, 0};
+    while ((found = thrift_field(in, &field, &kind)) > 0) {
+        if (kind == 5) {
+            if (!thrift_signed(in, &number)) return 0;
+            if (field == 1) type = number;
+            else if (field == 3) page->size = number;
+            else if (field == 4) page->crc = (int64_t)((uint64_t)number & 0xFFFFFFFFu);
+        } else if (kind == 12 && (field == 5 || field == 8)) {
+            Thrift inside = *in;
+            if (inside.at == inside.end || *inside.at++ != 0x15 ||
+                !thrift_signed(&inside, &page->values) || !thrift_skip(in, kind, 0))
+                return 0;
+        } else if (!thrift_skip(in, kind, 0)) return 0;
+    }
+    return found == 0 && type >= 0 && type <= 3 && page->size >= 0 && page->values >= 0;
+}
+
+PyDoc_STRVAR(pages_doc,
+"pages(content, at, end)\n--\n\n"
+"The pages that fill these bytes of a file: for each where its body begins and ends, its CRC32 or None,\n"
+"and its number of values. None if there is anything unusual, which tables.storage.pages then names.");
+
+static PyObject *pages(PyObject *self, PyObject *arguments) {
+    (void)self;
+    Py_buffer content;
+    Py_ssize_t begin, end;
+    if (!PyArg_ParseTuple(arguments, "y*nn:pages", &content, &begin, &end)) return NULL;
+    PyObject *result = NULL;
+    if (begin < 0 || begin > end || end > content.len) {
+        wrong("pages: not within the content");
+        goto done;
+    }
+    const uint8_t *first = content.buf;
+    Thrift in = {first + begin, first + end};
+    result = PyList_New(0);
+    while (result != NULL && in.at < in.end) {
+        Page page;
+        const int is_usual = page_header(&in, &page);
+        const uint8_t *body = in.at;
+        if (!is_usual || !thrift_bytes(&in, (uint64_t)page.size)) {
+            Py_DecRef(result);
+            result = Py_None;
+            Py_IncRef(result);
+            break;
+        }
+        const long long crc = page.crc, values = page.values;
+        const Py_ssize_t start = body - first, stop = in.at - first;
+        PyObject *one = crc < 0 ? Py_BuildValue("nnOL", start, stop, Py_None, values)
+                                : Py_BuildValue("nnLL", start, stop, crc, values);
+        if (one == NULL || PyList_Append(result, one) < 0) {
+            Py_DecRef(result);
+            result = NULL;
+        }
+        Py_DecRef(one);
+    }
+done:
+    PyBuffer_Release(&content);
     return result;
 }
 
@@ -2551,6 +2825,7 @@ static PyMethodDef methods[] = {
     {"order", order, METH_VARARGS, order_doc},
     {"group", group, METH_VARARGS, group_doc},
     {"pick", pick, METH_VARARGS, pick_doc},
+    {"pages", pages, METH_VARARGS, pages_doc},
     {NULL, NULL, 0, NULL},
 };
 

@@ -81,6 +81,8 @@ PyObject *PyList_GetItem(PyObject *, Py_ssize_t);
 PyObject *PyList_New(Py_ssize_t);
 int PyList_SetSlice(PyObject *, Py_ssize_t, Py_ssize_t, PyObject *);
 Py_ssize_t PyList_Size(PyObject *);
+PyObject *PyList_New(Py_ssize_t);
+int PyList_Append(PyObject *, PyObject *);
 PyObject *PyTuple_GetItem(PyObject *, Py_ssize_t);
 Py_ssize_t PyTuple_Size(PyObject *);
 long long PyLong_AsLongLongAndOverflow(PyObject *, int *);

@@ -138,11 +138,18 @@ def main(path: str, seed: str, cases: str) -> None:
         core.order(array(count, 9), streams, array(streams + 1, 9), tuple(words), out)
 
     def interleave() -> None:
-        size, width, count = rng.choice((1, 2, 3, 8)), rng.randrange(1, 7), rng.randrange(200)
+        size, width, count = rng.choice((1, 2, 3, 8)), rng.randrange(1, 18), rng.randrange(200)
         columns = [rng.randbytes(size * count) for _ in range(width)]
         if rng.random() < 0.2:
             columns[-1] += b"1"
-        core.interleave(columns, size, np.empty(size * width * count, np.uint8))
+        stride = width + rng.choice((0, 0, 1, 8))
+        first = rng.choice((0, stride - width, stride))
+        core.interleave(columns, size, np.empty(size * stride * count, np.uint8), first, stride)
+
+    def pages() -> None:
+        content = damaged(bytes.fromhex("150415808010158080104c15d00f1504000015ac"))
+        content += rng.randbytes(rng.randrange(40))
+        core.pages(content, rng.choice((0, 0, 0, 1, 30, -1)), len(content) + rng.choice((0, 0, 1)))
 
     def times() -> None:
         core.times_json(array(rng.randrange(9), 253_402_300_800_000))
@@ -236,6 +243,7 @@ def main(path: str, seed: str, cases: str) -> None:
                 place,
                 place,
                 reply_folded,
+                pages,
             )
         )
         try:

@@ -7,7 +7,7 @@ batches out of a chunk without copying.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Array, Ints
 from paimon_features.errors import UnknownNameError
+from trainer_bridge.batches.aligned import RECYCLED
 from trainer_bridge.batches.ragged import Ragged
 
 
@@ -82,6 +83,19 @@ class Form(ABC):
     def decode(self, table: pa.Table) -> Any:
         """The rows of a block."""
 
+    def column_groups(self, schema: pa.Schema, rows: int) -> list[pa.Schema]:
+        """The columns of a block of so many rows in groups that are best decoded one after the
+        other: what is decoded, and copied, is then in the processor's cache. Empty: all at once.
+        """
+        return []
+
+    def decode_groups(self, parts: Iterable[tuple[int, pa.Table]], rows: int) -> Any | None:
+        """The rows of a block whose groups come one by one, each as (its first row, columns).
+
+        A group may come in several runs of rows. None: they have to be decoded at once.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def nbytes(self, rows: Any) -> int: ...
 
@@ -111,6 +125,23 @@ class Form(ABC):
         """The rows ``[start, stop)`` as a batch, without a copy."""
 
 
+_LINE_BYTES = 64
+_GROUP_BYTES = 1 << 20
+"""Values that are decoded at a time: half of the second cache."""
+
+
+def grouped(names: Sequence[str], column_bytes: int) -> Iterator[Sequence[str]]:
+    """Columns of one type in groups, each of complete cache lines of a row.
+
+    >>> names = [f"f{number}" for number in range(20)]
+    >>> [len(group) for group in grouped(names, 160_000)]
+    [8, 8, 4]
+    """
+    width = max(8, -(-_GROUP_BYTES // max(column_bytes, 1)) // 8 * 8)
+    for start in range(0, len(names), width):
+        yield names[start : start + width]
+
+
 class ArrowForm(Form):
     """Arrow tables: every type passes, nulls stay nulls."""
 
@@ -122,6 +153,49 @@ class ArrowForm(Form):
         if table.num_rows:
             self.row_bytes = max(1.0, table.nbytes / table.num_rows)
         return table.combine_chunks()
+
+    def column_groups(self, schema: pa.Schema, rows: int) -> list[pa.Schema]:
+        kinds = schema.types
+        if len(schema) < 2 * _LINE_BYTES // 8 or not all(map(_is_plain, kinds)):
+            return []
+        by_kind: dict[pa.DataType, list[str]] = {}
+        for column in schema:
+            by_kind.setdefault(column.type, []).append(column.name)
+        return [
+            pa.schema([schema.field(name) for name in group])
+            for kind, names in by_kind.items()
+            for group in grouped(names, rows * kind.bit_width // 8)
+        ]
+
+    def decode_groups(self, parts: Iterable[tuple[int, pa.Table]], rows: int) -> pa.Table | None:
+        """One array for all columns of a type, in their order, in memory that is used again."""
+        packed: dict[pa.DataType, Array] = {}
+        places: dict[pa.DataType, dict[str, int]] = {}
+        for own_field in self.schema:
+            own = places.setdefault(own_field.type, {})
+            own[own_field.name] = len(own)
+        for kind, own in places.items():
+            # axes: (column, row)
+            packed[kind] = RECYCLED.empty((len(own), rows), f"u{kind.bit_width // 8}")
+        for start, table in parts:
+            for name, column in zip(table.column_names, table.columns, strict=True):
+                if column.null_count:
+                    return None
+                kind = column.type
+                out, at = packed[kind][places[kind][name]], start
+                for chunk in column.chunks:
+                    out[at : at + len(chunk)] = _items(chunk, out.dtype)
+                    at += len(chunk)
+        columns = [
+            pa.Array.from_buffers(
+                field.type,
+                rows,
+                [None, pa.py_buffer(packed[field.type][places[field.type][field.name]])],
+            )
+            for field in self.schema
+        ]
+        self.row_bytes = max(1.0, sum(kind.bit_width for kind in self.schema.types) / 8)
+        return pa.Table.from_arrays(columns, schema=self.schema)
 
     def nbytes(self, rows: pa.Table) -> int:
         return int(rows.nbytes)
@@ -143,3 +217,47 @@ class ArrowForm(Form):
 
     def batch(self, rows: pa.Table, start: int, stop: int, **fields: Any) -> Batch:
         return Batch(arrow=self.view(rows, start, stop), **fields)
+
+
+def stacked_columns(columns: Sequence[pa.ChunkedArray]) -> Array | None:
+    """Columns of one type as the array of shape (columns, rows) that they are rows of.
+
+    As :meth:`ArrowForm.decode_groups` makes them: without a null, and one after the other in
+    memory. None for others.
+
+    >>> array = np.arange(6).reshape(2, 3)
+    >>> made = [pa.chunked_array([pa.Array.from_buffers(pa.int64(), 3, [None, pa.py_buffer(row)])])
+    ...         for row in array]
+    >>> stacked_columns(made).tolist(), stacked_columns(made[::-1])
+    ([[0, 1, 2], [3, 4, 5]], None)
+    """
+    kind, rows = columns[0].type, len(columns[0])
+    if not rows or not _is_plain(kind):
+        return None
+    size = rows * kind.bit_width // 8
+    held = []
+    for column in columns:
+        if column.num_chunks != 1 or column.type != kind or column.null_count:
+            return None
+        chunk = column.chunk(0)
+        data = chunk.buffers()[1]
+        place = data.address + chunk.offset * kind.bit_width // 8
+        if held and place != held[0][0] + len(held) * size:
+            return None
+        held.append((place, data))
+    # every byte of it is of one of these columns, which keep their memory
+    memory = pa.foreign_buffer(held[0][0], size * len(held), base=held)
+    return np.frombuffer(memory, f"u{kind.bit_width // 8}").reshape(len(held), rows)
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    number = pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_temporal(kind)
+    return number and kind.bit_width in (8, 16, 32, 64)
+
+
+def _items(chunk: pa.Array, dtype: np.dtype[Any]) -> Array:
+    """The stored values of a chunk without nulls, as words."""
+    data = chunk.buffers()[1]
+    if data is None:
+        return np.empty(0, dtype)
+    return np.frombuffer(data, dtype)[chunk.offset : chunk.offset + len(chunk)]

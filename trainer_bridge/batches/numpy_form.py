@@ -18,7 +18,7 @@ from paimon_features.array_types import Array, Ints
 from paimon_features.errors import ConfigurationError
 from paimon_features.native import CORE
 from trainer_bridge.batches import aligned
-from trainer_bridge.batches.forms import Batch, Form, GatherSource
+from trainer_bridge.batches.forms import Batch, Form, GatherSource, grouped
 from trainer_bridge.batches.ragged import (
     Ragged,
     Rows,
@@ -34,6 +34,8 @@ from trainer_bridge.batches.vocabulary import Vocabulary
 _GUESSED_ITEMS = 8
 """Items of a list before one was seen."""
 _TILE_BYTES, _MANY_COLUMNS = 4 << 20, 16
+_WIDE_BYTES = 256
+"""Rows of a dtype that are at least so long are decoded a few columns at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +178,31 @@ class NumpyForm(Form):
             self.row_bytes = max(1.0, self.nbytes(rows) / table.num_rows)
         return rows
 
+    def column_groups(self, schema: pa.Schema, rows: int) -> list[pa.Schema]:
+        plain = list(self.names.values())
+        narrow = any(
+            len(names) * np.dtype(d).itemsize < _WIDE_BYTES for d, names in self.names.items()
+        )
+        if CORE is None or self._others or narrow or self.masks:
+            return []
+        return [
+            pa.schema([schema.field(name) for name in group])
+            for dtype, names in zip(self.names, plain, strict=True)
+            for group in grouped(names, rows * np.dtype(dtype).itemsize)
+        ]
+
+    def decode_groups(self, parts: Iterable[tuple[int, pa.Table]], rows: int) -> NumpyRows:
+        blocks = {
+            # axes: (row, column)
+            dtype: aligned.RECYCLED.empty((rows, len(names)), dtype)
+            for dtype, names in self.names.items()
+        }
+        for start, table in parts:
+            dtype, place = self._places[table.column_names[0]]
+            columns = [list(self._parts(name, table)) for name in table.column_names]
+            _fill(blocks[dtype][start : start + table.num_rows], columns, place)
+        return NumpyRows(blocks, {})
+
     def _parts(self, name: str, table: pa.Table) -> Iterator[Array]:
         if name in self.plans:
             return self.plans[name].numbers(table.column(name))
@@ -249,17 +276,21 @@ class NumpyForm(Form):
         return Batch(columns=columns, ragged=ragged, blocks=part.blocks, names=self.names, **fields)
 
 
-def _fill(block: Array, columns: Sequence[Sequence[Array]]) -> None:
-    """Write columns, each in parts, into a matrix."""
+def _fill(block: Array, columns: Sequence[Sequence[Array]], first: int = 0) -> None:
+    """Write columns, each in parts, into those of a matrix from ``first`` on."""
     if CORE is None or not len(block):
-        _fill_by_numpy(block, columns)
+        _fill_by_numpy(block[:, first : first + len(columns)], columns)
+        return
+    if all(len(parts) == 1 for parts in columns):
+        run = [_bytes_of(parts[0], block.dtype) for parts in columns]
+        CORE.interleave(run, block.itemsize, _as_bytes(block), first, block.shape[1])
         return
     # the runs of rows within which no column begins a new part
     ends = np.unique(np.concatenate([np.cumsum([len(p) for p in parts]) for parts in columns]))
     left, low = [list(parts) for parts in columns], 0
     for high in ends[ends > 0].tolist():
         run = [_cut(parts, high - low, block.dtype) for parts in left]
-        CORE.interleave(run, block.itemsize, _as_bytes(block[low:high]))
+        CORE.interleave(run, block.itemsize, _as_bytes(block[low:high]), first, block.shape[1])
         low = high
 
 
@@ -277,7 +308,13 @@ def _cut(parts: list[Array], rows: int, dtype: np.dtype[Any]) -> Array:
         del parts[0]
     else:
         parts[0] = first[rows:]
-    return np.ascontiguousarray(first[:rows], dtype).view(np.uint8)
+    return _bytes_of(first[:rows], dtype)
+
+
+def _bytes_of(values: Array, dtype: np.dtype[Any]) -> Array:
+    if values.dtype == dtype and dtype.kind in "iuf" and values.flags.c_contiguous:
+        return values  # has a buffer
+    return np.ascontiguousarray(values, dtype).view(np.uint8)
 
 
 def _fill_by_numpy(block: Array, columns: Sequence[Sequence[Array]]) -> None:

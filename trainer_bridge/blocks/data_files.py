@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -14,6 +14,7 @@ from paimon_features.errors import DamagedFileError, TableError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.content import KEY_PREFIX, SEQUENCE_NUMBER, Content, ContentFile
 from paimon_features.tables.deltas import VALUE_KIND
+from trainer_bridge.blocks.kept_columns import KeptColumns
 
 INTERNAL = {SEQUENCE_NUMBER: pa.int64(), VALUE_KIND: pa.int8()}
 """Columns of data files that are not columns of the table."""
@@ -50,6 +51,8 @@ class DataFiles:
     lake: Lake
     content: Content
     files: Mapping[str, ContentFile]
+    kept: KeptColumns = field(default_factory=KeptColumns, compare=False)
+    """Keys that were decoded already; :meth:`read` and the like take them from here."""
 
     @classmethod
     def of(cls, lake: Lake, content: Content) -> DataFiles:
@@ -79,12 +82,28 @@ class DataFiles:
         with self.open(span.path) as file:
             return self._read(file, set(file.schema_arrow.names), span, schema)
 
+    def read_groups(self, span: Span, groups: Iterable[pa.Schema]) -> Iterator[pa.Table]:
+        """All stored rows of a span, a group of columns after the other; raises as :meth:`read`."""
+        with self.open(span.path) as file:
+            there = set(file.schema_arrow.names)
+            for schema in groups:
+                yield self._read(file, there, span, schema)
+
     def _read(
         self, file: pq.ParquetFile, there: set[str], span: Span, schema: pa.Schema
     ) -> pa.Table:
         stored = self.content.schemas[self.files[span.path].schema_id]
         places = {name: self._place(name, there, stored) for name in schema.names}
-        wanted = list(dict.fromkeys(place for place in places.values() if place is not None))
+        kept = {
+            column.name: found
+            for column in schema
+            if (found := self._take_kept(span, column)) is not None
+        }
+        wanted = list(
+            dict.fromkeys(
+                place for name, place in places.items() if place is not None and name not in kept
+            )
+        )
         if span.stop is None:
             table = file.read(wanted, use_threads=False)
             rows = file.metadata.num_rows
@@ -95,10 +114,12 @@ class DataFiles:
         if rows != span.stored_rows:
             raise DamagedFileError(f"it has {rows} rows; its manifest says {span.stored_rows}")
         columns = [
-            pa.chunked_array([pa.nulls(rows, field.type)])
+            pa.chunked_array([pa.nulls(rows, column.type)])
             if place is None
-            else _as_type(table.column(place), field)
-            for field, place in zip(schema, places.values(), strict=True)
+            else kept[column.name]
+            if column.name in kept
+            else _as_type(table.column(place), column)
+            for column, place in zip(schema, places.values(), strict=True)
         ]
         return pa.Table.from_arrays(columns, schema=schema)
 
@@ -124,6 +145,9 @@ class DataFiles:
                     self._read(file, there, span, part)
                     for file, there, span in zip(opened, names, spans, strict=True)
                 ]
+
+    def _take_kept(self, span: Span, column: pa.Field) -> pa.ChunkedArray | None:
+        return self.kept.take(span.path, column.name, column.type, span.skip, span.stored_rows)
 
     def metadata(self, path: str) -> Any:
         """The footer of a file; raises as :meth:`read` does."""

@@ -90,8 +90,13 @@ class KeyedFiles:
         fields = self.data_files.content.fields
         return pa.schema([(name, fields[name].type) for name in names])
 
-    def group(self, unit: Sequence[ContentFile], schema: pa.Schema | None) -> MergedRows:
-        """Read the columns of ``schema`` and group the rows by key, in the order of writes."""
+    def group(
+        self, unit: Sequence[ContentFile], schema: pa.Schema | None, *, keep: bool = False
+    ) -> MergedRows:
+        """Read the columns of ``schema`` and group the rows by key, in the order of writes.
+
+        ``keep`` the keys for the first read of the rows.
+        """
         content, rules = self.data_files.content, self.rules
         files = in_write_order(unit)
         apart = all(a.sequence[1] < b.sequence[0] for a, b in pairwise(files))
@@ -105,6 +110,9 @@ class KeyedFiles:
             extra.append(pa.field(VALUE_KIND, pa.int8()))
         wanted = pa.schema([*keys, *extra, *own.values()])
         tables = [self.data_files.read(Span(file.path, file.rows), wanted) for file in files]
+        for file, table in zip(files, tables, strict=True) if keep else ():
+            for name in rules.keys:
+                self.data_files.kept.keep(file.path, name, table.column(KEY_PREFIX + name))
         rows = pa.concat_tables(tables)
         kinds = numbers(rows.column(VALUE_KIND)) if has_kinds else None
         kinds = kinds if kinds is not None and kinds.any() else None

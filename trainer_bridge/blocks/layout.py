@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -147,6 +147,32 @@ class Layout:
             f"table {self.table!r}, snapshot {self.snapshot_id}: no block of it can be read; "
             f"the first: {self.replaced[number]}"
         )
+
+    def has_groups(self, number: int) -> bool:
+        """Whether a block can be read by :meth:`decode_groups`: whole row groups of local files."""
+        return (
+            self.on_bad_file == "error"
+            and not self.storage.is_remote
+            and all(
+                isinstance(part, Span) and part.stored is None for part in self.blocks[number].parts
+            )
+        )
+
+    def decode_groups(
+        self, number: int, groups: Sequence[pa.Schema]
+    ) -> Iterator[tuple[int, pa.Table]]:
+        """The rows of a block by groups of columns: of each file each group, with its first row.
+
+        Raises as :meth:`decode` does.
+        """
+        start = 0
+        for span in self.blocks[number].spans:
+            try:
+                for table in self.selector.data_files.read_groups(span, groups):
+                    yield start, table
+            except (OSError, pa.ArrowException, TableError) as error:
+                raise self._bad(number, [span], error) from error
+            start += span.rows
 
     def _decode(self, number: int, schema: pa.Schema) -> pa.Table:
         source, tables = self.selector.data_files, []

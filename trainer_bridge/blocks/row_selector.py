@@ -74,7 +74,7 @@ class RowSelector:
 
     def _merged(self, unit: MergeUnit) -> list[Bools]:
         """For each file, the newest rows of the keys (first-row: the oldest), except deletes."""
-        found = self._keyed.group(unit, None)
+        found = self._keyed.group(unit, None, keep=True)
         keep = None
         if found.plain is not None and self._keyed.rules.engine == "deduplicate":
             keep = newest_rows(found.plain)
@@ -115,7 +115,7 @@ class RowSelector:
         path = fold_path(unit)
         filters = self.pruning.filters(unit[0])
         schema = self._keyed.columns(self.filter.columns) if self.filter and filters else None
-        found = self._keyed.group(unit, schema)
+        found = self._keyed.group(unit, schema, keep=True)
         selection.folded[path] = len(found.groups)
         layers = found.layers
         if layers is not None:

@@ -110,6 +110,9 @@ class PreparedLayout(Layout):
             return self.inner.files
         return _digest([self.inner.files, *conditions])
 
+    def has_groups(self, number: int) -> bool:
+        return False
+
     def decode(self, number: int, schema: pa.Schema) -> pa.Table:
         """Return the preprocessed rows of a block."""
         home = self.homes[number]

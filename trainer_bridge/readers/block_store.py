@@ -152,8 +152,16 @@ class BlockStore:
             self._drop(set(self._held))
 
     def _decode(self, number: int) -> Any:
-        storage, began = self.layout.storage, time.perf_counter()
-        table = storage.repeated(lambda: self.layout.decode(number, self.schema), self._retried)
+        layout, storage, began = self.layout, self.layout.storage, time.perf_counter()
+        size = layout.blocks[number].rows
+        groups = self.form.column_groups(self.schema, size) if layout.has_groups(number) else []
+        if groups:
+            found = self.form.decode_groups(layout.decode_groups(number, groups), size)
+            if found is not None:
+                with self._lock:
+                    self.stats.decode_s += time.perf_counter() - began
+                return found
+        table = storage.repeated(lambda: layout.decode(number, self.schema), self._retried)
         read = time.perf_counter()
         rows = self.form.decode(table)
         with self._lock:

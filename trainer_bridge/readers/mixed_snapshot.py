@@ -48,6 +48,9 @@ class MixedLayout(Layout):
         conditions = [part.where for part in self.parts]
         return None if not any(conditions) else "; ".join(str(one) for one in conditions)
 
+    def has_groups(self, number: int) -> bool:
+        return False
+
     def decode(self, number: int, schema: pa.Schema) -> pa.Table:
         own = number
         for part in self.parts:

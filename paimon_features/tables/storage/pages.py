@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from paimon_features.errors import DamagedFileError
+from paimon_features.native import CORE
 
 try:
     from isal.isal_zlib import crc32
@@ -57,6 +58,16 @@ class ColumnChunk:
     values: int
 
 
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A column of numbers or texts, which may be within one of the table's."""
+
+    number: int
+    path: str
+    physical_type: str
+    is_repeated: bool
+
+
 class KnownFooter:
     """A footer, and what was found in it: to walk through it takes longer than to verify pages."""
 
@@ -64,6 +75,7 @@ class KnownFooter:
         self.metadata = metadata
         self.schema: pa.Schema | None = None
         """The columns, once they were derived from it."""
+        self._leaves: dict[str, list[Leaf]] | None = None
         self._chunks: dict[Hashable, tuple[ColumnChunk, ...]] = {}
         self._sums: dict[ColumnChunk, tuple[int, PageCounts]] = {}
 
@@ -85,12 +97,39 @@ class KnownFooter:
         groups = None if groups is None else tuple(groups)
         key = (None if columns is None else tuple(columns), groups)
         if key not in self._chunks:
-            found = tuple(_chunks(self.metadata, columns, groups))
+            found = tuple(self._find(columns, groups))
             # of several groups one after another each is asked for once
             if groups is None or self.metadata.num_row_groups == 1:
                 self._chunks[key] = found
             return found
         return self._chunks[key]
+
+    def _find(
+        self, columns: Collection[str] | None, groups: Iterable[int] | None
+    ) -> Iterator[ColumnChunk]:
+        known = self._leaves_of_columns()
+        wanted = known if columns is None else dict.fromkeys(columns)
+        leaves = [leaf for name in wanted for leaf in known.get(name, ())]
+        for group in range(self.metadata.num_row_groups) if groups is None else groups:
+            row_group = self.metadata.row_group(group)
+            for leaf in leaves:
+                place = f"column {leaf.path!r}, row group {group}"
+                with _naming(place):
+                    found = _chunk_of(row_group, leaf, place)
+                yield found
+
+    def _leaves_of_columns(self) -> dict[str, list[Leaf]]:
+        if self._leaves is None:
+            # the property of that name is a cycle: what Arrow has parsed of each file would stay
+            # until Python looks for cycles among its oldest objects, which it seldom does if they
+            # are many
+            schema = pq.ParquetSchema(self.metadata)
+            self._leaves = {}
+            for number in range(self.metadata.num_columns):
+                leaf = schema.column(number)
+                found = Leaf(number, leaf.path, leaf.physical_type, leaf.max_repetition_level > 0)
+                self._leaves.setdefault(leaf.path.split(".", 1)[0], []).append(found)
+        return self._leaves
 
     def verify_again(self, content: memoryview, chunks: Iterable[ColumnChunk]) -> PageCounts:
         """``verify_chunks`` of a file that is opened often.
@@ -139,37 +178,20 @@ def verify_chunks(content: memoryview, chunks: Iterable[ColumnChunk]) -> PageCou
     return PageCounts(pages, without)
 
 
-def _chunks(
-    metadata: Any, columns: Collection[str] | None, groups: Iterable[int] | None
-) -> Iterator[ColumnChunk]:
-    # the property of that name is a cycle: what Arrow has parsed of each file would stay until
-    # Python looks for cycles among its oldest objects, which it seldom does if they are many
-    schema = pq.ParquetSchema(metadata)
-    leaves = [
-        (number, schema.column(number))
-        for number in range(metadata.num_columns)
-        if columns is None or schema.column(number).path.split(".", 1)[0] in columns
-    ]
-    for group in range(metadata.num_row_groups) if groups is None else groups:
-        row_group = metadata.row_group(group)
-        for number, leaf in leaves:
-            place = f"column {leaf.path!r}, row group {group}"
-            with _naming(place):
-                chunk = row_group.column(number)
-                if chunk.physical_type != leaf.physical_type:
-                    raise DamagedFileError(
-                        f"its footer has two types, {leaf.physical_type} and {chunk.physical_type}"
-                    )
-                if leaf.max_repetition_level == 0 and chunk.num_values != row_group.num_rows:
-                    raise DamagedFileError(
-                        f"its footer has {row_group.num_rows} rows and {chunk.num_values} values"
-                    )
-                begin = chunk.data_page_offset
-                if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < begin:
-                    begin = chunk.dictionary_page_offset
-                end = begin + chunk.total_compressed_size
-                found = ColumnChunk(place, begin, end, chunk.num_values)
-            yield found
+def _chunk_of(row_group: Any, leaf: Leaf, place: str) -> ColumnChunk:
+    chunk = row_group.column(leaf.number)
+    if chunk.physical_type != leaf.physical_type:
+        raise DamagedFileError(
+            f"its footer has two types, {leaf.physical_type} and {chunk.physical_type}"
+        )
+    if not leaf.is_repeated and chunk.num_values != row_group.num_rows:
+        raise DamagedFileError(
+            f"its footer has {row_group.num_rows} rows and {chunk.num_values} values"
+        )
+    begin = chunk.data_page_offset
+    if chunk.has_dictionary_page and 0 < chunk.dictionary_page_offset < begin:
+        begin = chunk.dictionary_page_offset
+    return ColumnChunk(place, begin, begin + chunk.total_compressed_size, chunk.num_values)
 
 
 @contextmanager
@@ -192,23 +214,36 @@ def _verify_chunk(content: memoryview, chunk: ColumnChunk) -> tuple[int, int]:
         raise DamagedFileError(
             f"its pages are at bytes {at} to {end} of {len(content)}, by the footer"
         )
-    pages = without = values = 0
-    while at < end:
-        header = _header(content, at, end)
-        start = header.end
-        stop = start + header.size
-        if stop > end or header.size < 0:
-            raise DamagedFileError(f"the page at byte {at} ends after its column, at byte {stop}")
-        if header.crc is None:
+    found = None if CORE is None else CORE.pages(content, at, end)
+    if found is None:
+        found = pages_by_python(content, at, end)
+    without = values = 0
+    for start, stop, crc, count in found:
+        if crc is None:
             without += 1
-        elif crc32(content[start:stop]) != header.crc:
-            raise DamagedFileError(f"the page at byte {at} does not match its CRC32")
-        values += header.values
-        pages += 1
-        at = stop
+        elif crc32(content[start:stop]) != crc:
+            raise DamagedFileError(
+                f"the page whose body is at byte {start} does not match its CRC32"
+            )
+        values += count
     if values != chunk.values:
         raise DamagedFileError(f"its pages have {values} values; the footer says {chunk.values}")
-    return pages, without
+    return len(found), without
+
+
+def pages_by_python(
+    content: memoryview, at: int, end: int
+) -> list[tuple[int, int, int | None, int]]:
+    """The reference of ``Core.pages``, which also says what is wrong with a header."""
+    found = []
+    while at < end:
+        header = _header(content, at, end)
+        stop = header.end + header.size
+        if stop > end:
+            raise DamagedFileError(f"the page at byte {at} ends after its column, at byte {stop}")
+        found.append((header.end, stop, header.crc, header.values))
+        at = stop
+    return found
 
 
 @dataclass(slots=True)

@@ -19,7 +19,7 @@ import tensorflow as tf
 from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.batches.aligned import RECYCLED
-from trainer_bridge.batches.forms import Batch
+from trainer_bridge.batches.forms import Batch, stacked_columns
 from trainer_bridge.batches.stacks import cast_matrix, check_stacks
 from trainer_bridge.batches.tensor_columns import ColumnSpec, TensorColumn
 from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
@@ -99,6 +99,9 @@ class Element:
 
         def take(batch: Batch) -> Array:
             assert batch.arrow is not None
+            there = stacked_columns([batch.arrow.column(column.spec.name) for column in columns])
+            if there is not None:
+                return there.view(dtype)
             packed = RECYCLED.empty((len(columns), len(batch)), dtype)
             for out, column in zip(packed, columns, strict=True):
                 start = 0
