@@ -79,10 +79,7 @@ class DirectRead:
         self.kind = kind.text
         self._key_type = kind
         self._kind = _KINDS[kind.text]
-        count = epoch.buckets.count
-        of_buckets = [epoch.keys(bucket) for bucket in range(count)]
-        self._stems = tuple(keys.record_stem for keys in of_buckets)
-        self._markers = tuple(keys.marker for keys in of_buckets)
+        self._stems, self._markers = epoch.all_keys
         self._state = served.keys.state
         self.kept_ms = expire_after_ms(view)
         self.outputs = view_plan.outputs

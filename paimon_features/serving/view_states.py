@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import OnlineStoreError, PaimonFeaturesError, StoreNotReadyError
@@ -60,6 +61,15 @@ class Epoch:
         if found is None:
             found = self._bucket_keys[bucket] = self._keys.bucket(self.name, bucket)
         return found
+
+    @cached_property
+    def all_keys(self) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+        """The record keys' beginning and the marker's key of each bucket; shared by all reads."""
+        of_buckets = [self.keys(bucket) for bucket in range(self.buckets.count)]
+        return (
+            tuple(keys.record_stem for keys in of_buckets),
+            tuple(keys.marker for keys in of_buckets),
+        )
 
     def marker(self, bucket: int, raw: bytes) -> Marker:
         """Decode a marker; mostly the bytes are the same as before, and nothing is decoded."""
