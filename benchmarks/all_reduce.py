@@ -28,6 +28,7 @@ import numpy as np
 
 from benchmarks.iteration import cluster, run
 from paimon_features.flink.iteration import (
+    FileOutput,
     IterationJob,
     IterationSettings,
     open_stream_environment,
@@ -203,7 +204,8 @@ def main() -> None:
                     mode=mode, wire=redis.url, checkpoint_interval_ms=2_000
                 )
                 job = IterationJob(env, settings=settings, cluster=address, state_dir=state_dir)
-                run(job, program(all_reduced, 10, 300, p), Path(folder) / f"{mode}-warm")
+                warm = FileOutput(Path(folder) / f"{mode}-warm")
+                job.execute(program(all_reduced, 10, 10, p), {"result": warm})
                 for numbers in arguments.sizes:
                     rounds = rounds_of(numbers, mode)
                     taken: dict[str, list[float]] = {way: [] for way in [*ways, "ring"]}

@@ -161,6 +161,8 @@ def run(job: IterationJob, build: Any, folder: Path) -> tuple[float, float]:
 
     began = time.time()
     job.execute_async(build, {"result": FileOutput(folder)}).wait(note)
+    if len(seen) < 2:
+        raise SystemExit(f"{folder.name}: it ended before its epochs were seen; more --rounds")
     (first_s, first), (last_s, last) = seen[0], seen[-1]
     return first_s - began, (last_s - first_s) / max(1, last - first)
 
@@ -308,11 +310,8 @@ def main() -> None:
                 measure = Measure(
                     job, often, mode, arguments.rounds or default, arguments.parallelism, x, y
                 )
-                run(
-                    job,
-                    empty(measure.rounds // 10, measure.parallelism),
-                    Path(folder) / f"{mode}-warm",
-                )
+                warm = FileOutput(Path(folder) / f"{mode}-warm")
+                job.execute(empty(10, measure.parallelism), {"result": warm})
                 own = Path(folder) / mode
                 if arguments.trace:
                     measure.trace(own)
