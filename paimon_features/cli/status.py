@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
+from typing import TYPE_CHECKING
 
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._signals import stop_event
-from paimon_features.cli._status_screen import screen
-from paimon_features.operations.status import StatusReader
 from paimon_features.project import Project
+
+if TYPE_CHECKING:
+    from paimon_features.operations.status import StatusReader
 
 
 @click.command()
@@ -47,6 +49,10 @@ def status(watch: bool, every_s: float, no_online: bool, path: str, as_json: boo
     """
     if watch and as_json:
         raise click.UsageError("--watch draws a screen; for programs, repeat --json")
+    # these take longer to import than all else of the command, which --help does not need
+    from paimon_features.cli._status_screen import screen
+    from paimon_features.operations.status import StatusReader
+
     reader = StatusReader(Project.open(path), online=not no_online)
     try:
         if watch:
@@ -61,6 +67,8 @@ def status(watch: bool, every_s: float, no_online: bool, path: str, as_json: boo
 
 
 def _watch(reader: StatusReader, every_s: float) -> None:
+    from paimon_features.cli._status_screen import screen
+
     stop = stop_event()
     while not stop.is_set():
         lines = screen(reader.read())

@@ -6,12 +6,10 @@ of its own: commits of one writer often have the same number of rows.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
-
-from pypaimon.manifest.manifest_file_manager import ManifestFileManager
-from pypaimon.manifest.manifest_list_manager import ManifestListManager
 
 from paimon_features.errors import DamagedFileError
 from paimon_features.tables.catalog import Lake
@@ -46,6 +44,8 @@ def read_entries(
     FileNotFoundError
         If it has expired.
     """
+    from pypaimon.manifest.manifest_list_manager import ManifestListManager
+
     table = lake.table(name)
     lists = ManifestListManager(table)
     listed = [(raw.delta_manifest_list, raw.delta_manifest_list_size)]
@@ -57,7 +57,7 @@ def read_entries(
     if paths is not None:
         names = [*(file for file, _ in listed), *(manifest.file_name for manifest in manifests)]
         paths += [f"{lake.path(name)}/manifest/{file}" for file in names]
-    files = _Verified(lake, name, table, manifests)
+    files = _verified()(lake, name, table, manifests)
     if delta:
         entries = [entry for m in manifests for entry in files.read(m.file_name)]
     else:
@@ -113,24 +113,31 @@ def raw_snapshot(lake: Lake, name: str, snapshot_id: int) -> Any:
     return found
 
 
-class _Verified(ManifestFileManager):  # type: ignore[misc]
-    """Reads manifests of some lists, and verifies those that it reads completely."""
+@functools.cache
+def _verified() -> type[Any]:
+    """The class, made when it is needed: pypaimon takes a second to import."""
+    from pypaimon.manifest.manifest_file_manager import ManifestFileManager
 
-    def __init__(self, lake: Lake, name: str, table: Any, manifests: list[Any]) -> None:
-        super().__init__(table)
-        self._lake, self._name = lake, name
-        self._listed = {manifest.file_name: manifest for manifest in manifests}
+    class Verified(ManifestFileManager):  # type: ignore[misc]
+        """Reads manifests of some lists, and verifies those that it reads completely."""
 
-    def read(self, manifest_file_name: str, *args: Any, **options: Any) -> list[Any]:
-        entries: list[Any] = super().read(manifest_file_name, *args, **options)
-        path = f"{self._lake.path(self._name)}/manifest/{manifest_file_name}"
-        complete = options.get("early_entry_filter") is None
-        listed = self._listed[manifest_file_name]
-        if complete:
-            check_manifest(self._lake.storage, path, listed, entries)
-        else:
-            _check_size(self._lake, path, listed.file_size)
-        return entries
+        def __init__(self, lake: Lake, name: str, table: Any, manifests: list[Any]) -> None:
+            super().__init__(table)
+            self._lake, self._name = lake, name
+            self._listed = {manifest.file_name: manifest for manifest in manifests}
+
+        def read(self, manifest_file_name: str, *args: Any, **options: Any) -> list[Any]:
+            entries: list[Any] = super().read(manifest_file_name, *args, **options)
+            path = f"{self._lake.path(self._name)}/manifest/{manifest_file_name}"
+            complete = options.get("early_entry_filter") is None
+            listed = self._listed[manifest_file_name]
+            if complete:
+                check_manifest(self._lake.storage, path, listed, entries)
+            else:
+                _check_size(self._lake, path, listed.file_size)
+            return entries
+
+    return Verified
 
 
 def _check_size(lake: Lake, path: str, expected: int | None) -> None:

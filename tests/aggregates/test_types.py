@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -107,6 +108,14 @@ def wanted_type(cell: str, kind: DataType) -> DataType | None:
         item = {Int32: Int64, Float32: Float64}.get(kind.item, kind.item)
         cell = re.sub(r"\bT\b", repr(item), re.sub(r"\bn\b", str(kind.length), cell))
     return type_from_text(cell.lower())
+
+
+def test_types_in_another_process_are_the_same() -> None:
+    # plain types are compared by identity
+    for kind in (Int64, Float32, String):
+        assert pickle.loads(pickle.dumps(kind)) is kind
+    for kind in (Decimal(10, 2), List(Float32, 8)):
+        assert pickle.loads(pickle.dumps(kind)) == kind
 
 
 @dataclass(frozen=True)

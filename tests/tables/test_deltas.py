@@ -14,7 +14,7 @@ import pytest
 
 from paimon_features.buckets import bucket_of
 from paimon_features.columns import Column
-from paimon_features.errors import SnapshotExpiredError, TableError
+from paimon_features.errors import DamagedFileError, SnapshotExpiredError, TableError
 from paimon_features.schema import Int64, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import (
@@ -145,3 +145,15 @@ def test_reading_all_columns_of_a_bucket_keeps_the_tables_types(lake: Lake, tile
     raw = raw_bucket(lake, tiles.spec.name, 0, 1, names)
     merged = read_arrow(lake, tiles.spec.name, names, 1)
     assert [f.type for f in raw.schema] == [f.type for f in merged.schema]
+
+
+def test_files_are_listed_again_where_a_manifest_has_changed(lake: Lake, tiles: Any) -> None:
+    name = tiles.spec.name
+    append_arrow(lake, name, tiles.rows(20))
+    found = live_files(lake, name, 1)
+    found.clear()  # a list of the caller's own
+    assert live_files(lake, name, 1)
+    for path in (Path(lake.path(name)) / "manifest").iterdir():
+        path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DamagedFileError):
+        live_files(lake, name, 1)
