@@ -4,7 +4,7 @@
 
 Every part is a process of its own, started as a user would, with its defaults: a writer that
 commits what has happened about every 100 ms to the events table (``EventWriter``), the tile job
-(``submit``, a checkpoint a second), the materializer (``materialize --follow``) and a
+(``submit``; here a checkpoint every 250 ms), the materializer (``materialize --follow``) and a
 Redis-protocol server. Some of the users are watched: their events carry a growing number, and
 lookups, a few milliseconds apart, say which number they have got to. An event's freshness is the
 time of the first lookup that counts it, less the event's own time.
@@ -257,7 +257,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--rate", type=int, default=5_000, help="events per second")
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--checkpoint-ms", type=int, default=1_000, help="of the tile job")
+    parser.add_argument("--checkpoint-ms", type=int, default=250, help="of the tile job")
     parser.add_argument("--write", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write is not None:

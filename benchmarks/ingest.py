@@ -1,11 +1,13 @@
 """Ingestion of files by the local engine: rows a second from Parquet, CSV and JSON lines.
 
     python -m benchmarks.ingest --rows 2000000 --days 305 --rounds 3
+    python -m benchmarks.ingest --flink --rounds 2
 
 Each round is a call of ``ingest --engine local`` without the start of Python: hash, leases, ledger,
 conversion, validation, data files per day, both commits. The rows are sales of seven columns (an
 integer key, three texts, an integer, a price, a time), in the order of their time or shuffled; the
-time of a CSV is a text like ``2010-12-01 08:26:30.125``.
+time of a CSV is a text like ``2010-12-01 08:26:30.125``. With ``--flink`` the Flink engine and the
+local one take turns with one Parquet file; Flink's JVM runs by then, and has run two small jobs.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
+from benchmarks.tile_job import jvm_cpu_s
 from paimon_features.definitions import EventSource
+from paimon_features.ingestion.files import SHORT_LIVED_BYTES
 from paimon_features.local.ingest.job import ingest_files
 from paimon_features.schema import Float64, Int32, Int64, String
 from paimon_features.tables import Lake
@@ -95,6 +99,54 @@ def ingest_once(folder: Path, path: Path) -> tuple[float, float, int]:
     return time.perf_counter() - began, time.process_time() - busy, result.accepted
 
 
+def ingest_by_flink(folder: Path, path: Path, state_dir: Path) -> tuple[float, float, int]:
+    """``ingest_once`` by Flink in this process's JVM, whose processor time counts as well."""
+    from paimon_features.flink.ingest.files import ingest_files as by_flink
+
+    lake = Lake.open(str(folder / "lake"), "bench")
+    lake.create(events_spec(SOURCE.table, SOURCE.schema))
+    lake.create(rejected_spec(SOURCE.rejected_table))
+    began, busy = time.perf_counter(), time.process_time() + jvm_cpu_s(state_dir)
+    result = by_flink(lake, SOURCE, [path], state_dir=state_dir)
+    busy = time.process_time() + jvm_cpu_s(state_dir) - busy
+    return time.perf_counter() - began, busy, result.accepted
+
+
+def run_flink(rows: int, days: int, rounds: int) -> None:
+    """Print a line for the Flink engine beside the local one, of the same file, in turns."""
+    from paimon_features.flink.gateway import start_gateway
+
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        few, path = folder / "few.parquet", folder / "sales.parquet"
+        WRITERS["parquet"](sales(1_000, 1), few)
+        WRITERS["parquet"](sales(rows, days), path)
+        # with the compilers that a run of the large file would choose
+        start_gateway(folder / "state", short_lived=path.stat().st_size <= SHORT_LIVED_BYTES)
+        for number in range(2):  # the first run starts all of Flink, the second shows a job's cost
+            took, used, _ = ingest_by_flink(folder / f"start{number}", few, folder / "state")
+            print(f"a thousand rows: {took:.1f} s, {used:.1f} s of processor time", flush=True)
+        engines: dict[str, Callable[[Path], tuple[float, float, int]]] = {
+            "flink": lambda lake: ingest_by_flink(lake, path, folder / "state"),
+            "local": lambda lake: ingest_once(lake, path),
+        }
+        times: dict[str, list[float]] = {engine: [] for engine in engines}
+        busy: dict[str, list[float]] = {engine: [] for engine in engines}
+        for number in range(rounds):
+            for engine, ingest in engines.items():
+                took, used, accepted = ingest(folder / f"{engine}{number}")
+                assert accepted == rows, (accepted, rows)
+                times[engine].append(took)
+                busy[engine].append(used)
+        for engine, seconds in times.items():
+            each = ", ".join(f"{rows / one:,.0f}" for one in seconds)
+            print(
+                f"{engine:>8} {rows:,} rows of Parquet  {days} days  "
+                f"{rows / statistics.median(seconds):>10,.0f} rows/s behind its start ({each})  "
+                f"{rows / statistics.median(busy[engine]):>10,.0f} per second of processor time"
+            )
+
+
 def run(rows: int, days: int, rounds: int) -> None:
     """Print a line for each form of file."""
     for form, shuffled in (("parquet", False), ("parquet", True), ("csv", False), ("jsonl", False)):
@@ -122,8 +174,9 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=2_000_000)
     parser.add_argument("--days", type=int, default=305)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--flink", action="store_true", help="the Flink engine beside the local")
     args = parser.parse_args()
-    run(args.rows, args.days, args.rounds)
+    (run_flink if args.flink else run)(args.rows, args.days, args.rounds)
 
 
 if __name__ == "__main__":

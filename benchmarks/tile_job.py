@@ -106,7 +106,7 @@ def make_events(lake: Lake, rows: int) -> None:
 def tiles(target: TileTarget, rows: int) -> Turn:
     """The product's job, from an empty generation until everything is committed."""
     with ThreadPoolExecutor(1) as pool:
-        started, cpu = time.time(), _jvm_cpu_s(target)
+        started, cpu = time.time(), jvm_cpu_s(target.state_dir)
         before = target.record().job
         job = pool.submit(submit, target, bounded=True, rebuild=True)
         while (record := target.record()).job in (None, before) and not job.done():
@@ -123,7 +123,7 @@ def tiles(target: TileTarget, rows: int) -> Turn:
     return Turn(
         rows * (1 - WARM_UP) / (ended / 1_000 - warm),
         ended / 1_000 - started,
-        _jvm_cpu_s(target) - cpu,
+        jvm_cpu_s(target.state_dir) - cpu,
     )
 
 
@@ -132,7 +132,7 @@ def tumble(target: TileTarget, rows: int) -> Turn:
     from paimon_features.flink.environment import open_environment, register_lake
 
     port = free_ports(1)[0]
-    started, cpu = time.time(), _jvm_cpu_s(target)
+    started, cpu = time.time(), jvm_cpu_s(target.state_dir)
     env = open_environment(
         "streaming",
         PARALLELISM,
@@ -160,7 +160,9 @@ def tumble(target: TileTarget, rows: int) -> Turn:
     finally:
         client.cancel().result()
         _until_gone(rest)
-    return Turn(rows * (1 - WARM_UP) / (ended - warm), ended - started, _jvm_cpu_s(target) - cpu)
+    return Turn(
+        rows * (1 - WARM_UP) / (ended - warm), ended - started, jvm_cpu_s(target.state_dir) - cpu
+    )
 
 
 def tumble_sql(target: TileTarget) -> tuple[str, str, str]:
@@ -222,10 +224,11 @@ def _check(target: TileTarget, rows: int) -> None:
     assert found == rows, f"the tiles hold {found:,} events, not {rows:,}"
 
 
-def _jvm_cpu_s(target: TileTarget) -> float:
+def jvm_cpu_s(state_dir: Path) -> float:
+    """Seconds of processor time of this process's JVM, which is started if there is none."""
     from paimon_features.flink.gateway import start_gateway
 
-    pid = start_gateway(target.state_dir).pid
+    pid = start_gateway(state_dir).pid
     fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -64,6 +64,18 @@ STANDARD_OPTIONS: Mapping[str, str] = {
 }
 
 
+PIPELINED_BATCH: Mapping[str, str] = {
+    # by default a stage of a batch begins when the one before it has ended, with its rows on disk
+    "execution.batch-shuffle-mode": "ALL_EXCHANGES_PIPELINED",
+    # the default scheduler of batches refuses that
+    "jobmanager.scheduler": "Default",
+}
+"""Options of a batch job in this process all of whose tasks run at the same time.
+
+On a cluster it might have to wait for slots, and a sort or join would hold its memory too long.
+"""
+
+
 def open_environment(
     mode: Literal["streaming", "batch"] = "streaming",
     parallelism: int = 2,

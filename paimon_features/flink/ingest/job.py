@@ -12,6 +12,7 @@ from paimon_features.errors import JobError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import (
     FIXED_JOB_ID,
+    PIPELINED_BATCH,
     await_job,
     flink_errors,
     local_rest,
@@ -39,6 +40,8 @@ OPTIONS: Mapping[str, str] = {
     "table.optimizer.reuse-optimize-block-with-digest-enabled": "true",
 }
 
+PIPELINED_GROUPS = 4
+"""A job over at most this number of groups of files runs all its tasks at the same time."""
 
 ChoosePartitions = Callable[[Lake, EventSource, Sequence[FileGroup], IngestRun], None]
 """Chooses the partitions of an events table by files, before they are ingested."""
@@ -199,7 +202,10 @@ class IngestJob:
             self.choose_partitions(self.lake, self.source, groups, run)
         partition_days = self.lake.partition_days(self.source.table)
         statements = file_statements(self.source, groups, run, partition_days)
-        self.run("batch", statements, doing, sinks)
+        # duplicates are found by a sort, and tasks of many groups need too many network buffers
+        simple = self.source.event_id is None and len(groups) <= PIPELINED_GROUPS
+        conf = PIPELINED_BATCH if self.cluster is None and simple else None
+        self.run("batch", statements, doing, sinks, conf)
 
 
 def prepare(

@@ -43,6 +43,8 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
         return _from_ms(_timestamp_ms(cell, source.kind[10:-1]), kind)
     if source.kind == "date" and (is_time or kind.text == "timestamp"):
         return _from_ms(f"{_days(cell)} * {DAY_MS}", kind)
+    if is_value(source, kind):
+        return cell
     if source.kind == "integer" and (kind.is_integer or kind.text == "timestamp"):
         return _from_ms(_narrow(f"CAST({cell} AS BIGINT)", kind), kind)
     if source.kind == "float" and (kind.is_integer or kind.text == "timestamp"):
@@ -56,12 +58,22 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
     if source.kind in ("integer", "float") and kind.is_float:
         finite = f"ABS({cell}) <= {_GREATEST[kind.text]}"
         return f"CASE WHEN {finite} THEN CAST({cell} AS {kind.flink}) END"
-    if source.kind in ("boolean", "date", "bytes") and kind.text in (
-        {"boolean": "bool"}.get(source.kind, source.kind)
-    ):
-        return cell
     text = cell if source.kind == "text" else f"CAST({cell} AS STRING)"
     return _from_text(text, kind, is_time)
+
+
+def is_value(source: Physical, kind: DataType) -> bool:
+    """Whether a cell is the value: no conversion, and each cell has a counterpart."""
+    if source.kind == "integer":
+        return source.flink == kind.flink
+    names = {"boolean": "bool", "date": "date", "bytes": "bytes", "text": "string"}
+    return names.get(source.kind) == kind.text
+
+
+def is_repeatable(source: Physical, kind: DataType) -> bool:
+    """Whether the value costs so little that it may be computed wherever it is used."""
+    number = source.kind in ("integer", "float") and kind.is_float
+    return number or is_value(source, kind)
 
 
 def is_present(cell: str, source: Physical, kind: DataType) -> str:

@@ -22,6 +22,8 @@ from paimon_features.flink.sql.cells import (
     cell_value,
     is_not_finite,
     is_present,
+    is_repeatable,
+    is_value,
     now_ms_sql,
 )
 from paimon_features.flink.sql.change_log import ChangeLog, change_scan
@@ -148,9 +150,17 @@ def _validated(
     cells = [quote(f"c_{column.name}") for column in columns]
     values = [quote(f"v_{column.name}") for column in columns]
     computed = [
-        f"{once(_value(column, source))} AS {value}"
+        f"{_computed(column, source)} AS {value}"
         for column, value in zip(columns, values, strict=True)
     ]
+    # each step copies each text that it passes on, so one column is passed on for both
+    same = [is_value(column.physical, source.schema[column.name]) for column in columns]
+    other = [cell for cell, is_same in zip(cells, same, strict=True) if not is_same]
+    again = "".join(
+        f", {value} AS {cell}"
+        for cell, value, is_same in zip(cells, values, same, strict=True)
+        if is_same
+    )
     cases = [("`broken` IS NOT NULL", "`broken`")]
     for column in columns:
         cases += _checks(column, source)
@@ -165,7 +175,7 @@ def _validated(
         ),
         (
             f"problems_{number}",
-            f"SELECT {kept}, {', '.join([*cells, *values])}, {once(problem)} AS `problem` "
+            f"SELECT {kept}, {', '.join([*other, *values])}, {once(problem)} AS `problem` "
             f"FROM {quote(f'values_{number}')}",
         ),
         (
@@ -173,9 +183,15 @@ def _validated(
             # a row that may be released later is stored independently of its input format
             f"SELECT CASE WHEN `problem` LIKE '{TIME_IN_FUTURE}:%' THEN {row_text(source)} "
             f"WHEN `problem` IS NOT NULL THEN {raw} END AS `raw`, `origin`, "
-            f"{', '.join(values)}, `problem` FROM {quote(f'problems_{number}')}",
+            f"{', '.join(values)}, `problem` "
+            f"FROM (SELECT *{again} FROM {quote(f'problems_{number}')})",
         ),
     ]
+
+
+def _computed(column: InputColumn, source: EventSource) -> str:
+    value = _value(column, source)
+    return value if is_repeatable(column.physical, source.schema[column.name]) else once(value)
 
 
 def _value(column: InputColumn, source: EventSource) -> str:

@@ -90,7 +90,7 @@ def not_utf8(columns: Sequence[InputColumn]) -> str:
     wrong = " OR ".join(
         f"CAST({text} AS BYTES) <> ENCODE({text}, 'UTF-8')" for text in sorted(texts)
     )
-    return once(f"CASE WHEN {wrong} THEN '{UNREADABLE}: a text is not UTF-8' END")
+    return f"CASE WHEN {wrong} THEN '{UNREADABLE}: a text is not UTF-8' END"
 
 
 def row_text(source: EventSource) -> str:

@@ -103,7 +103,7 @@ class JobRunner:
         env = open_environment(
             "batch" if batch else "streaming",
             target.flink.parallelism,
-            conf | (_BATCH if batch else {}),
+            conf | (_batch_options(self.cluster) if batch else {}),
             self.cluster,
             state_dir=target.state_dir,
         )
@@ -209,6 +209,12 @@ class JobRunner:
             "parallelism": self.target.flink.parallelism,
             "branch": [list(step) for step in branch.jobs],
         }
+
+
+def _batch_options(cluster: str | None) -> dict[str, str]:
+    from paimon_features.flink.environment import PIPELINED_BATCH
+
+    return {**_BATCH, **(PIPELINED_BATCH if cluster is None else {})}
 
 
 _BATCH = {

@@ -92,7 +92,9 @@ def test_values_stored_in_the_type_of_the_column_are_unchanged() -> None:
     assert cell_value("`c`", BOOLEAN, Bool) == "`c`"
     assert cell_value("`c`", DATE, Date) == "`c`"
     assert cell_value("`c`", BYTES, Bytes) == "`c`"
-    assert cell_value("`c`", INTEGER, Int64) == "CAST(`c` AS BIGINT)"
+    assert cell_value("`c`", INTEGER, Int64) == "`c`"
+    assert cell_value("`c`", Physical("integer", "INT"), Int32) == "`c`"
+    assert cell_value("`c`", Physical("integer", "INT"), Int64) == "CAST(`c` AS BIGINT)"
 
 
 def test_an_empty_text_is_a_string_and_null_in_all_other_types() -> None:
