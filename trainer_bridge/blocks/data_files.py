@@ -58,7 +58,7 @@ class DataFiles:
     def of(cls, lake: Lake, content: Content) -> DataFiles:
         return cls(lake, content, {file.path: file for file in content.files})
 
-    def open(self, path: str) -> VerifiedParquetFile:
+    def open(self, path: str) -> pq.ParquetFile:
         """Open a data file; the caller closes it. All reads of rows and footers go through here."""
         return self.lake.storage.open_parquet(path, self.files[path].size)
 
