@@ -9,6 +9,11 @@ In addition: what a state costs, how soon a reader resumes at 90 % of an epoch, 
 the order of 10^8 rows takes.
 
     python -m benchmarks.loader --rows 2000000 --columns 20 --repeats 5
+
+``--hold 10`` prints instead, for one thread in order and shuffled, the ratios to plain pyarrow of
+ten runs, each of the best of ``--repeats`` turns, and the least of them:
+
+    python -m benchmarks.loader --hold 10 --repeats 3
 """
 
 from __future__ import annotations
@@ -20,7 +25,7 @@ import statistics
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -180,7 +185,7 @@ Rates = dict[str, list[tuple[float, float]]]
 """Per contender and turn: rows per second, and per second of processor time."""
 
 
-def measure(contenders: dict[str, Callable[[], Seen]], repeats: int) -> Rates:
+def measure(contenders: Mapping[str, Callable[[], Seen]], repeats: int) -> Rates:
     """Each contender in turn; they were warmed up by ``check``."""
     rates: Rates = {name: [] for name in contenders}
     for _ in range(repeats):
@@ -219,8 +224,40 @@ def main() -> None:
     parser.add_argument("--files", type=int, default=16)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--slow-rows", type=int, default=40_960, help="rows for slow contenders")
-    arguments = parser.parse_args()
-    run(**vars(arguments))
+    parser.add_argument("--hold", type=int, default=0, help="so many runs of the main ratios only")
+    arguments = vars(parser.parse_args())
+    if holds := arguments.pop("hold"):
+        del arguments["slow_rows"]
+        hold(holds, **arguments)
+    else:
+        run(**arguments)
+
+
+def hold(runs: int, rows: int, columns: int, files: int, repeats: int) -> None:
+    """Print the ratio of each of several runs, and the least, without the other contenders."""
+    with tempfile.TemporaryDirectory() as folder:
+        lake = Lake.open(Path(folder), "bench")
+        make_table(lake, rows, columns, files)
+        with SnapshotReader(lake, TABLE, batch_size=BATCH) as reader:
+            spans = [span for block in reader.layout.blocks for span in block.spans]
+        paths = list(dict.fromkeys(span.path for span in spans))
+        contenders: dict[str, Callable[[], Seen]] = {
+            "pyarrow, one thread": lambda: plain_pyarrow(paths, False),
+            "in order, no threads": lambda: snapshot_reader(lake, shuffle=False, threads=0),
+            "shuffled, no threads": lambda: snapshot_reader(lake, threads=0),
+        }
+        check(contenders)
+        found: dict[str, list[tuple[float, float]]] = {name: [] for name in contenders}
+        for _ in range(runs):
+            for name, turns in measure(contenders, repeats).items():
+                wall, cpu = (max(side) for side in zip(*turns, strict=True))
+                found[name].append((wall, cpu))
+    base, *others = found.items()
+    for name, turns in others:
+        for label, side in (("by the clock", 0), ("by cpu time", 1)):
+            ratios = [own[side] / of[side] for own, of in zip(turns, base[1], strict=True)]
+            listed = " ".join(f"{ratio:.3f}" for ratio in ratios)
+            print(f"{name}, {label}: {listed}; least {min(ratios):.3f}")
 
 
 def run(rows: int, columns: int, files: int, repeats: int, slow_rows: int) -> None:

@@ -3,9 +3,10 @@
 Steps of 20,000 rows of 200 columns come as a dict of 200 tensors, as ``decode_csv`` gives them,
 or as one matrix; next to them the reader's own blocks, and torch. TensorFlow, torch and Arrow are
 held to one thread each; with two threads a thread of the reader decodes the next step. The
-contenders take turns; the figures are medians, and ratios turn by turn. The table holds the rows
-of the CSV file several times over, so that beginning a pass (TensorFlow makes its functions ready
-each time) weighs as little as in training.
+contenders take turns; the figures are medians, and ratios turn by turn to
+TensorFlow's pipeline and to plain pyarrow, which reads the table's files, without verifying pages.
+The table holds the rows of the CSV file several times over, so that beginning a pass (TensorFlow
+makes its functions ready each time) weighs as little as in training.
 
     python -m benchmarks.tensorflow_csv --steps 2 --copies 20 --repeats 5
 """
@@ -16,10 +17,12 @@ import argparse
 import os
 import statistics
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks import _hybrid_backend as workload
@@ -29,6 +32,7 @@ from paimon_features.tables.writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 CSV = "TextLineDataset + decode_csv"
+ARROW, MATRIX = "plain pyarrow, columns", "plain pyarrow, matrices"
 
 
 def columns(made: Any, names: list[str]) -> Seen:
@@ -47,6 +51,23 @@ def matrix(made: Any) -> Seen:
         block = found.numpy()
         total += workload.ends_sum(block[:, 0], block[:, -1])
         rows += len(block)
+    return rows, total
+
+
+def plain_pyarrow(paths: list[str], as_matrix: bool) -> Seen:
+    """The table's files to Arrow columns, or to a matrix each."""
+    rows, total = 0, 0
+    for path in paths:
+        table = pq.ParquetFile(path, memory_map=True).read(use_threads=False)
+        if as_matrix:
+            block = np.empty((table.num_rows, table.num_columns), np.int64)
+            for place, column in enumerate(table.columns):
+                block[:, place] = column.to_numpy()
+            total += workload.ends_sum(block[:, 0], block[:, -1])
+        else:
+            ends = table.column(0).to_numpy(), table.column(-1).to_numpy()
+            total += workload.ends_sum(*ends)
+        rows += table.num_rows
     return rows, total
 
 
@@ -71,10 +92,24 @@ def make_dataset(data: Data, batch: int, threads: int, output: Any, **options: A
     return dataset(reader, prefetch=0, **options).with_options(one)
 
 
+def set_up_ms(data: Data, batch: int, times: int = 5) -> float:
+    """Processor time of making reader and dataset; the median, without the first."""
+    found = []
+    for _ in range(times + 1):
+        began = time.process_time()
+        make_dataset(data, batch, 1, "arrow")
+        found.append((time.process_time() - began) * 1e3)
+    return statistics.median(found[1:])
+
+
 def contenders(data: Data, batch: int) -> dict[str, Callable[[], Seen]]:
     """TensorFlow's pipeline first: it is what the others are compared with."""
+    with SnapshotReader(data.lake, workload.TABLE, batch_size=batch, shuffle=False) as reader:
+        paths = [span.path for block in reader.layout.blocks for span in block.spans]
     named: dict[str, Callable[[], Seen]] = {
         CSV: lambda: workload.tensorflow_csv(data, batch),
+        ARROW: lambda: plain_pyarrow(paths, False),
+        MATRIX: lambda: plain_pyarrow(paths, True),
         "NumPy blocks, one thread": lambda: workload.blocks(data, batch),
         "torch, one thread": lambda: workload.torch_tensors(data, batch),
     }
@@ -108,6 +143,7 @@ def run(
             with pq.ParquetFile(data.parquet) as file:
                 for number in range(file.num_row_groups):
                     append_arrow(data.lake, workload.TABLE, file.read_row_group(number))
+        print(f"set-up of a dataset of columns: {set_up_ms(data, batch):.0f} ms of processor time")
         named = contenders(data, batch)
         for name, read in named.items():
             times = 1 if name == CSV else copies
@@ -115,7 +151,15 @@ def run(
             if (found := read()) != expected:
                 raise AssertionError(f"{name} read {found}; expected {expected}")
         rates = measure(named, repeats)
-    print(f"{'':32} {'rows/s':>9} {'ratios by turn':>24} {'by cpu time':>24}")
+    for base in (ARROW, MATRIX):
+        print(f"{'of ' + base:32} {'median of turns':>16} {'by cpu time':>12}")
+        for name, turns in rates.items():
+            both = [list(pair) for pair in zip(turns, rates[base], strict=True)]
+            clock, cpu_time = (
+                statistics.median(own[side] / of[side] for own, of in both) for side in (0, 1)
+            )
+            print(f"{name:32} {clock:16.2f} {cpu_time:12.2f}")
+    print(f"{'of ' + CSV:32} {'rows/s':>9} {'ratios by turn':>24} {'by cpu time':>24}")
     for name, turns in rates.items():
         wall, cpu = (
             " ".join(

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from paimon_features.native import CORE
 from paimon_features.testing.sizes import cases
 from trainer_bridge.batches import numpy_form, ragged
+from trainer_bridge.batches.forms import ArrowForm, stacked_columns
 from trainer_bridge.order import blocks_of_rows, global_order, permutation
 from trainer_bridge.order.global_order import GlobalOrder
 
@@ -122,3 +123,31 @@ def test_columns_become_blocks_as_by_numpy_and_rows_are_picked_from_them(seed: i
     picked = form.pick({0: form.decode(table), 1: second}, first_rows, numbers)
     assert picked is not None
     assert picked.blocks[name].tolist() == block[numbers % rows].tolist()
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@cases(30)
+def test_groups_of_columns_become_the_rows_that_all_at_once_become(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    rows, width = int(rng.integers(1, 300)), int(rng.integers(64, 90))
+    kind = ["f4", "i8"][int(rng.integers(2))]
+    values = {f"c{number}": rng.integers(0, 99, rows).astype(kind) for number in range(width)}
+    table, cut = pa.table(values), int(rng.integers(0, rows))
+    for form in (numpy_form.NumpyForm(table.schema, table="t"), ArrowForm(table.schema)):
+        for step in (8, 24):
+            parts = [
+                (start, table.slice(start, size).select(table.column_names[low : low + step]))
+                for start, size in ((0, cut), (cut, rows - cut))
+                for low in range(0, width, step)
+            ]
+            found = form.decode_groups(parts, rows)
+            if isinstance(found, pa.Table):
+                assert found.equals(table)
+                stacked = stacked_columns(found.columns)
+                assert stacked is not None
+                assert stacked.view(kind).tolist() == np.stack(list(values.values())).tolist()
+            else:
+                assert isinstance(found, numpy_form.NumpyRows)
+                block = next(iter(found.blocks.values()))
+                assert block.tolist() == np.stack(list(values.values()), axis=1).tolist()
+        assert form.column_groups(table.schema, 20_000)

@@ -235,7 +235,7 @@ def stacked_columns(columns: Sequence[pa.ChunkedArray]) -> Array | None:
     if not rows or not _is_plain(kind):
         return None
     size = rows * kind.bit_width // 8
-    held: list[tuple[int, Any]] = []
+    held: list[tuple[int, pa.Buffer]] = []
     for column in columns:
         if column.num_chunks != 1 or column.type != kind or column.null_count:
             return None

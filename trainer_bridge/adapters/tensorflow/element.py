@@ -223,8 +223,9 @@ class ListForms:
         to_dense: Mapping[str, Any],
         texts: Collection[str],
     ) -> None:
-        specs = column_specs(reader)
-        for name in (*sparse, *to_dense, *texts):
+        named = (*sparse, *to_dense, *texts)
+        specs = column_specs(reader) if named else {}
+        for name in named:
             if name not in specs:
                 raise UnknownNameError.of("column read", name, specs)
         for name in (*sparse, *to_dense):
@@ -282,7 +283,8 @@ def plan(
     ConfigurationError, UnknownNameError
         For a stack that cannot be made.
     """
-    specs = column_specs(reader)
+    by_arrow = _arrow_columns(reader) if reader.output == "arrow" else []
+    specs = {column.spec.name: column.spec for column in by_arrow} or column_specs(reader)
     rows = reader.rows_per_batch
     plain = {
         name: spec.dtype for name, spec in specs.items() if not spec.ragged_rank and not spec.shape
@@ -297,7 +299,7 @@ def plan(
                 "stack= cuts matrices out of the reader's blocks; read with output='numpy'"
             )
         by_dtype: dict[str, list[TensorColumn]] = {}
-        for column in _arrow_columns(reader):
+        for column in by_arrow:
             by_dtype.setdefault(column.spec.dtype.name, []).append(column)
         for alike in by_dtype.values():
             if len(alike) >= _PACKED_FROM:
