@@ -167,7 +167,7 @@ def run(
     key: str,
     slow_rows: int,
     buckets: int,
-    fast: bool,
+    fast: bool = False,
 ) -> None:
     """Make a table for each engine, time all contenders, print the figures."""
     wanted = ["id", *(f"f{number}" for number in range(columns))]

@@ -301,7 +301,7 @@ class DirectBatch:
         if present == len(codes) == 1:
             return self.read.one_present
         outputs = len(self.read.outputs)
-        return {self.read.view.name: [codes.count(s) * outputs for s in range(len(Status))]}
+        return {self.read.view.name: [n * outputs for n in map(codes.count, range(len(Status)))]}
 
     def json(
         self, start: int, stop: int, keys: Sequence[Any], fresh: bytes, full: bool

@@ -11,6 +11,7 @@ for all of the same selection and time. Each gets the response that it would get
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView, Output, Selection
@@ -20,9 +21,9 @@ from paimon_features.errors import (
     StoreNotReadyError,
     UnknownNameError,
 )
-from paimon_features.native import log_once
+from paimon_features.extras import installed
+from paimon_features.native import CORE, log_once
 from paimon_features.online.store import OnlineStore
-from paimon_features.serving.direct_read import DirectBatch, DirectRead
 from paimon_features.serving.entities import EntityKeys
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.query_groups import (
@@ -40,7 +41,13 @@ from paimon_features.serving.view_states import ObservedState, ServedView, varia
 from paimon_features.statuses import Status
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
+if TYPE_CHECKING:
+    from paimon_features.serving.direct_read import DirectBatch, DirectRead
+
 __all__ = ["FeatureFetcher", "OnlineResponse", "Status", "ViewFreshness"]
+
+_WRITES_JSON = installed("msgspec")
+"""False where only the extra for the lake is installed, which also reads values of a store."""
 
 FirstRead = tuple[Sequence[bytes], Sequence[bytes | None]]
 """Keys that were read, and their values."""
@@ -249,6 +256,10 @@ class FeatureFetcher:
         return None if read is None else read.place(queries, as_of_ms)
 
     def _direct_read(self, selection: Selection) -> DirectRead | None:
+        if CORE is None or not _WRITES_JSON:
+            return None
+        from paimon_features.serving.direct_read import DirectRead
+
         try:
             plan = self._plan(selection)
         except PaimonFeaturesError:

@@ -83,7 +83,7 @@ def run(*arguments: str, code: int = 0) -> Result:
 
 
 def damages(*arguments: str) -> list[dict[str, Any]]:
-    found: dict[str, Any] = json.loads(run(*arguments, "--json", code=1).output)
+    found: dict[str, Any] = json.loads(run(*arguments, "--json", code=1).stdout)
     assert not found["ok"]
     return list(found["damages"])
 
@@ -104,7 +104,7 @@ def test_a_sound_warehouse_has_no_damage(lake: Lake) -> None:
     assert f"{TABLE}: 3 snapshots, 3 manifests, 3 data files (" in output
     assert "no damage found" in output
     assert "no CRC32" not in output
-    found = json.loads(run(TABLE, "--json").output)
+    found = json.loads(run(TABLE, "--json").stdout)
     assert found["ok"]
     assert found["damages"] == []
     assert [(table["table"], table["pages_without_crc"]) for table in found["tables"]] == [

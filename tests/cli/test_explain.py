@@ -56,7 +56,7 @@ def test_every_feature_is_reported_and_json_has_it_all(project: Project) -> None
     reported = run(*requested).output
     for feature in view.features:
         assert f"\n{feature.name} = " in reported
-    document = json.loads(run(*requested, "--json").output)
+    document = json.loads(run(*requested, "--json").stdout)
     assert [f["name"] for f in document["features"]] == [f.name for f in view.features]
     assert document["as_of_ms"] == NOW
     missing = run("explain", "customer_spend", "--entity", "customer_id=1", "--as-of", str(NOW))

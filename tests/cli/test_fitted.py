@@ -99,9 +99,9 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
     exported = run("fitted", "export", "amount_scaler").output
     assert 'pf.Fitted("amount_scaler", version=1)' in exported
     run("fitted", "export", "amount_scaler", "1")  # once more is harmless
-    (listed,) = json.loads(run("fitted", "list", "amount_scaler", "--json").output)
+    (listed,) = json.loads(run("fitted", "list", "amount_scaler", "--json").stdout)
     assert listed["exported"] is True
-    shown = json.loads(run("fitted", "show", "amount_scaler", "1", "--json").output)
+    shown = json.loads(run("fitted", "show", "amount_scaler", "1", "--json").stdout)
     assert shown == json.loads(Path("fitted/amount_scaler/v1.json").read_text())
 
     plan = run("plan").output
@@ -135,7 +135,7 @@ def test_the_definition_is_described_and_drawn_with_its_version(project: Project
     project.fitted.export("amount_scaler")
     pin(1)
     run("apply")
-    (document,) = json.loads(run("describe", "scaled", "--json").output)
+    (document,) = json.loads(run("describe", "scaled", "--json").stdout)
     digest = project.fitted.load("amount_scaler").digest
     assert (document["state"], document["type"]) == ("applied", "list(float64, 2)")
     assert document["fitted"] == {
@@ -238,6 +238,6 @@ def test_verify_covers_transformed_features_and_finds_one_that_is_computed_wrong
 
     monkeypatch.setattr(numeric.StandardScaler, "_forward", wrong)
     done = run("verify", "model", "--wait", "0", "--json", code=1)
-    said = "\n".join(json.loads(done.output)["differences"])
+    said = "\n".join(json.loads(done.stdout)["differences"])
     assert "scaled of (" in said
     assert "expected" in said

@@ -71,7 +71,7 @@ def test_a_changed_interaction_needs_no_backfill_and_the_plan_says_so(project: P
     )
     assert plan.count("is computed when it is read: no backfill") == 2
     assert "feature view" not in plan
-    applied = json.loads(run("apply", "--json").output)
+    applied = json.loads(run("apply", "--json").stdout)
     assert {c["name"] for c in applied["changes"] if c["action"] == "change"} == {"lively", "over"}
     registry = read_arrow(project.lake, "registry").to_pylist()
     kinds = {(row["kind"], row["name"], row["version"]) for row in registry}
@@ -79,7 +79,7 @@ def test_a_changed_interaction_needs_no_backfill_and_the_plan_says_so(project: P
 
 
 def test_an_interaction_is_described_and_drawn(project: Project) -> None:
-    (document,) = json.loads(run("describe", "over", "--json").output)
+    (document,) = json.loads(run("describe", "over", "--json").stdout)
     assert document["state"] == "applied"
     assert document["type"] == "float64"
     assert document["features"] == ["spend:sum_amount_30d"]
@@ -114,7 +114,7 @@ def test_interactions_are_looked_up_with_their_inputs(project: Project) -> None:
     ]
     reported = run("lookup", "over", "spend:sum_amount_1d", *keys[:2], *keys[4:], "--request",
                "price=4,2", "--json")  # fmt: skip
-    assert json.loads(reported.output)["rows"] == [
+    assert json.loads(reported.stdout)["rows"] == [
         {"customer_id": 1, "over": 0.5, "sum_amount_1d": 6.0},
         {"customer_id": 2, "over": 0.5, "sum_amount_1d": 0.0},
     ]
@@ -174,6 +174,6 @@ def test_verify_covers_interactions_and_finds_one_that_is_computed_wrongly(
 
     monkeypatch.setattr(selection, "without_overflow", off_by_one)
     done = run("verify", "model", "--wait", "0", "--json", code=1)
-    said = "\n".join(json.loads(done.output)["differences"])
+    said = "\n".join(json.loads(done.stdout)["differences"])
     assert "lively of (" in said
     assert "expected" in said

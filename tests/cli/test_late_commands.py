@@ -50,7 +50,7 @@ def test_lateness_is_drawn_with_counts_shares_and_quantiles(project: Project) ->
     assert shown[-2].startswith("50 % <= 20 ms, 90 % <= ")
     assert shown[-2].endswith("; the latest 370 d")
     assert shown[-1] == "2 after 1h, 1 after 1d, 1 after 7d, 1 after 30d"
-    reported = json.loads(run("lateness", "clicks", "--since", "7d", "--json").output)
+    reported = json.loads(run("lateness", "clicks", "--since", "7d", "--json").stdout)
     assert (reported["events"], reported["greatest_ms"]) == (10, 2 * HOUR_MS)
     assert sum(bucket["events"] for bucket in reported["buckets"]) == 10
 
@@ -62,7 +62,7 @@ def test_release_tells_what_entered_and_what_waits(project: Project) -> None:
     assert said[0] == "1 events released to events_clicks"
     assert said[1].startswith("1 still held, the first until ")
     assert read_arrow(project.lake, "events_clicks").column("id").to_pylist() == [0]
-    reported = json.loads(run("release", "clicks", "--json").output)
+    reported = json.loads(run("release", "clicks", "--json").stdout)
     assert (reported["events"], reported["waiting"]) == (0, 1)
 
 

@@ -62,11 +62,11 @@ def test_the_life_of_a_model(project: Project, tmp_path: Path) -> None:
     assert run("promote", "churn", "2").output == (
         "churn@2: production, 100 %\nchurn@3: shadow, 0 %\n"
     )
-    after = json.loads(run("rollback", "churn", "--json").output)
+    after = json.loads(run("rollback", "churn", "--json").stdout)
     assert {each["version"]: each["state"] for each in after["versions"]} == {
         1: "production", 2: "archived", 3: "shadow",
     }  # fmt: skip
-    listed = json.loads(run("list", "churn", "--json").output)[0]
+    listed = json.loads(run("list", "churn", "--json").stdout)[0]
     assert listed["change"] == after["serial"]
     assert [each["metrics"]["auc"] for each in listed["versions"]] == [0.75, 1.0, 1.25]
 
@@ -79,8 +79,8 @@ def test_show_and_diff(project: Project) -> None:
                  "training_churn, snapshot 3@ab, 900 rows", "95 %: 0.78 to 0.84, DeLong",
                  "weight 2.0", "network.onnx"):  # fmt: skip
         assert text in shown
-    document = json.loads(run("show", "churn", "1", "--json").output)
-    assert json.loads(run("show", "churn@1", "--json").output) == document
+    document = json.loads(run("show", "churn", "1", "--json").stdout)
+    assert json.loads(run("show", "churn@1", "--json").stdout) == document
     assert (document["version"], document["state"]["state"]) == (1, "candidate")
     lines = run("diff", "churn", "1", "2").output.splitlines()
     assert run("diff", "churn@1", "churn@2").output.splitlines() == lines

@@ -40,7 +40,7 @@ def shop(made: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
 
 
 def columns_of(*arguments: str, code: int = 0) -> dict[str, Any]:
-    document = json.loads(run("monitor", *arguments, "--json", code=code).output)
+    document = json.loads(run("monitor", *arguments, "--json", code=code).stdout)
     return {column["column"]: column for column in document["columns"]} | {"": document}
 
 
@@ -170,7 +170,7 @@ def test_a_psi_by_chance_and_too_few_rows_pass_and_are_reported(shop: Shop) -> N
     assert "no alarm: price: PSI" in chance
     assert "> 0.2 (without a change" in chance
     assert "> 0.01 corrected for 2 columns" in chance
-    document = json.loads(run(*command, "--min-count", "5", "--json").output)
+    document = json.loads(run(*command, "--min-count", "5", "--json").stdout)
     assert document["limits"] == {"psi": 0.2, "false_alarms": 0.01, "min_count": 5}
     assert document["failed"] == []
     verdict = document["verdicts"][0]

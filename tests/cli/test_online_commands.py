@@ -69,7 +69,7 @@ def test_both_speak_json(project: Project) -> None:
         "lookup", "customer_spend:sum_amount_30d", "customer_spend:last_country_30d",
         "--entity", "customer_id=12346", "--as-of", str(NOW), "--json",
     )  # fmt: skip
-    document = json.loads(done.output)
+    document = json.loads(done.stdout)
     assert document["rows"] == [
         {"customer_id": 12346, "sum_amount_30d": 2.5, "last_country_30d": "France"}
     ]

@@ -31,13 +31,13 @@ def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(
 ) -> None:
     for name, row in (("a", "1,5"), ("b", "2,6")):
         (tmp_path / f"{name}.csv").write_text(f"id,at_ms\n{row}\n")
-    marked = json.loads(run("ingest", "clicks", "a.csv", "--mark-ingested", "--json").output)
+    marked = json.loads(run("ingest", "clicks", "a.csv", "--mark-ingested", "--json").stdout)
     assert marked == {"marked": [str(tmp_path / "a.csv")], "skipped": {}}
     lease.acquire(project.lake, "events_clicks").release()
     assert run("records").output == "no record is lost\n"
 
     shutil.rmtree(project.lake.side_folder)
-    found = json.loads(run("records", "--json", code=1).output)
+    found = json.loads(run("records", "--json", code=1).stdout)
     assert {(record["kind"], record["table"]) for record in found} == {
         ("ingests", "events_clicks"),
         ("leases", "events_clicks"),
@@ -49,7 +49,7 @@ def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(
 
     assert "1 file is recorded" in run("ingest", "clicks", "a.csv", "--mark-ingested").output
     assert "skipped" in run("ingest", "clicks", "a.csv", "--mark-ingested").output
-    assert json.loads(run("records", "--json").output) == []
+    assert json.loads(run("records", "--json").stdout) == []
     ledger = IngestLedger(project.lake, project.definitions.source("clicks"))
     assert [file.path for run in ledger.runs() for file in run.files] == [str(tmp_path / "a.csv")]
 

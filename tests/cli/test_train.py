@@ -29,20 +29,20 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_train_show_promote_and_reproduce(shop: Path) -> None:
-    settings = json.loads(run("train", "churn.yaml", *TREES, "--show").output)
+    settings = json.loads(run("train", "churn.yaml", *TREES, "--show").stdout)
     assert settings["model"]["trees"] == 5
     output = run("train", "churn.yaml", *TREES).output
     assert "rows to train on, 5 features" in output
     assert "churn@1: registered" in output
     assert "paimon-features models promote churn 1" in output
     assert "churn@1: is this run, registered before" in run("train", "churn.yaml", *TREES).output
-    document = json.loads(run("train", "churn.yaml", *TREES, "seed=1", "--json").output)
+    document = json.loads(run("train", "churn.yaml", *TREES, "seed=1", "--json").stdout)
     assert (document["new"], document["version"]) == (True, 2)
     assert "gradient_boosting" in run("models", "list").output
     assert "configuration.seed: 0 -> 1" in run("models", "diff", "churn", "1", "2").output
     assert run("models", "promote", "churn", "2").output == "churn@2: production, 100 %\n"
     assert "to the bit" in run("reproduce", "churn@1", "--quiet").output
-    assert json.loads(run("reproduce", "churn", "--json").output)["same"] is True
+    assert json.loads(run("reproduce", "churn", "--json").stdout)["same"] is True
 
 
 def test_wrong_use_is_explained(shop: Path) -> None:
@@ -67,19 +67,19 @@ def test_retrain_continues_production_with_appended_rows(shop: Path) -> None:
     )  # fmt: skip
     pq.write_table(rows, "rows.parquet")
     append = ("training-set", "churn", "--service", "basket_v1", "--append", "--rows")
-    first = json.loads(run(*append, "rows.parquet", "--json").output)
+    first = json.loads(run(*append, "rows.parquet", "--json").stdout)
     assert (first["rows"], first["snapshot_id"]) == (300, 2)
     # the same rows are appended once
-    assert json.loads(run(*append, "rows.parquet", "--json").output)["snapshot_id"] == 2
+    assert json.loads(run(*append, "rows.parquet", "--json").stdout)["snapshot_id"] == 2
     assert "300 rows appended" in run(*append, "rows.parquet").output
-    line = json.loads(run("retrain", "churn", "retrain.min_rows=100", "--json").output)
+    line = json.loads(run("retrain", "churn", "retrain.min_rows=100", "--json").stdout)
     assert line["action"] in ("promoted", "rejected")
     assert line["version"] == "churn@2"
     shown = run("models", "show", "churn@2").output
     assert "## Continues churn@1" in shown
     assert f"{line['action']}: " in shown
-    assert json.loads(run("models", "show", "churn@2", "--json").output)["notes"]
-    assert json.loads(run("retrain", "churn", "--json").output)["action"] == "waiting"
+    assert json.loads(run("models", "show", "churn@2", "--json").stdout)["notes"]
+    assert json.loads(run("retrain", "churn", "--json").stdout)["action"] == "waiting"
 
 
 def retrained(config: str, code: int) -> str:

@@ -106,7 +106,7 @@ def test_a_second_start_does_nothing_and_another_shape_is_rejected(
     before = cluster.status()
     assert cluster.start() == cluster.start(SHAPE)
     again = run(cluster, "start", "--json")
-    assert json.loads(again.output)["pids"] == list(before.pids)
+    assert json.loads(again.stdout)["pids"] == list(before.pids)
     other = run(cluster, "start", "--slots", "3")
     assert other.exit_code == 2
     assert "'paimon-features cluster stop' ends it" in other.output
@@ -258,7 +258,7 @@ def test_a_lost_process_is_started_again_and_stop_ends_all(cluster: LocalCluster
     assert f"taskmanager-1 (pid {task_manager}) has ended with -9" in log
     pids, supervisor = cluster.status().pids, cluster.status().supervisor
     stopped = run(cluster, "stop", "--json")
-    assert json.loads(stopped.output) == {"stopped_pids": list(pids)}
+    assert json.loads(stopped.stdout) == {"stopped_pids": list(pids)}
     for pid in (job_manager, task_manager, supervisor, *pids):
         assert not Path(f"/proc/{pid}/exe").exists()
     assert run(cluster, "status").exit_code == 1

@@ -79,7 +79,7 @@ def test_batch_and_stream_fit_the_same_statistics_as_the_events(
         assert counted_skips(target.lake, target.tables[1]) == expected_skips(view, rows)
         made = run(project, "fit", "standard_scaler", "--view", "statistics", "--columns",
                    "quantity,cents", "--from", "tiles", "--name", "scaler", "--json")  # fmt: skip
-        assert json.loads(made.output)["version"] == version
+        assert json.loads(made.stdout)["version"] == version
         found = project.fitted.load("scaler").transformer
         assert isinstance(found, StandardScaler)
         expected = StandardScaler().fit(members(seen).select(["quantity", "cents"]))

@@ -71,7 +71,7 @@ def test_a_condition_leaves_rows_out_and_the_plan_says_how_many(lake: Lake) -> N
 def test_json_is_one_document_with_every_figure(lake: Lake) -> None:
     numbers(lake, 20_000)
     result = run(lake, "numbers", "--json", "--world-size", "3", "--batch-size", "100")
-    document = json.loads(result.output)
+    document = json.loads(result.stdout)
     assert document["plan"]["rows"] == 20_000
     assert document["plan"]["global_batch_size"] == 300
     assert document["files"]["files"] == 1

@@ -272,7 +272,7 @@ def test_the_command_equals_the_method_of_the_project(
     words = ["backfill", "spend", "--engine", "local", "--memory", "1GB", "--parallelism", "1"]
     words += ["--rebuild", "--json", "--project", root]
     done = CliRunner().invoke(cli, words)
-    assert json.loads(done.output)["events_read"] == 110
+    assert json.loads(done.stdout)["events_read"] == 110
     feed.assert_exact()
     outcome = project.jobs.backfill("spend", rebuild=True, memory="1GB", threads=1)
     assert (outcome.view, outcome.events_read) == ("spend", 110)
