@@ -1,7 +1,7 @@
 # Every target does its own set-up; a second run of it starts at once.
 #
 #   make demo     the whole circle on the retail extract, into ./demo
-#   make test     the tests, one process more than cores (at most four); eleven minutes on two cores;
+#   make test     the tests, one process more than cores (at most four); ten minutes on two cores;
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
 #   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), and the
 #                 random tests with all their cases
