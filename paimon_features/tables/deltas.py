@@ -125,9 +125,10 @@ def live_files(
 
     if lake.storage.is_remote:
         return read([])
-    # the names of the lists contain random numbers
+    # the names of the lists contain random numbers; the option can change without a snapshot
     lists = raw.base_manifest_list, raw.delta_manifest_list, raw.total_record_count
-    return lake.live_cache.get((name, snapshot_id, wanted, lists), read)
+    key = name, snapshot_id, wanted, lists, lake.partition_days(name)
+    return lake.live_cache.get(key, read)
 
 
 def read_file(file: DataFile, columns: Sequence[str], insert_only: bool = True) -> pa.Table:

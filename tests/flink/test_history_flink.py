@@ -263,10 +263,11 @@ def test_the_local_join_in_subtasks_gives_the_same_bytes(
     lake = make_lake(tmp_path, EVERYTHING, [events])
     keys, as_of_ms = random_rows(dice, EVERYTHING, events, 200)
     rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
-    in_parts = replace(engine, parts=True, parallelism=2)
     whole = read(lake, EVERYTHING, rows, None)
     assert keys.column("user").null_count
-    for memory_mb in (None, 0.05):  # all rows at once, and in chunks
+    # all rows at once with fewer slots than cores, and in chunks
+    for memory_mb, parallelism in ((None, 1), (0.05, 2)):
+        in_parts = replace(engine, parts=True, parallelism=parallelism)
         found = read(lake, EVERYTHING, rows, in_parts, memory_mb)
         assert found.equals(whole)
     assert staging(lake) == []

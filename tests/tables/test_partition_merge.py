@@ -60,6 +60,14 @@ def test_merged_partitions_have_the_same_rows_in_fewer_files(lake: Lake, table: 
     assert content(lake).num_rows == expected.num_rows + 2
 
 
+def test_a_list_of_files_knows_a_changed_option(lake: Lake, table: str) -> None:
+    newest = latest_snapshot(lake, table)
+    assert newest is not None
+    live_files(lake, table, newest.id)  # kept, and changed by no snapshot
+    lake.set_partition_days(table, 64)
+    assert {file.partition_days for file in live_files(lake, table, newest.id)} == {64}
+
+
 def test_a_damaged_file_leaves_the_table_as_it_was(lake: Lake, table: str) -> None:
     lake.set_partition_days(table, 64)
     count = len(list(snapshots(lake, table)))

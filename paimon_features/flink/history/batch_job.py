@@ -57,7 +57,13 @@ def run_parts(
 
     env = open_stream_environment(None, state_dir=state_dir, slots=parallelism, workers=True)
     configuration = Configuration()
-    options = {**_OPTIONS, "pipeline.name": doing, "python.execution-mode": "thread"}
+    options = {
+        **_OPTIONS,
+        "pipeline.name": doing,
+        "python.execution-mode": "thread",
+        # of the sink: by default a task for each core, for which there may be no slots
+        "parallelism.default": str(parallelism),
+    }
     for name, value in options.items():
         configuration.set_string(name, value)
     env.configure(configuration)
