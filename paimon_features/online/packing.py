@@ -142,7 +142,7 @@ def pack(
             _put_alike(out, at[alike.records], alike)
         at = at + size
     data, stops = out.tobytes(), ends.tolist()
-    return [data[start:stop] for start, stop in zip([0, *stops[:-1]], stops, strict=True)]
+    return [data[start:stop] for start, stop in zip([0, *stops], stops, strict=False)]
 
 
 def _starts(counts: Ints) -> tuple[Bools, Ints]:

@@ -187,6 +187,16 @@ def test_states_of_another_format_are_rejected(data: bytes) -> None:
         ViewState.from_bytes(data)
 
 
+def test_no_records_are_encoded_without_the_native_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paimon_features.online.codec.CORE", None)
+    view = generators.random_view(random.Random(1)).compiled
+    layout = RecordLayout(view)
+    columns = {p.name: random_column(random.Random(1), p.type.text, 0) for p in view.partials}
+    columns |= {name: Column(np.arange(0)) for name in ("p_event_time_max", "p_rows")}
+    cells = layout.cells(cell_keys(0, np.arange(0)), columns)
+    assert layout.encode(np.zeros(0, HEADER), cells, np.zeros(1, np.int64)) == []
+
+
 @pytest.mark.parametrize("seed", seeds(60))
 def test_decoding_inverts_encoding(seed: int) -> None:
     rng = random.Random(seed)
