@@ -73,14 +73,17 @@ def write_archive() -> Path | None:
 
 
 def _run(command: list[str], written: Path) -> None:
-    done = subprocess.run(
-        command,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        errors="replace",
-        timeout=WRITE_TIMEOUT_S,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=WRITE_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise JobError(f"Java wrote no class archive within {WRITE_TIMEOUT_S:g} s") from error
     if done.returncode or not written.is_file():
         raise JobError(
             f"Java wrote no class archive (exit code {done.returncode}): "
