@@ -29,6 +29,12 @@ def test_a_channel_that_has_ended_stays_ended() -> None:
     assert tracker.advance(1, END) == (END,)
 
 
+def test_rounds_that_a_channel_without_any_delayed_come_before_the_end() -> None:
+    tracker = EpochTracker(2)
+    assert [tracker.advance(0, epoch) for epoch in (0, 1, END)] == [(), (), ()]
+    assert tracker.advance(1, END) == (1, END)
+
+
 @every_seed(100)
 def test_the_watermark_is_the_minimum_of_the_greatest_ones(seed: int) -> None:
     rng = random.Random(seed)

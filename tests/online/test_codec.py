@@ -197,6 +197,20 @@ def test_no_records_are_encoded_without_the_native_core(monkeypatch: pytest.Monk
     assert layout.encode(np.zeros(0, HEADER), cells, np.zeros(1, np.int64)) == []
 
 
+@pytest.mark.parametrize("number", [0, 3, 255])
+def test_another_format_is_refused_even_without_cells(number: int) -> None:
+    """Of a record without cells every format has the same length."""
+    view = generators.random_view(random.Random(1)).compiled
+    layout = RecordLayout(view)
+    columns = {p.name: random_column(random.Random(1), p.type.text, 0) for p in view.partials}
+    columns |= {name: Column(np.arange(0)) for name in ("p_event_time_max", "p_rows")}
+    cells = layout.cells(cell_keys(0, np.arange(0)), columns)
+    [record] = layout.encode(np.zeros(1, HEADER), cells, np.zeros(2, np.int64))
+    assert len(layout.decode([record]).cells) == 0
+    with pytest.raises(OnlineStoreError, match=rf"format \[{number}\]"):
+        layout.decode([bytes([number]) + record[1:]])
+
+
 @pytest.mark.parametrize("seed", seeds(60))
 def test_decoding_inverts_encoding(seed: int) -> None:
     rng = random.Random(seed)
