@@ -18,7 +18,6 @@ MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 
 PICKLES_ARE_READ = {
     # what a job carries to its own tasks and what they return through Flink
-    "paimon_features/flink/history/parts.py": "a join within a job",
     "paimon_features/flink/iteration/hosts.py": "stages and messages within a job",
     "paimon_features/flink/iteration/superstep_runner.py": "an epoch's work within a job",
     "paimon_features/tables/parts.py": "commit messages that tasks of this job return",

@@ -152,7 +152,12 @@ class FlinkHistoryEngine:
                     tick=self._ticker(read.name),
                 )
                 self._report(f"{read.name}: joined; finishing the features")
-            return _finish(staged, entity_rows, read, spill_folder, tick)
+
+            def finished(chunk: int) -> pa.Table:
+                _, as_of_ms = entity_rows.keys(chunk, read)
+                return finish_features(layout, as_of_ms, *staged.get(chunk))
+
+            return _collected(entity_rows, finished, spill_folder, tick)
 
     def _join_parts(
         self,
@@ -165,7 +170,6 @@ class FlinkHistoryEngine:
         from paimon_features.flink.history import batch_job as history
         from paimon_features.flink.history.parts import PartJoin
 
-        results = FlinkFeatures(entity_rows.chunks, spill_folder)
         with Staging(lake) as staging:
             join = PartJoin.create(lake, staging, read, self.parallelism)
             count = join.stage(entity_rows)
@@ -178,15 +182,12 @@ class FlinkHistoryEngine:
                 tick=self._ticker(read.name),
             )
             self._report(f"{read.name}: joined; reading the features")
-            try:
-                for chunk in range(entity_rows.chunks):
-                    size = entity_rows.size(chunk)
-                    results.append(join.results(chunk, size))
-                    tick(size)
-            except BaseException:
-                results.close()
-                raise
-        return results
+            return _collected(
+                entity_rows,
+                lambda chunk: join.results(chunk, entity_rows.size(chunk)),
+                spill_folder,
+                tick,
+            )
 
     def _ticker(self, view: str) -> Callable[[float], None]:
         """Reports a running job now and then."""
@@ -229,20 +230,18 @@ class FlinkFeatures:
             self._spill.close()
 
 
-def _finish(
-    staged: _Staged,
+def _collected(
     entity_rows: EntityRows,
-    read: FeatureViewRead,
+    results_of: Callable[[int], pa.Table],
     spill_folder: str | None,
     tick: Callable[[int], None],
 ) -> FlinkFeatures:
+    """The results of all chunks, each by its number."""
     results = FlinkFeatures(entity_rows.chunks, spill_folder)
     try:
         for chunk in range(entity_rows.chunks):
-            _, as_of_ms = entity_rows.keys(chunk, read)
-            tiles, edges = staged.get(chunk)
-            results.append(finish_features(staged.layout, as_of_ms, tiles, edges))
-            tick(len(as_of_ms))
+            results.append(results_of(chunk))
+            tick(entity_rows.size(chunk))
     except BaseException:
         results.close()
         raise

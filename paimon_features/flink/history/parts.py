@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import cloudpickle
 import numpy as np
 import pyarrow as pa
 from pyflink.datastream import MapFunction
@@ -143,7 +142,7 @@ class JoinParts(MapFunction):  # type: ignore[misc]
     """Flink's function: from the number of a part to the number of its rows."""
 
     def __init__(self, join: PartJoin) -> None:
-        self._join = cloudpickle.dumps(join)
+        self._join = join
 
     def open(self, runtime_context: RuntimeContext) -> None:
         # threads of one interpreter: whoever waits for its lock after a call of Arrow or NumPy
@@ -151,8 +150,7 @@ class JoinParts(MapFunction):  # type: ignore[misc]
         sys.setswitchinterval(_SWITCH_S)
 
     def map(self, value: int) -> int:
-        join: PartJoin = cloudpickle.loads(self._join)
-        return join.run(value)
+        return self._join.run(value)
 
 
 def _names(read: FeatureViewRead) -> Mapping[str, str]:
