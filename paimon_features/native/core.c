@@ -1747,6 +1747,16 @@ static char *put_text(char *at, const char *text, Py_ssize_t size) {
     return at + size;
 }
 
+/* The bytes of a reply whose columns end at `at`; None if they could not be written. */
+static PyObject *closed_reply(char *text, char *at) {
+    if (at == NULL) {
+        Py_IncRef(Py_None);
+        return Py_None;
+    }
+    at = put_text(at, "}]}", 3);
+    return PyBytes_FromStringAndSize(text, at - text);
+}
+
 /* The values of rows; NULL where one cannot be written. */
 static char *put_values(char *at, const ReplyColumn *column, int content, Py_ssize_t start,
                         Py_ssize_t stop) {
@@ -1836,13 +1846,7 @@ static PyObject *reply_json(PyObject *self, PyObject *arguments) {
         at = put_values(at, &column[i], ((const uint8_t *)contents.buf)[i], start, stop);
         if (at != NULL) at = put_text(at, column[i].ending, column[i].ending_size);
     }
-    if (at == NULL) {
-        result = Py_None;
-        Py_IncRef(result);
-    } else {
-        at = put_text(at, "}]}", 3);
-        result = PyBytes_FromStringAndSize(text, at - text);
-    }
+    result = closed_reply(text, at);
 done:
     free(text);
     for (Py_ssize_t i = 0; i < count && column != NULL; i++) {
@@ -2079,13 +2083,7 @@ static PyObject *reply_folded(PyObject *self, PyObject *arguments) {
         ending = at;
         end = at = put_ending(at, &view[4], &view[5], words + newest * rows + start, own);
     }
-    if (at == NULL) {
-        result = Py_None;
-        Py_IncRef(result);
-    } else {
-        at = put_text(at, "}]}", 3);
-        result = PyBytes_FromStringAndSize(text, at - text);
-    }
+    result = closed_reply(text, at);
 done:
     free(text);
     for (int i = 0; i < 6; i++) PyBuffer_Release(&view[i]);
