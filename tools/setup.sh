@@ -77,11 +77,12 @@ if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then
 fi
 
 if [ "$profile" != docs ]; then
-    .venv/bin/paimon-features jars --quiet
-    # there is no Flink for Python 3.13; without an archive jobs start more slowly, and that is all
-    if .venv/bin/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('pyflink'))"; then
-        .venv/bin/paimon-features jars --quiet --class-archive || say "going on without it"
-    fi
+    archive=--class-archive
+    # there is no Flink for Python 3.13
+    .venv/bin/python -c "import importlib.util as u, sys; sys.exit(not u.find_spec('pyflink'))" ||
+        archive=
+    # without an archive jobs start more slowly, and that is all
+    .venv/bin/paimon-features jars --quiet $archive || .venv/bin/paimon-features jars --quiet
 fi
 if [ "$profile" = test ]; then
     .venv/bin/paimon-features jars --quiet --group kafka-broker
