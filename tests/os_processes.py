@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import IO
 
 
 def is_running(pid: int | None) -> bool:
@@ -11,3 +12,17 @@ def is_running(pid: int | None) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def line_with(stream: IO[str], text: str) -> str:
+    """The next line with this text: warnings of libraries may stand between a program's lines.
+
+    Raises:
+        AssertionError: the stream ended before it.
+    """
+    before = []
+    for line in iter(stream.readline, ""):
+        if text in line:
+            return line
+        before.append(line)
+    raise AssertionError(f"{text!r} was not printed; got {''.join(before)!r}")

@@ -21,6 +21,7 @@ from paimon_features.project import Project
 from paimon_features.testing.online_servers import wait_for
 from paimon_features.testing.stored import Stored
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.os_processes import line_with
 from tests.shop_projects import commit_purchases, purchase, started_shop
 
 pytestmark = pytest.mark.redis
@@ -169,17 +170,12 @@ def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
     assert worker.stdout is not None
     assert worker.stderr is not None
     try:
-        line = ""
-        while '"caught_up": true' not in line:
-            line = worker.stdout.readline()
-            assert line, "it ended by itself"
-        address = worker.stderr.readline().split()[-1]
+        line_with(worker.stdout, '"caught_up": true')
+        address = line_with(worker.stderr, "http://").split()[-1]
         # the line is printed within the pass, health is reported when the pass has ended
         wait_for(lambda: _is_ready(address), "the view is ready")
         commit_purchases(project, [purchase(12346, NOW)])
-        while '"applied_snapshot": 2' not in line:
-            line = worker.stdout.readline()
-            assert line, "it ended by itself"
+        line_with(worker.stdout, '"applied_snapshot": 2')
         worker.send_signal(number)
         assert worker.wait(20) == 0
     finally:

@@ -21,6 +21,7 @@ from paimon_features.mcp_server.bounded import bounded
 from paimon_features.project import Project
 from paimon_features.serving.http.tokens import add_token
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.os_processes import line_with
 from tests.shop_projects import run, started_shop
 
 mcp = pytest.importorskip("mcp", reason="pip install 'paimon-features[mcp]'")
@@ -183,10 +184,7 @@ def test_over_http_a_token_reads_its_services_only(project: Project) -> None:
     )
     try:
         assert process.stderr is not None
-        line = process.stderr.readline()
-        while "MCP on " not in line:
-            assert line, "the server ended"
-            line = process.stderr.readline()
+        line = line_with(process.stderr, "MCP on ")
         found = re.search(r"http://127\.0\.0\.1:\d+/mcp", line)
         assert found, line
         url = found[0]

@@ -18,6 +18,7 @@ from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.tables.lease import ProcessHolder, acquire
 from paimon_features.tables.specs import served_spec
 from paimon_features.testing.clicks import clicks_view
+from tests.os_processes import line_with
 from tests.verification.shop import NAME, Shop, clock_ms
 
 ROOT = Path(__file__).parents[2]
@@ -115,13 +116,12 @@ def test_following_waits_while_another_process_has_the_table(shop: Shop, tmp_pat
     assert follower.stdout is not None
     assert follower.stderr is not None
     try:
-        assert "following" in follower.stderr.readline()
-        assert "3 rows of 1 files committed" in follower.stdout.readline()
+        line_with(follower.stderr, "following")
+        line_with(follower.stdout, "3 rows of 1 files committed")
         with acquire(shop.lake, "served_shop", holder, "maintain"):
             shop.write(rows, "more")
-            reported = follower.stderr.readline()
-            assert "tried again in 100ms: table 'served_shop' is owned" in reported
-        assert "3 rows of 1 files committed" in follower.stdout.readline()
+            line_with(follower.stderr, "tried again in 100ms: table 'served_shop' is owned")
+        line_with(follower.stdout, "3 rows of 1 files committed")
     finally:
         follower.terminate()
         follower.communicate(timeout=20)
