@@ -18,10 +18,10 @@ whatever else the machine does meets both. Without --feast only ours is measured
 rates are measured by wrk, which takes less of the machine.
 
 Printed: requests a second of one entity at 1, 16 and 32 connections, and the processor time of a
-worker for a request; the 99th percentile at one fixed arrival
-rate, half of what Feast reaches; entity rows a second at 100 entities per request,
-in JSON and in Arrow; memory of a worker; seconds from start to ready; with --two-workers also two
-workers and one.
+worker for a request (at 1 connection also of ours that reads the store by its Unix socket); the
+99th percentile at one fixed arrival rate, half of what Feast reaches; entity rows a second at 100
+entities per request, in JSON and in Arrow; memory of a worker; seconds from start to ready; with
+--two-workers also two workers and one.
 """
 
 from __future__ import annotations
@@ -159,10 +159,7 @@ class Server:
 
 def fill(folder: Path, url: str, users: int) -> int:
     """A project with its tiles in the online store; the time of its newest event."""
-    (folder / "features.py").write_text(DEFINITIONS)
-    (folder / "paimon-features.toml").write_text(
-        f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{url}"\n[serve]\ntokens = "tokens.toml"\n'
-    )
+    write_project(folder, url)
     view = load_definitions(folder / "features.py").views["spend"]
     lake = TileLake(folder / "tiles", view, buckets=4)
     rng = np.random.default_rng(0)
@@ -180,6 +177,15 @@ def fill(folder: Path, url: str, users: int) -> int:
     lake.materializer(store).run_once()
     store.close()
     return len(first) // users
+
+
+def write_project(folder: Path, url: str) -> None:
+    """What our server needs of a project."""
+    folder.mkdir()
+    (folder / "features.py").write_text(DEFINITIONS)
+    (folder / "paimon-features.toml").write_text(
+        f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{url}"\n[serve]\ntokens = "tokens.toml"\n'
+    )
 
 
 @contextmanager
@@ -351,9 +357,10 @@ def main() -> None:
     options, size = parsed(__doc__, "--two-workers")
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        redis = stack.enter_context(RedisServer())
-        (folder / "ours").mkdir()
+        socket = folder / "redis.sock"
+        redis = stack.enter_context(RedisServer(options={"unixsocket": str(socket)}))
         tiles = fill(folder / "ours", redis.url, size.users)
+        write_project(folder / "socket", f"unix://{socket}")
         print(f"{size.users:,} entities of {tiles} tiles each, {NAMES} features")
         run(stack, folder, options.feast, redis.port, size, options.wrk)
         if options.two_workers:
@@ -382,8 +389,13 @@ def run(
             closed_loop(server.port, server.single, 1.0, 8)  # warm
         print(f"  start to ready: {', '.join(f'{s.name} {s.ready_s:.2f} s' for s in servers)}")
         for connections in (1, 16, 32):
+            measured = servers
+            if connections == 1:
+                by_socket = one_worker.enter_context(ours(folder / "socket", size))
+                closed_loop(by_socket.port, by_socket.single, 1.0, 8)
+                measured = [servers[0], replace(by_socket, name="socket"), *servers[1:]]
             single = in_turn(
-                servers,
+                measured,
                 size.rounds,
                 lambda s, count=connections: closed(s, s.single, size.seconds, count, wrk),  # type: ignore[misc]
             )

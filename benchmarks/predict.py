@@ -178,7 +178,6 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = stack.enter_context(RedisServer())
         own = folder / "ours"
-        own.mkdir()
         fill(own, redis.url, size.users)
         view = load_definitions(own / "features.py").view("spend").compiled
         network = publish(own, [feature.name for feature in view.features][:FEATURES])

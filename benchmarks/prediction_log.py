@@ -34,7 +34,6 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         redis = stack.enter_context(RedisServer())
         first = folder / "off"
-        first.mkdir()
         fill(first, redis.url, size.users)
         view = load_definitions(first / "features.py").view("spend").compiled
         publish(first, [feature.name for feature in view.features][:FEATURES])

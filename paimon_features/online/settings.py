@@ -21,7 +21,8 @@ SENTINEL_PASSWORD_VARIABLE = "PAIMON_FEATURES_ONLINE_SENTINEL_PASSWORD"
 
 FORMS = (
     "redis://[user@]host[:port][/db], redis+cluster://host:port,host:port, "
-    "redis+sentinel://host:port,host:port/service[/db], the same with rediss for TLS, or memory://"
+    "redis+sentinel://host:port,host:port/service[/db], the same with rediss for TLS, "
+    "unix:///path/of/socket[?db=N], or memory://"
 )
 _DEFAULT_PORTS = {"server": 6379, "cluster": 6379, "sentinel": 26379}
 
@@ -32,7 +33,8 @@ Mode = Literal["memory", "server", "cluster", "sentinel"]
 class OnlineSettings:
     """How to reach the online store. Times are milliseconds.
 
-    ``hosts`` are the server, the cluster's seed nodes, or the sentinels. ``timeout_ms`` bounds a
+    ``hosts`` are the server, the cluster's seed nodes, or the sentinels; a server's Unix socket is
+    its path and the port 0. ``timeout_ms`` bounds a
     read including its retries, ``write_timeout_ms`` every other call. ``retries`` is the number
     of retries of a call that failed before its deadline, ``connections`` the size of the
     connection pool per server.
@@ -128,6 +130,8 @@ class OnlineSettings:
         """The address without user and password, safe to log."""
         if self.mode == "memory":
             return "memory://"
+        if self.is_socket:
+            return f"unix://{self.hosts[0][0]}" + (f"?db={self.db}" if self.db else "")
         scheme = "rediss" if self.tls else "redis"
         scheme += "" if self.mode == "server" else f"+{self.mode}"
         hosts = ",".join(host_and_port(host, port) for host, port in self.hosts)
@@ -135,10 +139,17 @@ class OnlineSettings:
         return f"{scheme}://{hosts}{path}" + (f"/{self.db}" if self.db else "")
 
     @property
+    def is_socket(self) -> bool:
+        """Whether the server is on this host, behind a Unix socket."""
+        return bool(self.hosts) and is_socket(self.hosts[0])
+
+    @property
     def plain_url(self) -> str:
         """The URL of a single server without TLS, including its password: never log it."""
         secret = f"{quote(self.user or '', safe='')}:{quote(self.password or '', safe='')}@"
         login = secret if self.password else ""
+        if self.is_socket:
+            return f"unix://{login}{quote(self.hosts[0][0])}?db={self.db}"
         return f"redis://{login}{host_and_port(*self.hosts[0])}/{self.db}"
 
     def for_writing(self) -> OnlineSettings:
@@ -147,8 +158,15 @@ class OnlineSettings:
         return replace(self, timeout_ms=max(self.timeout_ms, self.write_timeout_ms))
 
 
+def is_socket(address: tuple[str, int]) -> bool:
+    """Whether an address is the path of a Unix socket: no host begins with a slash."""
+    return address[0].startswith("/")
+
+
 def host_and_port(host: str, port: int) -> str:
-    """``host:port``, with brackets around an IPv6 address."""
+    """``host:port``, with brackets around an IPv6 address; of a Unix socket its path."""
+    if is_socket((host, port)):
+        return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
@@ -164,6 +182,8 @@ def from_url(url: str) -> OnlineSettings:
     match = re.fullmatch(r"(redis|rediss)(?:\+(cluster|sentinel))?", scheme)
     if scheme == "memory" and separator and not rest:
         return OnlineSettings(mode="memory", hosts=())
+    if scheme == "unix" and separator:
+        return _socket(url, rest)
     if match is None or not separator:
         raise _invalid(url, f"expected {FORMS}")
     mode: Mode = match[2] or "server"  # type: ignore[assignment]
@@ -179,6 +199,25 @@ def from_url(url: str) -> OnlineSettings:
         db=db,
         service=service,
         tls=match[1] == "rediss",
+        user=unquote(user) or None,
+        password=unquote(password) or None,
+    )
+
+
+def _socket(url: str, rest: str) -> OnlineSettings:
+    """The server behind a Unix socket, in the form of redis-py."""
+    place, _, query = rest.partition("?")
+    login, slash, path = place.partition("/")
+    credentials, at, other = login.rpartition("@")
+    db = re.fullmatch(r"(?:db=([0-9]{1,9}))?", query)
+    if other or (login and not at) or not slash or not path:
+        raise _invalid(url, f"no path of a socket; expected {FORMS}")
+    if db is None:
+        raise _invalid(url, "expected no option but ?db=N; use the settings of [online]")
+    user, _, password = credentials.partition(":")
+    return OnlineSettings(
+        hosts=(("/" + unquote(path), 0),),
+        db=int(db[1] or 0),
         user=unquote(user) or None,
         password=unquote(password) or None,
     )
@@ -221,6 +260,8 @@ def _invalid(url: str, why: str) -> ConfigurationError:
     secret = head.rpartition(":")[2]
     if at and secret:
         why = why.replace(secret, "***").replace(head, "***")
+    tail, mark, _ = tail.partition("?")  # redis-py takes a password there, too
+    tail += mark and "?***"
     shown = f"{scheme}{separator}{'***@' if at else ''}{tail}" if separator or not at else "***"
     return ConfigurationError(f"online store {shown!r}: {why}")
 

@@ -64,7 +64,8 @@ class RespConnection:
 
 @contextmanager
 def connect(url: str, timeout_s: float = 3.0) -> Iterator[RespConnection]:
-    """Open a connection to ``redis://[user:password@]host[:port][/db]`` (``rediss://`` for TLS).
+    """Open a connection to ``redis://[user:password@]host[:port][/db]`` (``rediss://`` for TLS), or
+    to ``unix://[user:password@]/path/of/socket``.
 
     Raises
     ------
@@ -74,18 +75,24 @@ def connect(url: str, timeout_s: float = 3.0) -> Iterator[RespConnection]:
         If no server responds, or it rejects the password.
     """
     parts = urlsplit(url)
+    on_socket = parts.scheme == "unix"
     try:
         port = parts.port or DEFAULT_PORT
     except ValueError:
         port = 0
-    if parts.scheme not in ("redis", "rediss") or not parts.hostname or not port:
+    tcp = parts.scheme in ("redis", "rediss") and parts.hostname and port
+    if not (tcp or (on_socket and parts.path and not parts.hostname)):
         raise ConfigurationError(
             f"online store {_without_password(url)!r}: expected "
-            "redis://[user:password@]host[:port][/db] or rediss://"
+            "redis://[user:password@]host[:port][/db], rediss:// or unix:///path/of/socket"
         )
+    path = unquote(parts.path)
     try:
-        address = (parts.hostname, port)
-        with socket.create_connection(address, timeout_s) as plain:
+        with (
+            _unix_connection(path, timeout_s)
+            if on_socket
+            else socket.create_connection((parts.hostname, port), timeout_s)
+        ) as plain:
             if parts.scheme == "rediss":
                 tls = ssl.create_default_context()
                 plain = tls.wrap_socket(plain, server_hostname=parts.hostname)
@@ -97,15 +104,28 @@ def connect(url: str, timeout_s: float = 3.0) -> Iterator[RespConnection]:
                 yield connection
     except OSError as error:
         raise OnlineStoreError(
-            f"no Redis-protocol server responds at {parts.hostname}:{port}: {error}"
+            "no Redis-protocol server responds at "
+            f"{path if on_socket else f'{parts.hostname}:{port}'}: {error}"
         ) from error
 
 
-def _without_password(url: str) -> str:
-    """Return the URL with its password masked, for logs.
+def _unix_connection(path: str, timeout_s: float) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(timeout_s)
+    try:
+        connection.connect(path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
 
-    >>> _without_password("http://user:secret@host")
+
+def _without_password(url: str) -> str:
+    """Return the URL without its options and with its password masked, for logs.
+
+    >>> _without_password("http://user:secret@host?password=secret")
     'http://***@host'
     """
     head, at, tail = url.rpartition("@")
-    return f"{head.partition('://')[0]}://***{at}{tail}" if at else url
+    tail = tail.partition("?")[0]
+    return f"{head.partition('://')[0]}://***{at}{tail}" if at else tail

@@ -26,7 +26,11 @@ WAITS_S = 20.0
 
 
 def store_at(port: int, **values: Any) -> RedisStore:
-    given = {"url": f"redis://127.0.0.1:{port}", "timeout": "300ms", **values}
+    return store_of(f"redis://127.0.0.1:{port}", **values)
+
+
+def store_of(url: str, **values: Any) -> RedisStore:
+    given = {"url": url, "timeout": "300ms", **values}
     store = open_store(OnlineSettings.of(given, environ={}))
     assert isinstance(store, RedisStore)
     return store
@@ -84,6 +88,23 @@ def test_values_are_those_of_the_other_way(own_server: RedisServer, uv: bool) ->
             assert reader.get_many([b"a"], first.set_result)
             assert not reader.get_many([b"b"], first.set_result)
             assert await first == [b"1"]
+
+        run(store, test, uv)
+
+
+@pytest.mark.parametrize("uv", [True, False], ids=["uvloop", "asyncio"])
+def test_values_come_through_a_unix_socket_also_after_a_restart(
+    tmp_path_factory: pytest.TempPathFactory, uv: bool
+) -> None:
+    path = tmp_path_factory.mktemp("s") / "redis.sock"
+    options = {"unixsocket": str(path)}
+    with RedisServer(options=options) as server, closing(store_of(f"unix://{path}")) as store:
+        store.compare_and_set_many([Write(b"a", None, b"1"), Write(b"b", None, b"2" * 300_000)])
+
+        async def test(reader: LoopReads) -> None:
+            assert await until_read(reader, [b"a", b"c", b"b"]) == [b"1", None, b"2" * 300_000]
+            server.restart(flush=False)
+            assert await until_read(reader, [b"a"]) == [b"1"]
 
         run(store, test, uv)
 

@@ -34,6 +34,8 @@ def test_the_default_is_the_server_on_this_host() -> None:
             [("a", 26379), ("b", 1)],
             "redis+sentinel://a:26379,b:1/main/2",
         ),
+        ("unix:///run/r.sock", "server", [("/run/r.sock", 0)], "unix:///run/r.sock"),
+        ("unix://u:p@/a%20b?db=2", "server", [("/a b", 0)], "unix:///a b?db=2"),
         ("memory://", "memory", [], "memory://"),
     ],
 )
@@ -98,6 +100,12 @@ def test_everything_else_comes_from_the_file(tmp_path: Path) -> None:
         ({"url": "redis+sentinel://a"}, "no service name"),
         ({"url": "redis+other://a"}, "expected redis://"),
         ({"url": "memory://x"}, "expected redis://"),
+        ({"url": "unix://"}, "no path of a socket; expected redis://"),
+        ({"url": "unix:///"}, "no path of a socket"),
+        ({"url": "unix://run/redis.sock"}, "no path of a socket"),
+        ({"url": "unix:///run/redis.sock?db=x"}, r"no option but \?db=N"),
+        ({"url": "unix:///run/redis.sock?password=x"}, r"no option but \?db=N"),
+        ({"url": "unix:///run/redis.sock", "tls_verify": False}, "tls_verify requires TLS"),
         ({"url": "redis://h?ssl_cert_reqs=none"}, "query options"),
         ({"user": "app"}, "'app' has no password; set PAIMON_FEATURES_ONLINE_PASSWORD"),
         ({"key_prefix": "a{b}"}, "key_prefix = 'a{b}'; expected"),
@@ -128,6 +136,9 @@ def test_invalid_settings_are_rejected_by_name(values: dict[str, Any], message: 
         "redis+sentinel://:s3cret@h",
         "redis+cluster://:s3cret@h/4",
         "u:s3cret@h",
+        "redis://h/0?password=s3cret",
+        "unix://u:s3cret@host/redis.sock",
+        "unix://u:s3cret@/redis.sock?password=s3cret",
     ],
 )
 def test_no_error_shows_a_password(url: str) -> None:

@@ -6,6 +6,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 
@@ -13,6 +15,7 @@ from paimon_features.errors import ConfigurationError, OnlineStoreError
 from paimon_features.online import MemoryStore, OnlineSettings, OnlineStore, Write, open_store
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.store import Evictions
+from paimon_features.setup.doctor import check_online_store
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.online_contract import OnlineStoreContract
@@ -97,6 +100,48 @@ class TestSentinelStore(_OnServers):
         send_command(sentinels.primary_port(), "FLUSHALL")
         with closing(open_store(sentinels.url)) as store:
             yield store
+
+
+@pytest.fixture(scope="module")
+def on_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a server's Unix socket; its user of few rights has a password."""
+    path = tmp_path_factory.mktemp("s") / "a server.sock"
+    with RedisServer(options={"unixsocket": str(path)}) as server:
+        send_command(
+            server.port, "ACL", "SETUSER", "app", "on", ">s3cr:t/@", "~pf:*", "~{*", "+@all"
+        )
+        yield f"unix://app:s3cr%3At%2F%40@{quote(str(path))}?db=3"
+
+
+@pytest.mark.redis
+class TestSocketStore(_OnServers):
+    @pytest.fixture
+    def store(self, on_socket: str) -> Iterator[OnlineStore]:  # type: ignore[override]
+        with connect(on_socket) as connection:
+            connection.request("FLUSHALL")
+        with closing(open_store(on_socket)) as store:
+            yield store
+
+
+@pytest.mark.redis
+def test_a_socket_is_checked_and_what_is_wrong_with_it_is_reported(
+    on_socket: str, tmp_path: Path
+) -> None:
+    settings = OnlineSettings.of({"url": on_socket}, environ={})
+    assert settings.plain_url == on_socket
+    assert check_online_store(settings.plain_url, needed=True).state == "ok"
+    for url, reason in (
+        (f"unix://{tmp_path}/none.sock", "No such file or directory"),
+        (f"unix://{tmp_path}/{'x' * 120}", "path too long"),
+        (on_socket.replace("s3cr", "other"), "invalid username-password pair"),
+    ):
+        with (
+            closing(open_store(OnlineSettings.of({"url": url, "retries": 0}, environ={}))) as store,
+            pytest.raises(OnlineStoreError, match=f"{settings.where[:7]}.*{reason}") as raised,
+        ):
+            store.get_many([b"pf:a"])
+        assert "other" not in str(raised.value)
+        assert check_online_store(url, needed=True).state == "missing"
 
 
 @pytest.fixture(scope="module")

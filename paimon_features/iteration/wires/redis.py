@@ -234,10 +234,10 @@ def _field(notice: Notice) -> str:
 
 
 def _without_password(url: str) -> str:
-    """Return an address without its password.
+    """Return an address without its login and its options, which may have a password, too.
 
-    >>> _without_password("redis://me:secret@host:6379/0")
+    >>> _without_password("redis://me:secret@host:6379/0?password=secret")
     'redis://host:6379/0'
     """
     scheme, separator, rest = url.partition("://")
-    return scheme + separator + rest.rpartition("@")[2]
+    return scheme + separator + rest.rpartition("@")[2].partition("?")[0]

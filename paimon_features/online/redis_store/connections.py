@@ -18,7 +18,7 @@ from typing import Any
 
 from paimon_features.errors import MissingExtraError
 from paimon_features.online.redis_store.breaker import Breaker
-from paimon_features.online.settings import OnlineSettings, host_and_port
+from paimon_features.online.settings import OnlineSettings, host_and_port, is_socket
 
 try:
     import hiredis
@@ -270,15 +270,16 @@ def open_link(
     deadline = time.monotonic() + timeout_s
     connect_s = min(timeout_s, settings.connect_timeout_ms / 1_000)
     options: dict[str, Any] = {
-        "host": address[0],
-        "port": address[1],
         "socket_connect_timeout": connect_s,
         "socket_timeout": timeout_s,
-        "socket_keepalive": True,
         # we log in ourselves, because the login must end by the deadline too
         "redis_connect_func": lambda connection: None,
     }
     make: Any = redis.Connection
+    if is_socket(address):
+        make, options["path"] = redis.UnixDomainSocketConnection, address[0]
+    else:
+        options |= {"host": address[0], "port": address[1], "socket_keepalive": True}
     if settings.tls:
         make = redis.SSLConnection
         options |= {

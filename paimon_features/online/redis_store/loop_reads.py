@@ -9,6 +9,7 @@ meanwhile a new connection is made. So a read is never slower to recover than wi
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -100,7 +101,10 @@ class LoopReads(asyncio.Protocol):
         link = await asyncio.to_thread(open_link, self._settings, self._address, connect_s)
         sock = link.detach()
         try:
-            await self._loop.create_connection(lambda: self, sock=sock)
+            if sock.family == socket.AF_UNIX:
+                await self._loop.create_unix_connection(lambda: self, sock=sock)
+            else:
+                await self._loop.create_connection(lambda: self, sock=sock)
         except BaseException:
             sock.close()
             raise
