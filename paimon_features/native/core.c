@@ -2598,6 +2598,75 @@ done:
     return result;
 }
 
+/* The first place at or behind from whose value is not below key, in ascending values. The places of
+ * ascending keys are near each other: a few steps of eight without a branch, then in doubling steps. */
+static inline Py_ssize_t place_from(const int64_t *value, Py_ssize_t count, Py_ssize_t from, int64_t key) {
+    for (int turn = 0; turn < 4 && count - from >= 8; turn++) {
+        int below = 0;
+        for (int j = 0; j < 8; j++) below += value[from + j] < key;
+        from += below;
+        if (below < 8) return from;
+    }
+    Py_ssize_t length = 8;
+    while (length <= count - from && value[from + length - 1] < key) {
+        from += length;
+        length *= 2;
+    }
+    length = length <= count - from ? length - 1 : count - from;
+    while (length > 0) {
+        const Py_ssize_t half = length / 2;
+        if (value[from + half] < key) {
+            from += half + 1;
+            length -= half + 1;
+        } else {
+            length = half;
+        }
+    }
+    return from;
+}
+
+PyDoc_STRVAR(locate_doc,
+"locate(values, keys, places)\n--\n\n"
+"places[i] = how many of the ascending values are below keys[i]. Returns how many keys are none of the\n"
+"values, or None where a key is not above the one before it.");
+
+static PyObject *locate(PyObject *self, PyObject *arguments) {
+    (void)self;
+    Py_buffer view[3];
+    memset(view, 0, sizeof view);
+    if (!PyArg_ParseTuple(arguments, "y*y*w*:locate", &view[0], &view[1], &view[2])) return NULL;
+    PyObject *result = NULL;
+    const Py_ssize_t count = view[0].len / 8, keys = view[1].len / 8;
+    int fits = has_items(&view[0], count, 8) && has_items(&view[1], keys, 8) &&
+               has_items(&view[2], keys, 8);
+    for (int i = 0; i < 3; i++) fits = fits && is_aligned(&view[i]);
+    if (!fits) {
+        wrong("locate: buffers of different lengths");
+        goto done;
+    }
+    const int64_t *value = view[0].buf, *key = view[1].buf;
+    int64_t *place = view[2].buf;
+    int ascends = 1;
+    Py_ssize_t at = 0, others = 0;
+    PyThreadState *state = PyEval_SaveThread();
+    for (Py_ssize_t i = 0; i < keys; i++) {
+        ascends &= i == 0 || key[i] > key[i - 1];
+        at = place_from(value, count, at, key[i]);
+        others += at == count || value[at] != key[i];
+        place[i] = at;
+    }
+    PyEval_RestoreThread(state);
+    if (ascends) {
+        result = PyLong_FromLongLong(others);
+    } else {
+        result = Py_None;
+        Py_IncRef(result);
+    }
+done:
+    for (int i = 0; i < 3; i++) PyBuffer_Release(&view[i]);
+    return result;
+}
+
 /* More rows than the first cache can wait for at once: they are fetched into the second, which can. */
 enum { FURTHER = 64 };
 
@@ -2822,6 +2891,7 @@ static PyMethodDef methods[] = {
     {"interleave", interleave, METH_VARARGS, interleave_doc},
     {"order", order, METH_VARARGS, order_doc},
     {"group", group, METH_VARARGS, group_doc},
+    {"locate", locate, METH_VARARGS, locate_doc},
     {"pick", pick, METH_VARARGS, pick_doc},
     {"pages", pages, METH_VARARGS, pages_doc},
     {NULL, NULL, 0, NULL},

@@ -128,6 +128,12 @@ def main(path: str, seed: str, cases: str) -> None:
         stored = [rng.choice((None, rng.randbytes(size * rng.randrange(5)))) for _ in range(blocks)]
         core.pick(stored, firsts, rows, size, bytearray(size * count))
 
+    def locate() -> None:
+        values, keys = (array(rng.randrange(60), 99) for _ in range(2))
+        if rng.random() < 0.5:
+            values.sort()
+        core.locate(values, keys, np.empty(len(keys) + rng.choice((0, 0, 0, 1)), np.int64))
+
     def order() -> None:
         count, pieces, streams = rng.randrange(6), rng.randrange(1, 4), rng.randrange(1, 4)
         words = [array(pieces, 9) for _ in range(6)]
@@ -244,6 +250,7 @@ def main(path: str, seed: str, cases: str) -> None:
                 place,
                 reply_folded,
                 pages,
+                locate,
             )
         )
         try:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from bisect import bisect_left
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +16,7 @@ from paimon_features.native import CORE
 from paimon_features.testing.sizes import cases
 from trainer_bridge.batches import numpy_form, ragged
 from trainer_bridge.batches.forms import ArrowForm, stacked_columns
+from trainer_bridge.blocks import layers
 from trainer_bridge.order import blocks_of_rows, global_order, permutation
 from trainer_bridge.order.global_order import GlobalOrder
 
@@ -43,6 +46,34 @@ def test_a_permutation_is_the_reference_s(seed: int) -> None:
 def test_a_number_that_is_not_below_its_size_is_refused() -> None:
     with pytest.raises(ValueError, match="not below its size"):
         permutation.permute([5], [5], [1])
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@cases(60)
+def test_ascending_keys_are_located_as_by_numpy(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+
+    def ascending(most: int) -> Any:
+        # here dense and there with wide gaps, so that steps of each length are taken
+        steps = rng.integers(1, rng.choice([2, 5, 1_000, 2**40]), int(rng.integers(0, most)))
+        return np.cumsum(steps) - int(rng.integers(0, 50))
+
+    values = ascending(5_000)
+    keys = ascending(rng.choice([3, 300, 5_000]))
+    if len(values) and rng.random() < 0.5:
+        keys = np.unique(np.append(keys, rng.choice(values, 20)))
+    if len(keys) > 1 and rng.random() < 0.2:
+        keys[rng.integers(0, len(keys))] = keys[0]
+    found = []
+    for core in (CORE, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(layers, "CORE", core)
+            located = layers.located(values, keys) if len(values) else None
+        found.append(None if located is None else (located[0].tolist(), located[1]))
+    assert found[0] == found[1]
+    if found[0] is not None:
+        assert found[0][0] == [bisect_left(values.tolist(), key) for key in keys.tolist()]
+        assert found[0][1] == len(set(keys.tolist()) - set(values.tolist()))
 
 
 @given(seed=st.integers(0, 2**32 - 1))

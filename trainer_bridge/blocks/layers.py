@@ -15,6 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Ints
+from paimon_features.native import CORE
 from trainer_bridge.blocks.folds import fold, take
 from trainer_bridge.blocks.merge import KeyGroups, ascends
 from trainer_bridge.blocks.overlay import lay_over
@@ -53,11 +54,18 @@ class Layers:
         (6, [[1, 2, 4, 5], [2, 3], [0]])
         """
         base = max(keys, key=len)
-        if 2 * len(base) < sum(map(len, keys)) or not all(map(ascends, keys)):
+        if 2 * len(base) < sum(map(len, keys)) or not ascends(base):
             return None
         # its place in one sequence is the number of keys below it: of the base, and of others
-        places = [np.arange(len(k)) if k is base else np.searchsorted(base, k) for k in keys]
-        other = [k[base.take(at, mode="clip") != k] for k, at in zip(keys, places, strict=True)]
+        places, other = [], [base[:0]]
+        for key in keys:
+            found = (np.arange(len(key)), 0) if key is base else located(base, key)
+            if found is None:
+                return None
+            at, missing = found
+            places.append(at)
+            if missing:
+                other.append(key[base.take(at, mode="clip") != key])
         new = np.unique(np.concatenate(other))
         if not len(new):
             return cls(len(base), tuple(places))
@@ -149,6 +157,27 @@ class Layers:
             return self.take(parts)
         done = lay_over(self.count, self.owns, parts, function)
         return fold(self.groups, _joined(parts), function, delimiter) if done is None else done
+
+
+def located(values: Ints, keys: Ints) -> tuple[Ints, int] | None:
+    """How many of the values are below each key, and how many keys are none of them.
+
+    Both ascend; None if the keys do not. The native core searches each key from the place of the
+    one before it, in a third of the time.
+
+    >>> located(np.array([2, 4, 6]), np.array([1, 4, 9]))
+    (array([0, 1, 3]), 2)
+    """
+    if not len(keys):
+        return None
+    if CORE is not None:
+        places = np.empty(len(keys), np.int64)
+        missing = CORE.locate(np.ascontiguousarray(values), np.ascontiguousarray(keys), places)
+        return None if missing is None else (places, missing)
+    if not ascends(keys):
+        return None
+    places = np.searchsorted(values, keys)
+    return places, int(np.count_nonzero(values.take(places, mode="clip") != keys))
 
 
 def _joined(parts: Sequence[pa.ChunkedArray]) -> pa.ChunkedArray:
