@@ -39,7 +39,9 @@ GROUP_EVENTS = 5_000_000
 DENSE_EVENTS = 6.0
 """Events of a tile from which grouping by a hash table is faster than sorting."""
 SAMPLED_EVENTS = 500_000
-"""Events by which the number of those that share a tile is estimated."""
+"""Most events by which the number of those that share a tile is estimated; fewer are sorted."""
+_SAMPLED_SHARE = 20
+_LEAST_SAMPLED = 50_000
 _BATCH_ROWS = 250_000
 _BATCH_VALUES = 1_000_000
 """Of a batch with many partials: several copies of it are in memory at once."""
@@ -125,7 +127,8 @@ def _events_per_tile(
     if count <= SAMPLED_EVENTS:
         return 1.0
     keys = "".join(f"{identifier(key)}, " for key in view.keys)
-    sample = f"(SELECT * FROM {source} LIMIT {SAMPLED_EVENTS})"
+    sampled = min(max(count // _SAMPLED_SHARE, _LEAST_SAMPLED), SAMPLED_EVENTS)
+    sample = f"(SELECT * FROM {source} LIMIT {sampled})"
     statement = (
         f"SELECT count(*) / greatest(1, approx_count_distinct(hash({keys}{identifier(TILE)})))"
         f" AS found FROM {entering_sql(view, sample)}"
