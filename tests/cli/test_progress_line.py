@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
+import time
 
 import pytest
 
@@ -81,20 +83,19 @@ def test_steps_show_phase_share_rate_and_time_left(
             assert shown[0] == "    10 s  reading rows:  10.0 %, 100 of 1,000 rows  10/s  90 s left"
 
 
-def test_a_wait_without_reports_is_shown_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wait_without_reports_is_shown_too(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = [0.0]
     monkeypatch.setattr("paimon_features.cli._progress.time.monotonic", lambda: clock[0])
     monkeypatch.setattr("paimon_features.cli._progress.TICK_S", 0.01)
-    shown = ""
+    # capsys reads and empties in two steps: what another thread writes between them is lost
+    shown = io.StringIO()
+    monkeypatch.setattr("sys.stderr", shown)
     with Progress("waiting for a lease") as progress:
         clock[0] = 11.0
-        while not shown:
-            shown = capsys.readouterr().err
+        while not shown.getvalue().endswith("\n"):
+            time.sleep(0.001)
         progress.message("it is ours")
-    assert shown == "    11 s  waiting for a lease\n"
-    assert capsys.readouterr().err == "it is ours\n"
+    assert shown.getvalue() == "    11 s  waiting for a lease\nit is ours\n"
 
 
 def test_quiet_shows_no_progress(capsys: pytest.CaptureFixture[str]) -> None:

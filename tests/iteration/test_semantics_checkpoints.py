@@ -11,7 +11,11 @@ import pytest
 from paimon_features.errors import JobError
 from paimon_features.iteration import ReferenceExecutor
 from paimon_features.iteration.config import ReplayMemory
-from paimon_features.iteration.operators.subtask import SubtaskRunner
+from paimon_features.iteration.operators.subtask import (
+    SubtaskRunner,
+    source_end,
+    source_records,
+)
 from paimon_features.iteration.operators.tail import TailRunner
 from paimon_features.iteration.program import JobBuilder, build_program
 from paimon_features.iteration.reference.attempt import (
@@ -216,3 +220,16 @@ def test_state_of_another_parallelism_is_refused(stage: int) -> None:
     SubtaskRunner(first, 0, kept, lambda _: wire)
     with pytest.raises(JobError, match="parallelism"):
         SubtaskRunner(replace(first, parallelism=first.parallelism + 1), 0, kept, lambda _: wire)
+
+
+def test_a_source_that_begins_again_after_its_end_is_refused() -> None:
+    program = build_program(JobBuilder(), builder(PROGRAMS["all-round, synchronous"])).plan
+    node = program.sources[0].id
+    stage = program.stage_of(node)
+    state = MemoryState()
+    runner = SubtaskRunner(stage, 0, state, lambda _: QueueWire())
+    runner.handle([*source_records(node, [1]), *source_end(node)])
+    runner.flush()
+    resumed = SubtaskRunner(stage, 0, MemoryState(state.snapshot()), lambda _: QueueWire())
+    with pytest.raises(JobError, match="delivered records after its end: it began again"):
+        resumed.handle(source_records(node, [1]))

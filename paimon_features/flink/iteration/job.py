@@ -67,7 +67,9 @@ class FlinkJobBuilder(JobBuilder):
         """Return the records of a Flink stream of the job's environment.
 
         Records must be picklable; they are distributed round-robin to as many subtasks as the
-        stream has. Event-time watermarks are dropped here (S26).
+        stream has. Event-time watermarks are dropped here (S26). After a failure the stream has to
+        continue at its position, as those of ``env.from_source`` do: pyflink's ``from_collection``
+        begins again, which is logged as a warning, and its records enter once more.
         """
         parallelism = int(stream._j_data_stream.getParallelism())
         return self.from_source(FlinkSource(stream), parallelism, name or stream.get_name())

@@ -7,6 +7,7 @@ output per downstream stage.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ from paimon_features.iteration.wires.spec import WireSpec
 if TYPE_CHECKING:
     from pyflink.datastream import DataStream, StreamExecutionEnvironment
     from pyflink.datastream.data_stream import KeyedStream
+
+_log = logging.getLogger(__name__)
 
 ENDLESS = 2**60
 """Number of ticks, practically unbounded."""
@@ -136,6 +139,14 @@ class Topology:
             )
             self._inputs[stage.id].append(java)
             return
+        for name in restarting_sources(source.stream):
+            _log.warning(
+                "stream %r: its source %r keeps no position in checkpoints; after a failure it "
+                "begins again, and its records enter the iteration once more. Use "
+                "job.from_collection, or a source of env.from_source",
+                node.name,
+                name,
+            )
         # a stream of the user: a timer detects its end, in an operator without other inputs
         fed = source.stream.process(StreamFeed(node.id, keys, self._memory), message_type())
         fed.name(f"{node.name} {node.id} feed").uid(f"feed-{node.id}")
@@ -269,6 +280,21 @@ def keyed_union(streams: Sequence[Any]) -> KeyedStream:
     selector = gateway.jvm.KeyByKeySelector()
     keyed = united.keyBy(selector, Types.ROW([Types.INT()]).get_java_type_info())
     return KeyedStream(keyed, message_type(), DataStream(united))
+
+
+def restarting_sources(stream: DataStream) -> list[str]:
+    """The sources of a stream that begin again after a failure, such as pyflink's collections."""
+    from pyflink.java_gateway import get_gateway
+    from pyflink.util.java_utils import is_instance_of
+
+    java = get_gateway().jvm.org.apache.flink.streaming.api
+    found = []
+    for step in stream._j_data_stream.getTransformation().getTransitivePredecessors():
+        if is_instance_of(step, java.transformations.LegacySourceTransformation):
+            function = step.getOperator().getUserFunction()
+            if not is_instance_of(function, java.checkpoint.CheckpointedFunction):
+                found.append(str(step.getName()))
+    return found
 
 
 def message_source(

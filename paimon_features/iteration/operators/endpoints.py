@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from paimon_features.errors import JobError
 from paimon_features.iteration.epochs import END
 from paimon_features.iteration.operators.node import NodeRunner
 from paimon_features.iteration.operators.reporter import ReportingRunner
@@ -11,11 +12,24 @@ from paimon_features.iteration.wires import ENDED, Notice
 
 
 class SourceRunner(NodeRunner):
-    """A source of the program: every record has epoch 0 (S1), the only watermark is the end."""
+    """A source of the program: every record has epoch 0 (S1), the only watermark is the end.
+
+    Raises
+    ------
+    JobError
+        For a record after the end.
+    """
 
     def records(
         self, input_index: int, epoch: int, values: list[Any], keys: list[Any] | None
     ) -> None:
+        if self.tracker.watermark == END:
+            raise JobError(
+                f"iteration: source {self.node.name!r} delivered records after its end: it began "
+                "again when the job resumed from a checkpoint that contains them. Expected a "
+                "source that continues at its position, such as job.from_collection, or a stream "
+                "of env.from_source"
+            )
         self.outlet.records(0, values)
 
     def advance(self, before: int, watermark: int) -> None:

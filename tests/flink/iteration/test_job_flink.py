@@ -34,6 +34,9 @@ from paimon_features.tables.lease import acquire, holder_of
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
+from pyflink.common import WatermarkStrategy
+from pyflink.datastream.connectors.number_seq import NumberSequenceSource
+
 from paimon_features.flink.iteration import (
     FileOutput,
     IterationJob,
@@ -43,6 +46,7 @@ from paimon_features.flink.iteration import (
     running_job,
 )
 from paimon_features.flink.iteration.table_outputs import TableRowConverter
+from paimon_features.flink.iteration.topology import restarting_sources
 from tests.chaos import part_of_chaos
 
 pytestmark = pytest.mark.flink
@@ -272,14 +276,19 @@ def test_a_savepoint_of_another_parallelism_is_rejected(flink: Any, tmp_path: Pa
         )
 
 
-def test_a_flink_stream_enters_and_its_end_is_detected(flink: Any) -> None:
+def test_a_flink_stream_enters_and_its_end_is_detected_in_spite_of_a_failure(
+    flink: Any, tmp_path: Path
+) -> None:
     job = flink()
-    numbers = job.env.from_collection(list(range(1, 61))).map(lambda value: value * 2)
+    numbers = job.env.from_source(
+        NumberSequenceSource(1, 60), WatermarkStrategy.no_watermarks(), "numbers"
+    ).map(lambda value: value * 2)
     numbers.set_parallelism(2)
+    failures = {1: tmp_path / "failed"}
 
     def build(builder: Any) -> Any:
         def body(variables: DataStreamList, inputs: DataStreamList) -> IterationBodyResult:
-            added = variables.get(0).connect(inputs.get(0)).process(Add())
+            added = variables.get(0).connect(inputs.get(0)).process(Add(failures))
             return IterationBodyResult(
                 DataStreamList.of(added),
                 DataStreamList.of(added.get_side_output("seen")),
@@ -295,7 +304,11 @@ def test_a_flink_stream_enters_and_its_end_is_detected(flink: Any) -> None:
         ).get(0)
 
     seen = job.run(build)
+    assert failures[1].exists()
     assert sum(total for epoch, _, total in seen if epoch == 0) == 60 * 61
+    assert restarting_sources(numbers) == []
+    again = job.env.from_collection([1, 2]).map(lambda value: value)
+    assert restarting_sources(again) == ["Collection Source"]
 
 
 def test_the_subtasks_of_a_table_read_its_splits(flink: Any, tmp_path: Path) -> None:
