@@ -152,8 +152,8 @@ class Core(Protocol):
     ) -> None:
         """Sort rows by their blocks: see ``trainer_bridge.order.blocks_of_rows``."""
 
-    def locate(self, values: Buffer, keys: Buffer, places: Buffer, /) -> int | None:
-        """Search ascending keys in ascending values: see ``trainer_bridge.blocks.layers``."""
+    def locate(self, values: Buffer, keys: Buffer, places: Buffer, /) -> tuple[int, int] | None:
+        """Search ascending keys in ascending values; None where keys do not ascend."""
 
     def pick(
         self, blocks: list[Buffer | None], firsts: Buffer, rows: Buffer, size: int, out: Buffer, /

@@ -2628,7 +2628,7 @@ static inline Py_ssize_t place_from(const int64_t *value, Py_ssize_t count, Py_s
 PyDoc_STRVAR(locate_doc,
 "locate(values, keys, places)\n--\n\n"
 "places[i] = how many of the ascending values are below keys[i]. Returns how many keys are none of the\n"
-"values, or None where a key is not above the one before it.");
+"values, and how many equal the one before; None, with places unfinished, where one is below it.");
 
 static PyObject *locate(PyObject *self, PyObject *arguments) {
     (void)self;
@@ -2646,18 +2646,17 @@ static PyObject *locate(PyObject *self, PyObject *arguments) {
     }
     const int64_t *value = view[0].buf, *key = view[1].buf;
     int64_t *place = view[2].buf;
-    int ascends = 1;
-    Py_ssize_t at = 0, others = 0;
+    Py_ssize_t at = 0, others = 0, repeats = 0, next = 0;
     PyThreadState *state = PyEval_SaveThread();
-    for (Py_ssize_t i = 0; i < keys; i++) {
-        ascends &= i == 0 || key[i] > key[i - 1];
-        at = place_from(value, count, at, key[i]);
-        others += at == count || value[at] != key[i];
-        place[i] = at;
+    for (; next < keys && (next == 0 || key[next] >= key[next - 1]); next++) {
+        repeats += next > 0 && key[next] == key[next - 1];
+        at = place_from(value, count, at, key[next]);
+        others += at == count || value[at] != key[next];
+        place[next] = at;
     }
     PyEval_RestoreThread(state);
-    if (ascends) {
-        result = PyLong_FromLongLong(others);
+    if (next == keys) {
+        result = Py_BuildValue("LL", (long long)others, (long long)repeats);
     } else {
         result = Py_None;
         Py_IncRef(result);

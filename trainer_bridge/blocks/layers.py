@@ -172,8 +172,8 @@ def located(values: Ints, keys: Ints) -> tuple[Ints, int] | None:
         return None
     if CORE is not None:
         places = np.empty(len(keys), np.int64)
-        missing = CORE.locate(np.ascontiguousarray(values), np.ascontiguousarray(keys), places)
-        return None if missing is None else (places, missing)
+        found = CORE.locate(np.ascontiguousarray(values), np.ascontiguousarray(keys), places)
+        return None if found is None or found[1] else (places, found[0])
     if not ascends(keys):
         return None
     places = np.searchsorted(values, keys)

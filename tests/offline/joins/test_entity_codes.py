@@ -6,9 +6,11 @@ from bisect import bisect_left
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paimon_features.offline.joins import entity_codes
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
@@ -109,10 +111,14 @@ def test_sorting_keeps_equal_keys_in_their_order(numbers: list[int], small: bool
     assert found.tolist() == keys[expected].tolist()
 
 
-@given(SORTED, st.lists(st.integers(-3, 43), max_size=60), st.booleans())
+@given(SORTED, st.lists(st.integers(-3, 43), max_size=60), st.booleans(), st.booleans())
 def test_positions_are_those_of_a_binary_search(
-    keys: list[int], requested: list[int], ordered: bool
+    keys: list[int], requested: list[int], ordered: bool, native: bool
 ) -> None:
     numbers = np.array(sorted(requested) if ordered else requested, np.int64)
-    found = positions(np.array(keys, np.int64), numbers)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(entity_codes, "_MANY", 5)
+        if not native:
+            patch.setattr(entity_codes, "CORE", None)
+        found = positions(np.array(keys, np.int64), numbers)
     assert found.tolist() == [bisect_left(keys, number) for number in numbers.tolist()]
