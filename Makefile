@@ -5,7 +5,7 @@
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
 #   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), and the
 #                 random tests with all their cases
-#   make test-fast  the tests that need no engine and no server
+#   make test-fast  those of `make test` that need no engine and no server
 #   make coverage   all tests with branch coverage, the report in htmlcov/
 #   make lint     style, types (of the public API also by pyright, where Node.js is), import layers
 #   make notebooks  runs the notebooks of docs/, each in an empty folder;  ARGS="tutorial.ipynb": one
@@ -73,7 +73,7 @@ test-long:
 
 test-fast:
 	@tools/setup.sh test
-	.venv/bin/python -m pytest --fast $(PARALLEL) $(ARGS)
+	.venv/bin/python -m pytest --fast $(PARALLEL) --hypothesis-profile=sample -m "not long" $(ARGS)
 
 coverage:
 	@tools/setup.sh test
