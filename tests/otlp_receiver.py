@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import threading
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.http_servers import ThreadingHTTPServer
 
 
 class Receiver:
@@ -16,7 +18,7 @@ class Receiver:
         outer = self
         self.requests: list[Any] = []
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 outer.requests.append(ExportTraceServiceRequest.FromString(body))
@@ -27,7 +29,7 @@ class Receiver:
             def log_message(self, *arguments: object) -> None:
                 pass
 
-        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever)
         self._thread.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.server
 import re
 import shlex
 import subprocess
@@ -10,6 +9,7 @@ import sys
 import threading
 import tomllib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from paimon_features.cli import cli
 from paimon_features.materialize.monitor import Monitor
 from paimon_features.serving.http.metrics import READS, Counts, page
 from paimon_features.serving.response import ViewFreshness
+from tests.http_servers import HTTPServer
 
 ROOT = Path(__file__).parents[1]
 DOCKER = ROOT / "docker"
@@ -165,7 +166,7 @@ def test_entry_commands_of_the_images_are_there() -> None:
 
 @pytest.fixture
 def answering() -> Iterator[str]:
-    class Handler(http.server.BaseHTTPRequestHandler):
+    class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(200 if self.path == "/well" else 503)
             self.end_headers()
@@ -174,7 +175,7 @@ def answering() -> Iterator[str]:
         def log_message(self, *args: object) -> None:
             pass
 
-    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    server = HTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"

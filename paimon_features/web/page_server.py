@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 import json
 import secrets
+import sys
 import threading
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -51,7 +52,7 @@ class PageServer:
             hosts,
         )
         try:
-            self._server = ThreadingHTTPServer(("127.0.0.1", port), ProjectHandler)
+            self._server = _Server(("127.0.0.1", port), ProjectHandler)
         except OSError as error:
             raise ConfigurationError(
                 f"cannot listen on 127.0.0.1:{port}: {error.strerror}; pass another --port"
@@ -74,6 +75,13 @@ class PageServer:
         """Release the port and the project."""
         self._server.server_close()
         self._pages.close()
+
+
+class _Server(ThreadingHTTPServer):
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # a browser that leaves a page while it loads is no error
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Mapping
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 from paimon_features.definitions import FeatureRef
@@ -21,6 +21,7 @@ from paimon_features.errors import (
 )
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.reply_formats import feast_json
+from tests.http_servers import ThreadingHTTPServer
 
 Fault = tuple[int, Mapping[str, str], Mapping[str, Any]] | str
 """Status, headers and document of a reply; or ``drop`` (no reply), ``slow``, ``nonsense``."""

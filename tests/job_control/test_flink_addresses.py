@@ -6,13 +6,14 @@ import json
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.ports import free_ports
+from tests.http_servers import HTTPServer
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from paimon_features.openlineage_events import command_run
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.http_servers import HTTPServer
 
 pytest.importorskip("openlineage", reason="pip install 'paimon-features[openlineage]'")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import http.server
 import json
 import signal
 import subprocess
@@ -12,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ from paimon_features.setup.jars import (
     fetch_jars,
     locked_jars,
 )
+from tests.http_servers import ThreadingHTTPServer
 
 pytest.importorskip("jgo", reason="needs the extra flink: the downloader jgo is not installed")
 
@@ -47,7 +48,7 @@ class Repository:
         self.hold.set()
         repository = self
 
-        class Handler(http.server.BaseHTTPRequestHandler):
+        class Handler(BaseHTTPRequestHandler):
             def do_GET(self) -> None:
                 body = repository.bodies.get(self.path)
                 if body is None:
@@ -69,7 +70,7 @@ class Repository:
             def log_message(self, *args: object) -> None:
                 """Log nothing."""
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}/maven2"
         self.bodies = {f"/maven2{path}": body for path, body in self.bodies.items()}
 

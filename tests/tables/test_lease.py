@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from paimon_features.errors import LeaseLostError, OwnershipError
 from paimon_features.tables import claims, lease, process_holder
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holders
+from tests.http_servers import HTTPServer
 
 _HOLD = """
 import sys, time

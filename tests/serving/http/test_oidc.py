@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from paimon_features.serving.http import oidc
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.oidc import OidcIssuer
 from paimon_features.serving.http.tokens import Tokens
+from tests.http_servers import ThreadingHTTPServer
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 ROLES = '[role.scorer]\nservices = ["reading_*"]\noidc = ["ml-scorers"]\nrequests_per_s = 3\n'
