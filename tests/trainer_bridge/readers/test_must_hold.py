@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import itertools
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -169,6 +170,9 @@ def test_a_world_that_divides_the_streams_reads_no_block_twice(lake: Lake) -> No
 def test_a_reader_whose_thread_is_killed_says_so_and_leaves_no_thread(
     small: Lake,
 ) -> None:
+    if sys.gettrace() is not None and sys.version_info < (3, 12):
+        pytest.skip("while an exception for a thread is pending, traced threads repeat an opcode")
+
     class KilledError(Exception):
         pass
 
