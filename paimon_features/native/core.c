@@ -2599,8 +2599,10 @@ done:
 }
 
 /* The first place at or behind from whose value is not below key, in ascending values. The places of
- * ascending keys are near each other: a few steps of eight without a branch, then in doubling steps. */
+ * ascending keys are near each other, if not the same: a few steps of eight without a branch, then in
+ * doubling steps. */
 static inline Py_ssize_t place_from(const int64_t *value, Py_ssize_t count, Py_ssize_t from, int64_t key) {
+    if (from == count || value[from] >= key) return from;
     for (int turn = 0; turn < 4 && count - from >= 8; turn++) {
         int below = 0;
         for (int j = 0; j < 8; j++) below += value[from + j] < key;
