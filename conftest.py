@@ -230,13 +230,15 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """``-n auto``: one process more than cores, as far as memory goes, at most four.
 
-    Tests of processes, jobs and servers wait for a quarter of their time.
+    Tests of processes, jobs and servers wait for a quarter of their time. Fast ones wait for
+    nothing, and another process has all modules to import.
     """
+    waiting = 0 if config.getoption("--fast") else 1
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1, min(len(os.sched_getaffinity(0)) + 1, memory // BYTES_OF_A_PROCESS, 4))
+    return max(1, min(len(os.sched_getaffinity(0)) + waiting, memory // BYTES_OF_A_PROCESS, 4))
 
 
 @pytest.hookimpl(optionalhook=True)
