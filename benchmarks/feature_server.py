@@ -389,16 +389,18 @@ def run(
             closed_loop(server.port, server.single, 1.0, 8)  # warm
         print(f"  start to ready: {', '.join(f'{s.name} {s.ready_s:.2f} s' for s in servers)}")
         for connections in (1, 16, 32):
-            measured = servers
-            if connections == 1:
-                by_socket = one_worker.enter_context(ours(folder / "socket", size))
-                closed_loop(by_socket.port, by_socket.single, 1.0, 8)
-                measured = [servers[0], replace(by_socket, name="socket"), *servers[1:]]
-            single = in_turn(
-                measured,
-                size.rounds,
-                lambda s, count=connections: closed(s, s.single, size.seconds, count, wrk),  # type: ignore[misc]
-            )
+            with ExitStack() as beside:
+                measured = servers
+                if connections == 1:
+                    by_socket = beside.enter_context(ours(folder / "socket", size))
+                    check(by_socket, NAMES)
+                    closed_loop(by_socket.port, by_socket.single, 1.0, 8)
+                    measured = [servers[0], replace(by_socket, name="socket"), *servers[1:]]
+                single = in_turn(
+                    measured,
+                    size.rounds,
+                    lambda s, count=connections: closed(s, s.single, size.seconds, count, wrk),  # type: ignore[misc]
+                )
             what = f"one entity, {connections} connections"
             show(f"requests/s, {what}", single, lambda m: m.per_s, "/s")
             show("  processor time of a request", single, lambda m: m.processor_us, "us")

@@ -17,8 +17,10 @@ def is_running(pid: int | None) -> bool:
 def line_with(stream: IO[str], text: str) -> str:
     """The next line with this text: warnings of libraries may stand between a program's lines.
 
-    Raises:
-        AssertionError: the stream ended before it.
+    Raises
+    ------
+    AssertionError
+        If the stream ends before it.
     """
     before = []
     for line in iter(stream.readline, ""):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-TESTS = Path(__file__).parent
+from tests.modules import found_in_tests
+
 CLOCKS = ("monotonic", "perf_counter", "process_time", "time")
 READS_A_CLOCK = re.compile(rf"\.\s*({'|'.join(CLOCKS)})\b")
 
@@ -69,9 +69,4 @@ def test_upper_bounds_are_found() -> None:
 
 
 def test_no_test_has_an_upper_bound_of_a_measured_time() -> None:
-    found = {
-        f"{path.relative_to(TESTS)}:{line}"
-        for path in sorted(TESTS.rglob("*.py"))
-        for line in upper_bounds(path.read_text())
-    }
-    assert found == set()
+    assert found_in_tests(upper_bounds) == set()

@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-TESTS = Path(__file__).parent
+from tests.modules import TESTS, found_in_tests
+
 SERVERS = TESTS / "http_servers.py"
 USES_A_SERVER = re.compile(r"from http\.server import .*HTTPServer|http\.server\.\w*HTTPServer")
 
@@ -29,12 +30,7 @@ def test_loops_that_empty_an_output_are_found() -> None:
 
 
 def test_no_test_empties_an_output_while_it_waits_for_it() -> None:
-    found = {
-        f"{path.relative_to(TESTS)}:{line}"
-        for path in sorted(TESTS.rglob("*.py"))
-        for line in emptied_in_loops(path.read_text())
-    }
-    assert found == set()
+    assert found_in_tests(emptied_in_loops) == set()
 
 
 def test_servers_of_tests_report_no_client_that_is_gone() -> None:

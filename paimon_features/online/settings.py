@@ -34,10 +34,9 @@ class OnlineSettings:
     """How to reach the online store. Times are milliseconds.
 
     ``hosts`` are the server, the cluster's seed nodes, or the sentinels; a server's Unix socket is
-    its path and the port 0. ``timeout_ms`` bounds a
-    read including its retries, ``write_timeout_ms`` every other call. ``retries`` is the number
-    of retries of a call that failed before its deadline, ``connections`` the size of the
-    connection pool per server.
+    its path and the port 0. ``timeout_ms`` bounds a read including its retries,
+    ``write_timeout_ms`` every other call. ``retries`` is the number of retries of a call that
+    failed before its deadline, ``connections`` the size of the connection pool per server.
 
     >>> url = "redis+sentinel://app:pw@a,b:26380/main/2"
     >>> settings = OnlineSettings.of({"url": url}, environ={})
@@ -191,7 +190,7 @@ def from_url(url: str) -> OnlineSettings:
         raise _invalid(url, "query options are not supported; use the settings of [online]")
     place, _, path = rest.partition("/")
     credentials, _, hosts = place.rpartition("@")
-    user, _, password = credentials.partition(":")
+    user, password = _login(credentials)
     service, db = _path(url, mode, path)
     return OnlineSettings(
         mode=mode,
@@ -199,8 +198,8 @@ def from_url(url: str) -> OnlineSettings:
         db=db,
         service=service,
         tls=match[1] == "rediss",
-        user=unquote(user) or None,
-        password=unquote(password) or None,
+        user=user,
+        password=password,
     )
 
 
@@ -214,13 +213,16 @@ def _socket(url: str, rest: str) -> OnlineSettings:
         raise _invalid(url, f"no path of a socket; expected {FORMS}")
     if db is None:
         raise _invalid(url, "expected no option but ?db=N; use the settings of [online]")
-    user, _, password = credentials.partition(":")
+    user, password = _login(credentials)
     return OnlineSettings(
-        hosts=(("/" + unquote(path), 0),),
-        db=int(db[1] or 0),
-        user=unquote(user) or None,
-        password=unquote(password) or None,
+        hosts=(("/" + unquote(path), 0),), db=int(db[1] or 0), user=user, password=password
     )
+
+
+def _login(credentials: str) -> tuple[str | None, str | None]:
+    """User and password in front of an ``@``."""
+    user, _, password = credentials.partition(":")
+    return unquote(user) or None, unquote(password) or None
 
 
 def _hosts(url: str, mode: Mode, text: str) -> tuple[tuple[str, int], ...]:

@@ -86,10 +86,10 @@ def connect(url: str, timeout_s: float = 3.0) -> Iterator[RespConnection]:
             f"online store {_without_password(url)!r}: expected "
             "redis://[user:password@]host[:port][/db], rediss:// or unix:///path/of/socket"
         )
-    path = unquote(parts.path)
+    where = unquote(parts.path) if on_socket else f"{parts.hostname}:{port}"
     try:
         with (
-            _unix_connection(path, timeout_s)
+            _unix_connection(where, timeout_s)
             if on_socket
             else socket.create_connection((parts.hostname, port), timeout_s)
         ) as plain:
@@ -103,10 +103,7 @@ def connect(url: str, timeout_s: float = 3.0) -> Iterator[RespConnection]:
                     connection.request("AUTH", *user, unquote(parts.password))
                 yield connection
     except OSError as error:
-        raise OnlineStoreError(
-            "no Redis-protocol server responds at "
-            f"{path if on_socket else f'{parts.hostname}:{port}'}: {error}"
-        ) from error
+        raise OnlineStoreError(f"no Redis-protocol server responds at {where}: {error}") from error
 
 
 def _unix_connection(path: str, timeout_s: float) -> socket.socket:

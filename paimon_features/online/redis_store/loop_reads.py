@@ -9,7 +9,6 @@ meanwhile a new connection is made. So a read is never slower to recover than wi
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +25,7 @@ from paimon_features.online.redis_store.connections import (
 )
 from paimon_features.online.redis_store.messages import explain
 from paimon_features.online.redis_store.routes import OneServer
-from paimon_features.online.settings import OnlineSettings, host_and_port
+from paimon_features.online.settings import OnlineSettings, host_and_port, is_socket
 
 MOST_KEYS = 4_096
 """A read of more keys is left to a thread: its values would hold up the loop."""
@@ -101,7 +100,7 @@ class LoopReads(asyncio.Protocol):
         link = await asyncio.to_thread(open_link, self._settings, self._address, connect_s)
         sock = link.detach()
         try:
-            if sock.family == socket.AF_UNIX:
+            if is_socket(self._address):
                 await self._loop.create_unix_connection(lambda: self, sock=sock)
             else:
                 await self._loop.create_connection(lambda: self, sock=sock)
