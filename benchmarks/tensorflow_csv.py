@@ -3,8 +3,9 @@
 Steps of 20,000 rows of 200 columns come as a dict of 200 tensors, as ``decode_csv`` gives them,
 or as one matrix; next to them the reader's own blocks, and torch. TensorFlow, torch and Arrow are
 held to one thread each; with two threads a thread of the reader decodes the next step. The
-contenders take turns; the figures are medians, and ratios turn by turn to
-TensorFlow's pipeline and to plain pyarrow, which reads the table's files, without verifying pages.
+contenders take turns; the figures are medians, and ratios turn by turn to TensorFlow's pipeline,
+to plain pyarrow, which reads the table's files without verifying pages, and to pyarrow that
+verifies them as our reader does.
 The table holds the rows of the CSV file several times over, so that beginning a pass (TensorFlow
 makes its functions ready each time) weighs as little as in training.
 
@@ -33,6 +34,7 @@ from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 CSV = "TextLineDataset + decode_csv"
 ARROW, MATRIX = "plain pyarrow, columns", "plain pyarrow, matrices"
+VERIFIED = "pyarrow, columns, pages verified"
 
 
 def columns(made: Any, names: list[str]) -> Seen:
@@ -54,11 +56,12 @@ def matrix(made: Any) -> Seen:
     return rows, total
 
 
-def plain_pyarrow(paths: list[str], as_matrix: bool) -> Seen:
+def plain_pyarrow(paths: list[str], as_matrix: bool = False, verify: bool = False) -> Seen:
     """The table's files to Arrow columns, or to a matrix each."""
     rows, total = 0, 0
     for path in paths:
-        table = pq.ParquetFile(path, memory_map=True).read(use_threads=False)
+        file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=verify)
+        table = file.read(use_threads=False)
         if as_matrix:
             block = np.empty((table.num_rows, table.num_columns), np.int64)
             for place, column in enumerate(table.columns):
@@ -108,8 +111,9 @@ def contenders(data: Data, batch: int) -> dict[str, Callable[[], Seen]]:
         paths = [span.path for block in reader.layout.blocks for span in block.spans]
     named: dict[str, Callable[[], Seen]] = {
         CSV: lambda: workload.tensorflow_csv(data, batch),
-        ARROW: lambda: plain_pyarrow(paths, False),
-        MATRIX: lambda: plain_pyarrow(paths, True),
+        ARROW: lambda: plain_pyarrow(paths),
+        VERIFIED: lambda: plain_pyarrow(paths, verify=True),
+        MATRIX: lambda: plain_pyarrow(paths, as_matrix=True),
         "NumPy blocks, one thread": lambda: workload.blocks(data, batch),
         "torch, one thread": lambda: workload.torch_tensors(data, batch),
     }
@@ -151,7 +155,7 @@ def run(
             if (found := read()) != expected:
                 raise AssertionError(f"{name} read {found}; expected {expected}")
         rates = measure(named, repeats)
-    for base in (ARROW, MATRIX):
+    for base in (ARROW, VERIFIED, MATRIX):
         print(f"{'of ' + base:32} {'median of turns':>16} {'by cpu time':>12}")
         for name, turns in rates.items():
             both = [list(pair) for pair in zip(turns, rates[base], strict=True)]
