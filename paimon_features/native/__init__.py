@@ -99,6 +99,9 @@ class Core(Protocol):
     ) -> tuple[list[bytes], list[int], bytes] | None:
         """Make the keys of a read; see ``serving.direct_read``."""
 
+    def buckets(self, slots: Buffer, width: int, count: int, out: Buffer, /) -> None:
+        """Compute the buckets of keys of a fixed size; see ``buckets.bucket_of``."""
+
     def reply_folded(
         self,
         opening: bytes,

@@ -1864,6 +1864,7 @@ done:
 
 enum { KEY_INT32, KEY_INT64, KEY_TEXT, KEY_KINDS };
 enum { HASH_SEED = 42, BINARY_ROW = 16, INLINE_TEXT = 7, MAX_BUCKETS = 1 << 16, DIGITS = 21 };
+enum { MAX_KEYS = 1 << 10 };
 
 static uint32_t rotated(uint32_t x, int by) { return x << by | x >> (32 - by); }
 
@@ -1872,11 +1873,12 @@ static uint32_t mixed(uint32_t state, uint32_t word) {
     return rotated(state, 13) * 5u + 0xE6546B64u;
 }
 
-/* The state after two words of zeros, Paimon's header and null bits, and the eight bytes of the key. */
-static uint32_t mixed_slot(uint64_t slot) {
-    uint32_t state = mixed(mixed(HASH_SEED, 0), 0);
-    return mixed(mixed(state, (uint32_t)slot), (uint32_t)(slot >> 32));
+static uint32_t mixed_word(uint32_t state, uint64_t word) {
+    return mixed(mixed(state, (uint32_t)word), (uint32_t)(word >> 32));
 }
+
+/* The state after a word of zeros, Paimon's header and null bits, and the eight bytes of the key. */
+static uint32_t mixed_slot(uint64_t slot) { return mixed_word(mixed_word(HASH_SEED, 0), slot); }
 
 static int64_t bucket_from(uint32_t state, uint64_t bytes, int64_t buckets) {
     state ^= (uint32_t)bytes;
@@ -1902,6 +1904,43 @@ static int64_t bucket_of_text(const char *text, Py_ssize_t length, int64_t bucke
         state = mixed(state, word);
     }
     return bucket_from(state, BINARY_ROW + 4 * (uint64_t)words, buckets);
+}
+
+PyDoc_STRVAR(buckets_doc,
+"buckets(slots, width, count, out)\n--\n\n"
+"out[i], int32, is the bucket of ``count`` for row i of ``slots``, which has ``width`` columns of eight\n"
+"bytes: as buckets.bucket_of for key columns of a fixed size.");
+
+static PyObject *buckets(PyObject *self, PyObject *arguments) {
+    (void)self;
+    Py_buffer slots, out;
+    Py_ssize_t width, count;
+    if (!PyArg_ParseTuple(arguments, "y*nnw*:buckets", &slots, &width, &count, &out)) return NULL;
+    PyObject *result = NULL;
+    const Py_ssize_t rows = out.len / 4;
+    if (width < 1 || width > MAX_KEYS || count < 1 || count > INT32_MAX || !is_aligned(&slots) ||
+        !is_aligned(&out) || !has_items(&out, rows, 4) || !has_items(&slots, rows, 8 * width)) {
+        wrong("buckets: buffers of different lengths");
+        goto done;
+    }
+    PyThreadState *state = PyEval_SaveThread();
+    const Py_ssize_t nulls = (width + 63 + 8) / 64;
+    uint32_t begin = HASH_SEED;
+    for (Py_ssize_t i = 0; i < nulls; i++) begin = mixed_word(begin, 0);
+    const uint64_t *slot = slots.buf;
+    int32_t *bucket = out.buf;
+    for (Py_ssize_t row = 0; row < rows; row++) {
+        uint32_t of = begin;
+        for (Py_ssize_t i = 0; i < width; i++) of = mixed_word(of, *slot++);
+        bucket[row] = (int32_t)bucket_from(of, 8 * (uint64_t)(nulls + width), count);
+    }
+    PyEval_RestoreThread(state);
+    result = Py_None;
+    Py_IncRef(result);
+done:
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&out);
+    return result;
 }
 
 /* The key of a text in its bucket: the stem, and the text with its escapes. */
@@ -2886,6 +2925,7 @@ static PyMethodDef methods[] = {
     {"times_json", times_json, METH_O, times_doc},
     {"reply_json", reply_json, METH_VARARGS, reply_doc},
     {"place", place, METH_VARARGS, place_doc},
+    {"buckets", buckets, METH_VARARGS, buckets_doc},
     {"reply_folded", reply_folded, METH_VARARGS, reply_folded_doc},
     {"permute", permute, METH_VARARGS, permute_doc},
     {"move", move, METH_VARARGS, move_doc},

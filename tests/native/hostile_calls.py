@@ -134,6 +134,12 @@ def main(path: str, seed: str, cases: str) -> None:
             values.sort()
         core.locate(values, keys, np.empty(len(keys) + rng.choice((0, 0, 0, 1)), np.int64))
 
+    def buckets() -> None:
+        width, rows = rng.choice((0, 1, 1, 2, 60, 1_025)), rng.randrange(20)
+        slots = np.empty(width * rows + rng.choice((0, 0, 0, 1)), np.int64)
+        count = rng.choice((0, 1, 7, 2**31 - 1, 2**31))
+        core.buckets(slots, width, count, np.empty(rows, np.int32))
+
     def order() -> None:
         count, pieces, streams = rng.randrange(6), rng.randrange(1, 4), rng.randrange(1, 4)
         words = [array(pieces, 9) for _ in range(6)]
@@ -251,6 +257,7 @@ def main(path: str, seed: str, cases: str) -> None:
                 reply_folded,
                 pages,
                 locate,
+                buckets,
             )
         )
         try:
