@@ -6,7 +6,7 @@ ASOF join at the end and at the start of each window. Twice: with everything in 
 events in a table of DuckDB's own; tiles and events in Arrow for us), and end to end from the
 files of the lake (DuckDB reads those of the raw events, we plan the scans and read tiles and
 events). All have to give equal numbers. They take turns; the figures are medians, and ratios
-within this run.
+within this run. Partitions have as many days as ``ingest`` would choose, or one with ``--daily``.
 
     python -m benchmarks.point_in_time --rows 1000000 --windows 1
 """
@@ -34,11 +34,12 @@ from paimon_features.definitions import CompiledView, Entity, EventSource, Featu
 from paimon_features.offline.joins.edge_events import enters, partials_of
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
+from paimon_features.partition_days import choose_partition_days, first_days
 from paimon_features.schema import Float64, Int64, arrow_schema
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.specs import events_spec, tiles_spec
+from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, events_spec, tiles_spec
 from paimon_features.windows import DAY_MS, MINUTE_MS, floor_ms
 
 Contender = Callable[[], pa.Table]
@@ -131,15 +132,23 @@ def entity_rows(events: pa.Table, count: int, dice: np.random.Generator) -> pa.T
     return pa.table({"customer_id": distinct[chosen], "event_time_ms": q})
 
 
-def make_lake(folder: Path, view: CompiledView, events: pa.Table, tiles: pa.Table) -> OfflineStore:
-    """A lake with the events and their tiles."""
+def make_lake(
+    folder: Path, view: CompiledView, events: pa.Table, tiles: pa.Table, daily: bool = False
+) -> OfflineStore:
+    """A lake with the events and their tiles.
+
+    Partitions have as many days as ``ingest`` and ``apply`` would choose, or one.
+    """
     lake = Lake.open(folder, "features")
-    lake.create(events_spec(SOURCE.table, SOURCE.schema))
-    days = pa.array((events[SOURCE.event_time].to_numpy() // DAY_MS).astype(np.int32))
-    append_arrow(lake, SOURCE.table, events.append_column("event_day", days))
+    days = events[SOURCE.event_time].to_numpy() // DAY_MS
+    span = 1 if daily else choose_partition_days(events.num_rows, np.unique(days), BUCKETS)
+    lake.create(events_spec(SOURCE.table, SOURCE.schema, span))
+    firsts = pa.array(first_days(days, span))
+    append_arrow(lake, SOURCE.table, events.append_column(EVENT_DAY, firsts))
     partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
-    lake.create(tiles_spec(view.table(1), view.keys, partials, BUCKETS))
-    append_arrow(lake, view.table(1), tiles)
+    lake.create(tiles_spec(view.table(1), view.keys, partials, BUCKETS, span))
+    firsts = pa.array(first_days(tiles[TILE_DAY].to_numpy(), span))
+    append_arrow(lake, view.table(1), tiles.set_column(0, TILE_DAY, firsts))
     record = GenerationRecord(view.name, 1, view.table(1), view.fingerprint, BUCKETS)
     return OfflineStore(lake, lambda _: view, lambda _: record)
 
@@ -159,7 +168,7 @@ def tiles_of(view: CompiledView, events: pa.Table) -> pa.Table:
     folded = fold(view.partials, rows, np.append(first, len(order)), view.tile_ms)
     return pa.table(
         {
-            "tile_day": (starts[first] // DAY_MS).astype(np.int32),
+            TILE_DAY: (starts[first] // DAY_MS).astype(np.int32),
             "customer_id": customers[first],
             "tile_start": starts[first],
             **{p.name: folded[p.name].to_arrow(p.type.arrow) for p in view.partials},
@@ -207,12 +216,14 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--windows", type=int, default=1, help="how many windows, 1 to 5")
+    parser.add_argument("--daily", action="store_true", help="partitions of a day")
     options = parser.parse_args()
     one_core()
-    run(read_events(options.events), options.rows, options.rounds, options.windows)
+    events = read_events(options.events)
+    run(events, options.rows, options.rounds, options.windows, options.daily)
 
 
-def run(events: pa.Table, count: int, rounds: int, windows: int) -> None:
+def run(events: pa.Table, count: int, rounds: int, windows: int, daily: bool = False) -> None:
     """Compare and time all contenders, in memory and from files, and print the figures."""
     chosen = WINDOWS[:windows]
     dice = np.random.default_rng(7)
@@ -237,7 +248,7 @@ def run(events: pa.Table, count: int, rounds: int, windows: int) -> None:
     report("in memory", take_turns(contenders, rounds), count)
 
     with tempfile.TemporaryDirectory() as folder:
-        store = make_lake(Path(folder), view, events, tiles)
+        store = make_lake(Path(folder), view, events, tiles, daily)
         refs = [FeatureRef(view.name, f.name) for f in view.features]
         contenders = {"ours": lambda: store.get_historical_features(refs, rows)}
         files = [file.path for file in live_files(store.lake, SOURCE.table, 1)]
