@@ -60,7 +60,7 @@ def test_all_pipelines_of_the_csv_benchmark_read_the_same(tmp_path: Path) -> Non
     # `run` also holds TensorFlow to one thread, which a process that has used it cannot
     data = _hybrid_backend.make_data(tmp_path, steps=3, columns=4, batch=64)
     contenders = tensorflow_csv.contenders(data, batch=64)
-    assert len(contenders) == 11
+    assert len(contenders) == 12
     assert {name: read() for name, read in contenders.items()} == dict.fromkeys(
         contenders, data.seen
     )
