@@ -6,7 +6,7 @@
 #   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), and the
 #                 random tests with all their cases
 #   make test-fast  those of `make test` that need no engine and no server
-#   make coverage   all tests with branch coverage, the report in htmlcov/
+#   make coverage   all tests with branch coverage, processes that they start included; the report in htmlcov/
 #   make lint     style, types (of the public API also by pyright, where Node.js is), import layers
 #   make notebooks  runs the notebooks of docs/, each in an empty folder;  ARGS="tutorial.ipynb": one
 #   make docs     the documentation site, in site/; links and anchors are checked; notebooks with
@@ -77,8 +77,8 @@ test-fast:
 
 coverage:
 	@tools/setup.sh test
-	$(REQUIRED) .venv/bin/python -m pytest $(PARALLEL) --cov=paimon_features --cov=trainer_bridge \
-		--cov-branch --cov-report=term --cov-report=html $(ARGS)
+	$(REQUIRED) .venv/bin/python -m pytest $(PARALLEL) --cov \
+		--cov-report=term --cov-report=html $(ARGS)
 
 lint:
 	@tools/setup.sh test
