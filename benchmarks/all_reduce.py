@@ -1,7 +1,7 @@
 """The sum of a model over all subtasks, once an epoch: an all-reduced feedback edge beside others.
 
     python -m benchmarks.all_reduce --modes thread process --sizes 1000 10000 100000 1000000
-    python -m benchmarks.all_reduce --modes thread --sizes 10000000 --task-manager-mb 7000
+    python -m benchmarks.all_reduce --sizes 10000000 --task-manager-mb 7000
 
 ``all-reduce`` feeds the parts back by ``all_reduce()``. ``head-and-tail`` is the same without it:
 the parts are broadcast to a stage that adds them up and feeds the sum back. ``ring`` is what the
@@ -197,7 +197,9 @@ def main() -> None:
     ways = {"all-reduce": all_reduced, "head-and-tail": head_and_tail}
     with tempfile.TemporaryDirectory() as folder, RedisServer() as redis:
         state_dir = Path(folder) / "state"
-        with cluster(state_dir, 3 * p + 1, arguments.task_manager_mb) as address:
+        # four times the largest record, for processes
+        off_heap_mb = 4 * 8 * max(arguments.sizes) >> 20
+        with cluster(state_dir, 3 * p + 1, arguments.task_manager_mb, off_heap_mb) as address:
             env = open_stream_environment(address, state_dir=state_dir)
             for mode in arguments.modes:
                 settings = IterationSettings(

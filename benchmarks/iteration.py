@@ -201,11 +201,14 @@ def checkpoints(job: IterationJob, address: str, build: Any, folder: Path) -> st
 
 
 @contextmanager
-def cluster(state_dir: Path, slots: int, task_manager_mb: int = 2500) -> Iterator[str]:
+def cluster(
+    state_dir: Path, slots: int, task_manager_mb: int = 2500, off_heap_mb: int = 0
+) -> Iterator[str]:
     """A session cluster that ends with the block."""
     local = LocalCluster(state_dir)
+    shape = ClusterShape(slots=slots, task_manager_mb=task_manager_mb, off_heap_mb=off_heap_mb)
     try:
-        yield local.start(ClusterShape(slots=slots, task_manager_mb=task_manager_mb)).address
+        yield local.start(shape).address
     finally:
         local.stop()
 

@@ -73,9 +73,9 @@ def bucket_of(
         and all(is_fixed(kind) for kind in types)
     ):
         slots = [_fixed(column, kind) for column, kind in zip(columns, types, strict=True)]
-        data = np.ascontiguousarray(slots[0]) if len(slots) == 1 else np.stack(slots, axis=1)
+        of_rows = np.ascontiguousarray(slots[0]) if len(slots) == 1 else np.stack(slots, axis=1)
         found = np.empty(rows, np.int32)
-        CORE.buckets(data, len(slots), num_buckets, found)
+        CORE.buckets(of_rows, len(slots), num_buckets, found)
         return found
     data, offsets = _binary_rows(columns, types, rows)
     # Java's remainder takes the sign of the dividend

@@ -90,6 +90,16 @@ class FlinkRest:
             for manager in self._request("/taskmanagers")["taskmanagers"]
         }
 
+    def off_heap(self) -> dict[str, int]:
+        """Bytes of each task manager's direct memory besides the network's, by its id."""
+        return {
+            manager["id"]: sum(
+                int(manager["memoryConfiguration"][name])
+                for name in ("frameworkOffHeap", "taskOffHeap")
+            )
+            for manager in self._request("/taskmanagers")["taskmanagers"]
+        }
+
     def jobs(self) -> list[JobSummary]:
         """All jobs that the cluster knows, newest first."""
         found = [

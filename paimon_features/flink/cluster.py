@@ -75,6 +75,9 @@ ADAPTIVE = {
 class ClusterShape:
     """The size of a cluster. Memory is that of a complete process, in MB.
 
+    ``off_heap_mb`` of a task manager's memory are outside its heap, for large records of Python
+    processes (see ``IterationSettings.max_record_bytes``).
+
     With the ``adaptive`` scheduler, streaming jobs run with the slots that there are, and are
     rescaled from their last checkpoints when that number changes.
     """
@@ -84,6 +87,7 @@ class ClusterShape:
     task_manager_mb: int = 2048
     job_manager_mb: int = 1024
     scheduler: Scheduler = "default"
+    off_heap_mb: int = 0
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -92,11 +96,17 @@ class ClusterShape:
             # Flink's fixed parts (metaspace, overhead, network) leave no heap below these
             ("task_manager_mb", 1024),
             ("job_manager_mb", 768),
+            ("off_heap_mb", 0),
         ):
             if getattr(self, name) < least:
                 raise ConfigurationError(
                     f"cluster: {name} = {getattr(self, name)}; expected at least {least}"
                 )
+        if 2 * self.off_heap_mb > self.task_manager_mb:
+            raise ConfigurationError(
+                f"cluster: off_heap_mb = {self.off_heap_mb}; expected at most half of "
+                f"task_manager_mb = {self.task_manager_mb}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -554,6 +564,7 @@ def _options(
         "taskmanager.host": place.own,
         "taskmanager.numberOfTaskSlots": shape.slots,
         "taskmanager.memory.process.size": f"{shape.task_manager_mb}m",
+        "taskmanager.memory.task.off-heap.size": f"{shape.off_heap_mb}m",
         # the jobs keep no state in Flink's managed memory
         "taskmanager.memory.managed.fraction": 0.1,
         "taskmanager.network.sort-shuffle.min-buffers": SORT_SHUFFLE_BUFFERS,

@@ -58,6 +58,8 @@ def test_invalid_sizes_are_rejected_by_name_before_anything_starts() -> None:
         ("--task-managers", "0", "task_managers = 0; expected at least 1"),
         ("--slots", "0", "slots = 0; expected at least 1"),
         ("--memory-mb", "500", "task_manager_mb = 500; expected at least 1024"),
+        ("--off-heap-mb", "-1", "off_heap_mb = -1; expected at least 0"),
+        ("--off-heap-mb", "1025", "at most half of task_manager_mb = 2048"),
     ):
         done = run("start", option, value)
         assert done.exit_code == 2

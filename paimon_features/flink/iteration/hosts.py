@@ -7,7 +7,11 @@ objects of the runtime from it in ``open``.
 from __future__ import annotations
 
 import base64
+import functools
+import os
 import pickle
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -50,6 +54,9 @@ END_OF_INPUT = 2**63 - 2
 GATHER_MS = 10
 """How long a head in a separate process waits for the rest of a round's notices: about the time by
 which sending a part of them first would delay the others."""
+
+STATE_READER = "read_state"
+"""Beam's name of the thread that reads the responses to requests of state."""
 
 REPORT_S = 0.1
 """Minimum time between two status reports of the head."""
@@ -120,6 +127,30 @@ class _Sender:
             yield tag, self._memory.checked(result_line(values), self._what)
 
 
+@functools.cache
+def end_with_state_channel() -> None:
+    """End a Python process whose connection to Flink's state has ended.
+
+    The thread of Beam that reads it dies then, for which nobody looks: the process would wait for a
+    response forever, and the job with it. Threads of the JVM have no such connection.
+    """
+    before = threading.excepthook
+
+    def after_death(died: threading.ExceptHookArgs) -> None:
+        before(died)
+        if died.thread is not None and died.thread.name == STATE_READER:
+            print(
+                "the connection to Flink's state has ended; if the task manager still runs, its "
+                "direct memory was not enough for a record (see its .out file): start the cluster "
+                "with --off-heap-mb, or send smaller records",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(1)
+
+    threading.excepthook = after_death
+
+
 class StageHost(KeyedProcessFunction):
     """Runs one stage of the program: every subtask has one key and one runner."""
 
@@ -140,6 +171,7 @@ class StageHost(KeyedProcessFunction):
         self._key: Any = None
 
     def open(self, runtime_context: RuntimeContext) -> None:
+        end_with_state_channel()
         self._stage: ExecutionStage = pickle.loads(self._pickled)
         self._sender = _Sender(self._addresses, self._memory, self._stage.name)
         self._opened: dict[int, Wire] = {}

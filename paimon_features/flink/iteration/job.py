@@ -278,6 +278,7 @@ class IterationJob:
             replay_memory_mb=self.settings.replay_memory_mb,
             replayers=sum(n.parallelism for n in nodes if n.kind is NodeKind.REPLAY),
             in_heap=backend == "hashmap",
+            in_processes=self.settings.mode == "process",
         )
 
     def _target(self) -> str | None:

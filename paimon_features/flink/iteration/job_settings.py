@@ -83,7 +83,8 @@ class IterationSettings:
         read from Flink's state in every epoch.
     max_record_bytes
         Maximum size of data that are passed to Java in one piece; an eighth of the smallest task
-        manager's heap by default.
+        manager's heap by default, in process mode at most a quarter of its direct memory (32 MiB,
+        unless the cluster has been started with ``--off-heap-mb``).
     conf
         Flink options; they override everything that is set here.
     """

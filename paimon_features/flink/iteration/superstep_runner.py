@@ -171,6 +171,7 @@ class FlinkSuperstepRunner:
     state_dir: Path | None = None
     conf: Mapping[str, str] = field(default_factory=dict)
     _env: StreamExecutionEnvironment | None = field(default=None, init=False, repr=False)
+    _in_processes: bool = field(default=False, init=False, repr=False)
 
     def prepare(self, build: Callable[[Any], Any]) -> None:
         """Ship the functions of the program's module with the jobs."""
@@ -213,6 +214,7 @@ class FlinkSuperstepRunner:
     def _environment(self) -> StreamExecutionEnvironment:
         if self._env is None:
             mode = resolve_mode(self.mode, self.cluster, self.state_dir)
+            self._in_processes = mode == "process"
             self._env = open_stream_environment(
                 self.cluster, state_dir=self.state_dir, workers=mode == "thread"
             )
@@ -224,7 +226,7 @@ class FlinkSuperstepRunner:
 
     def _job(self, env: StreamExecutionEnvironment, work: EpochTask) -> DataStream:
         """Add the operators of a superstep; return the stream of its collected outputs."""
-        memory = memory_limits(TaskManagerHeap.of(self.cluster))
+        memory = memory_limits(TaskManagerHeap.of(self.cluster), in_processes=self._in_processes)
         inputs: dict[int, list[Any]] = {}
         done: list[DataStream] = []
         groups = groups_of(work.step)
