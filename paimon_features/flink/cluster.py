@@ -102,10 +102,12 @@ class ClusterShape:
                 raise ConfigurationError(
                     f"cluster: {name} = {getattr(self, name)}; expected at least {least}"
                 )
-        if 2 * self.off_heap_mb > self.task_manager_mb:
+        # besides shares of the process Flink takes 435 MB; 230 MB more are for the heap
+        most = max(int(0.72 * self.task_manager_mb) - 665, 0)
+        if self.off_heap_mb > most:
             raise ConfigurationError(
-                f"cluster: off_heap_mb = {self.off_heap_mb}; expected at most half of "
-                f"task_manager_mb = {self.task_manager_mb}"
+                f"cluster: off_heap_mb = {self.off_heap_mb}; expected at most {most}, which leaves "
+                f"room for the other parts of task_manager_mb = {self.task_manager_mb}"
             )
 
 

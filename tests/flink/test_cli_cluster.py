@@ -59,7 +59,7 @@ def test_invalid_sizes_are_rejected_by_name_before_anything_starts() -> None:
         ("--slots", "0", "slots = 0; expected at least 1"),
         ("--memory-mb", "500", "task_manager_mb = 500; expected at least 1024"),
         ("--off-heap-mb", "-1", "off_heap_mb = -1; expected at least 0"),
-        ("--off-heap-mb", "1025", "at most half of task_manager_mb = 2048"),
+        ("--off-heap-mb", "810", "off_heap_mb = 810; expected at most 809"),
     ):
         done = run("start", option, value)
         assert done.exit_code == 2
