@@ -33,6 +33,7 @@ from paimon_features.flink.iteration import (
     IterationSettings,
     open_stream_environment,
 )
+from paimon_features.flink.iteration.memory_limits import OFF_HEAP_SHARE
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -197,8 +198,8 @@ def main() -> None:
     ways = {"all-reduce": all_reduced, "head-and-tail": head_and_tail}
     with tempfile.TemporaryDirectory() as folder, RedisServer() as redis:
         state_dir = Path(folder) / "state"
-        # four times the largest record, for processes
-        off_heap_mb = 4 * 8 * max(arguments.sizes) >> 20
+        # what records of processes need
+        off_heap_mb = OFF_HEAP_SHARE * 8 * max(arguments.sizes) >> 20
         with cluster(state_dir, 3 * p + 1, arguments.task_manager_mb, off_heap_mb) as address:
             env = open_stream_environment(address, state_dir=state_dir)
             for mode in arguments.modes:

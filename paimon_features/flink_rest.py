@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.waiting import wait_until
@@ -33,6 +33,13 @@ class JobSummary:
     @property
     def running(self) -> bool:
         return self.state not in ENDED
+
+
+class ManagerMemory(NamedTuple):
+    """Memory of a task manager in bytes: heap of its tasks, direct memory without the network's."""
+
+    heap: int
+    off_heap: int
 
 
 class FlinkRest:
@@ -83,22 +90,14 @@ class FlinkRest:
         """Counts of slots, task managers and jobs (``slots-total``, ``taskmanagers`` ...)."""
         return self._request("/overview")
 
-    def task_managers(self) -> dict[str, int]:
-        """Bytes of each task manager's task heap, by its id; a restarted one has a new id."""
-        return {
-            manager["id"]: int(manager["memoryConfiguration"]["taskHeap"])
-            for manager in self._request("/taskmanagers")["taskmanagers"]
-        }
-
-    def off_heap(self) -> dict[str, int]:
-        """Bytes of each task manager's direct memory besides the network's, by its id."""
-        return {
-            manager["id"]: sum(
-                int(manager["memoryConfiguration"][name])
-                for name in ("frameworkOffHeap", "taskOffHeap")
-            )
-            for manager in self._request("/taskmanagers")["taskmanagers"]
-        }
+    def task_managers(self) -> dict[str, ManagerMemory]:
+        """The memory of each task manager, by its id; a restarted one has a new id."""
+        found = {}
+        for manager in self._request("/taskmanagers")["taskmanagers"]:
+            memory = manager["memoryConfiguration"]
+            off_heap = int(memory["frameworkOffHeap"]) + int(memory["taskOffHeap"])
+            found[manager["id"]] = ManagerMemory(int(memory["taskHeap"]), off_heap)
+        return found
 
     def jobs(self) -> list[JobSummary]:
         """All jobs that the cluster knows, newest first."""

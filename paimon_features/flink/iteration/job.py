@@ -27,7 +27,7 @@ from paimon_features.flink.iteration.job_settings import (
 )
 from paimon_features.flink.iteration.memory_limits import (
     MemoryLimits,
-    TaskManagerHeap,
+    TaskManagerMemory,
     memory_limits,
 )
 from paimon_features.flink.iteration.outputs import FileOutput, IterationOutput, SinkOutput
@@ -273,7 +273,7 @@ class IterationJob:
         nodes = [node for stage in plan.stages for node in stage.nodes]
         backend = self.settings.options(None)["state.backend.type"]
         return memory_limits(
-            TaskManagerHeap.of(self._target()),
+            TaskManagerMemory.of(self._target()),
             max_record_bytes=self.settings.max_record_bytes,
             replay_memory_mb=self.settings.replay_memory_mb,
             replayers=sum(n.parallelism for n in nodes if n.kind is NodeKind.REPLAY),

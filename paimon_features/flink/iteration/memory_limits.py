@@ -27,30 +27,31 @@ FLINK_OFF_HEAP = 128 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class TaskManagerHeap:
+class TaskManagerMemory:
     """Memory of the task managers: bytes of the smallest one, and their number.
 
-    ``size`` is its heap, ``off_heap`` its direct memory besides the network's.
+    ``off_heap`` is its direct memory without the network's.
     """
 
-    size: int = UNKNOWN_HEAP
-    managers: int = 1
+    heap: int = UNKNOWN_HEAP
+    number: int = 1
     off_heap: int = FLINK_OFF_HEAP
 
     @classmethod
-    def of(cls, target: str | None) -> TaskManagerHeap:
-        """Return the heap of an ``execution_target``."""
+    def of(cls, target: str | None) -> TaskManagerMemory:
+        """Return the memory of an ``execution_target``."""
         if target == UNKNOWN_CLUSTER:
             return cls()
         if target is None:
             from pyflink.java_gateway import get_gateway
 
             jvm: Any = get_gateway().jvm
-            size = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
-            return cls(size, off_heap=size)  # Java's default for direct memory
-        rest = FlinkRest(target)
-        found, off_heap = rest.task_managers().values(), rest.off_heap().values()
-        return cls(min(found), len(found), min(off_heap)) if found and off_heap else cls()
+            heap = int(jvm.java.lang.Runtime.getRuntime().maxMemory())
+            return cls(heap, off_heap=heap)  # Java's default for direct memory
+        found = FlinkRest(target).task_managers().values()
+        if not found:
+            return cls()
+        return cls(min(m.heap for m in found), len(found), min(m.off_heap for m in found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class MemoryLimits:
 
 
 def memory_limits(
-    heap: TaskManagerHeap,
+    managers: TaskManagerMemory,
     *,
     max_record_bytes: int | None = None,
     replay_memory_mb: int = 256,
@@ -101,8 +102,8 @@ def memory_limits(
     Half of the heap of all task managers is for replayed data. ``in_processes``: Python runs in
     processes of its own.
     """
-    kept = heap.size * heap.managers // (2 * replayers) if replayers and in_heap else None
-    of_heap, of_off_heap = heap.size // RECORD_SHARE, heap.off_heap // OFF_HEAP_SHARE
+    kept = managers.heap * managers.number // (2 * replayers) if replayers and in_heap else None
+    of_heap, of_off_heap = managers.heap // RECORD_SHARE, managers.off_heap // OFF_HEAP_SHARE
     is_less = in_processes and of_off_heap < of_heap
     return MemoryLimits(
         max_record_bytes or (of_off_heap if is_less else of_heap),

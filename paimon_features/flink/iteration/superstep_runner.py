@@ -47,7 +47,7 @@ from paimon_features.flink.iteration.job_settings import (
 )
 from paimon_features.flink.iteration.memory_limits import (
     MemoryLimits,
-    TaskManagerHeap,
+    TaskManagerMemory,
     memory_limits,
 )
 from paimon_features.flink.iteration.topology import keyed_union, message_source
@@ -226,7 +226,7 @@ class FlinkSuperstepRunner:
 
     def _job(self, env: StreamExecutionEnvironment, work: EpochTask) -> DataStream:
         """Add the operators of a superstep; return the stream of its collected outputs."""
-        memory = memory_limits(TaskManagerHeap.of(self.cluster), in_processes=self._in_processes)
+        memory = memory_limits(TaskManagerMemory.of(self.cluster), in_processes=self._in_processes)
         inputs: dict[int, list[Any]] = {}
         done: list[DataStream] = []
         groups = groups_of(work.step)

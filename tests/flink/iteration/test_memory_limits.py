@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 from paimon_features.errors import JobError
-from paimon_features.flink.iteration.memory_limits import TaskManagerHeap, memory_limits
+from paimon_features.flink.iteration.memory_limits import TaskManagerMemory, memory_limits
 
 MIB = 2**20
 
@@ -31,13 +31,13 @@ MIB = 2**20
 def test_records_of_processes_are_limited_by_direct_memory_as_well(
     off_heap: int, in_processes: bool, expected: int, remedy: str
 ) -> None:
-    heap = TaskManagerHeap(1_024 * MIB, off_heap=off_heap * MIB)
-    limits = memory_limits(heap, in_processes=in_processes)
+    managers = TaskManagerMemory(1_024 * MIB, off_heap=off_heap * MIB)
+    limits = memory_limits(managers, in_processes=in_processes)
     assert limits.record_bytes == expected * MIB
     assert limits.checked(bytes(expected * MIB), "a record")
     with pytest.raises(JobError, match=remedy):
         limits.checked(bytes(expected * MIB + 1), "a record")
-    chosen = memory_limits(heap, in_processes=in_processes, max_record_bytes=7)
+    chosen = memory_limits(managers, in_processes=in_processes, max_record_bytes=7)
     assert chosen.record_bytes == 7
 
 
