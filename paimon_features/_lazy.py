@@ -22,7 +22,7 @@ SYNONYMS = {
     "int": "Int64",
     "integer": "Int64",
     "long": "Int64",
-    "nunique": "CountDistinct",
+    "nunique": "ApproxCountDistinct",
     "std": "StdDev",
     "stddevpop": "StdDev",
     "str": "String",

@@ -37,9 +37,9 @@ from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.verification.parity import verify
-from paimon_features.waiting import wait_until
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.serving.ui.chromium import Chromium
+from tests.waiting import await_true
 
 RETAIL = Path(__file__).parents[1] / "examples" / "retail"
 WHOLE_LOG = RETAIL / "data" / "online_retail.parquet"
@@ -296,7 +296,7 @@ def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
         for line in process.stdout:
             if "$ paimon-features ingest" in line:
                 break
-        assert wait_until(lambda: set(processes_of(tmp_path / "demo")) > {process.pid}, 60)
+        await_true(lambda: set(processes_of(tmp_path / "demo")) > {process.pid})
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.read()
     assert process.returncode == 130

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from paimon_features.aggregates import Count, Last, Sum, Variance
 from paimon_features.client import AsyncFeatureClient, FeatureClient
 from paimon_features.client.retries import RetryPolicy, RetryState
+from paimon_features.client.row_cache import RowCache
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.errors import (
     ConfigurationError,
@@ -325,8 +327,12 @@ def test_rows_of_a_moment_ago_are_not_requested_again(world: World) -> None:
             client.get_online_features("everything", {"user": [True]})  # equals 1, and is not
 
 
-def test_rows_are_kept_for_no_longer_than_they_are_worth(world: World) -> None:
-    ttl_s = 0.2
+def test_rows_are_kept_for_no_longer_than_they_are_worth(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ttl_s, now_s = 0.2, 0.0
+    clocked = partial(RowCache, clock=lambda: now_s)
+    monkeypatch.setattr("paimon_features.client.core.RowCache", clocked)
     with FeatureClient(world.server.url, cache=FeatureCache(), cache_ttl_s=ttl_s) as client:
 
         def requests_sent() -> int:
@@ -335,16 +341,16 @@ def test_rows_are_kept_for_no_longer_than_they_are_worth(world: World) -> None:
             return len(world.server.reads()) - before
 
         assert [requests_sent(), requests_sent()] == [1, 0]
-        time.sleep(ttl_s)
+        now_s += ttl_s
         assert requests_sent() == 1
     with FeatureClient(world.server.url, cache=FeatureCache(), cache_ttl_s=60) as client:
         # an hour of max_staleness, of which 100 ms are left
         world.clock.now_ms = NOW + 1 + HOUR_MS - 100
         assert [requests_sent(), requests_sent()] == [1, 0]
-        time.sleep(0.15)
+        now_s += 0.15
         assert requests_sent() == 1
         world.clock.now_ms += 200
-        time.sleep(0.15)
+        now_s += 0.15
         assert [requests_sent(), requests_sent()] == [1, 1]  # stale: true, but nothing to keep
         reply = client.get_online_features("everything", {"user": [1]})
         assert (reply.statuses["count_7d"], reply.freshness["v"].stale) == (["STALE"], True)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
+from paimon_features._lazy import SYNONYMS
 from paimon_features.aggregates import Aggregate
 from paimon_features.definitions.loader import load_definitions
 from paimon_features.errors import DefinitionError
@@ -174,3 +175,7 @@ def test_names_of_128_characters_are_defined() -> None:
     features = [pf.Sum("c" * 128, windows=["7d"]), pf.Count(windows=["7d"])]
     view = pf.FeatureView("v" * 128, source=source, entity=USER, features=features)
     assert view.name == "v" * 128
+
+
+def test_names_of_other_libraries_have_a_public_name_here() -> None:
+    assert {name for name in SYNONYMS.values() if not hasattr(pf, name)} == set()

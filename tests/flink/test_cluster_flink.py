@@ -10,8 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -35,6 +34,7 @@ from paimon_features.testing.matrix_paths import MatrixLake
 from tests.chaos import part_of_chaos
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.flink
 
@@ -80,13 +80,6 @@ def listening(pid: int) -> set[str]:
                 address = ipaddress.ip_address(b"".join(words))
                 found.add(str(getattr(address, "ipv4_mapped", None) or address))
     return found
-
-
-def await_true(holds: Callable[[], bool], timeout_s: float = 60) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def test_a_started_cluster_has_its_slots_and_shows_where_it_is(cluster: LocalCluster) -> None:

@@ -16,8 +16,8 @@ from paimon_features.errors import JobError
 from paimon_features.flink import cluster as module
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.supervisor import TASKS, read_states
-from paimon_features.waiting import wait_until
 from tests.os_processes import is_running
+from tests.waiting import await_true
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
@@ -56,12 +56,12 @@ def test_a_killed_process_is_started_again_and_the_others_go_on(
     tmp_path: Path, start: Start
 ) -> None:
     process = start({"a": SLEEPER, "b": SLEEPER})
-    assert wait_until(lambda: all_run(tmp_path, 2), 30)
+    await_true(lambda: all_run(tmp_path, 2))
     killed, other = pids(tmp_path)
     assert killed is not None
     os.kill(killed, signal.SIGKILL)
-    assert wait_until(lambda: read_states(tmp_path)[0].restarts == 1, 30)
-    assert wait_until(lambda: all_run(tmp_path, 2), 30)
+    await_true(lambda: read_states(tmp_path)[0].restarts == 1)
+    await_true(lambda: all_run(tmp_path, 2))
     a, b = read_states(tmp_path)
     assert (a.exit_code, b.restarts, b.pid) == (-signal.SIGKILL, 0, other)
     assert a.pid != killed
@@ -74,7 +74,7 @@ def test_a_killed_process_is_started_again_and_the_others_go_on(
 
 def test_the_wait_before_each_restart_doubles(tmp_path: Path, start: Start) -> None:
     start({"fails": [sys.executable, "-I", "-S", "-c", "raise SystemExit(3)"]})
-    assert wait_until(lambda: [s.restarts for s in read_states(tmp_path)] == [3], 60)
+    await_true(lambda: [s.restarts for s in read_states(tmp_path)] == [3])
     (state,) = read_states(tmp_path)
     assert state.exit_code == 3
     log = (tmp_path / "supervisor.log").read_text()
@@ -84,11 +84,11 @@ def test_the_wait_before_each_restart_doubles(tmp_path: Path, start: Start) -> N
 @pytest.mark.skipif(sys.platform != "linux", reason="the parent's death is a signal on Linux only")
 def test_nothing_outlives_a_killed_supervisor(tmp_path: Path, start: Start) -> None:
     process = start({"a": SLEEPER, "b": SLEEPER})
-    assert wait_until(lambda: all_run(tmp_path, 2), 30)
+    await_true(lambda: all_run(tmp_path, 2))
     found = pids(tmp_path)
     process.kill()
     process.wait()
-    assert wait_until(lambda: not any(map(is_running, found)), 30)
+    await_true(lambda: not any(map(is_running, found)))
 
 
 def test_a_cluster_that_fails_to_start_leaves_no_process(

@@ -23,8 +23,8 @@ from paimon_features.cli import cli
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
 from paimon_features.verification.parity import verify
-from paimon_features.waiting import wait_until
 from tests.serving.live import serving
+from tests.waiting import await_true
 from trainer_bridge import SnapshotReader
 
 ARCHIVE = Path(__file__).parent / "data" / "project_2026_11_24.tar.xz"
@@ -118,7 +118,7 @@ def test_every_reply_is_right_while_its_project_is_upgraded(shop: Path) -> None:
             for words in (["apply"], ["materialize"], ["materialize", "--rebuild"]):
                 before = count
                 run(shop, *words)
-                assert wait_until(lambda before=before: count > before, 20)
+                await_true(lambda before=before: count > before)
         finally:
             ended.set()
             traffic.join()

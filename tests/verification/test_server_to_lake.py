@@ -7,7 +7,6 @@ import json
 import os
 import random
 import signal
-import time
 from contextlib import closing
 from pathlib import Path
 
@@ -16,9 +15,12 @@ from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.online import open_store
+from paimon_features.serving.request_log.log_rows import log_schema
+from paimon_features.serving.request_log.spool import COMPLETE, OPEN, read_spool
 from paimon_features.testing.clicks import clicks_view, random_clicks
 from tests.serving.live import serving
 from tests.verification.shop import Shop, clock_ms
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.redis
 
@@ -32,6 +34,12 @@ payment = pf.RequestSource("payment", schema={"amount": pf.Float64})
 share = pf.Interaction("share", "ratio(amount, clicks:sum_n_1d, zero=0)", request=payment)
 service = pf.FeatureService("buying_v1", [view, share])
 """
+
+
+def spooled_rows(folder: Path) -> int:
+    """The rows in the request log's files, also of those that are still written."""
+    files = [path for path in folder.rglob("*") if path.suffix in (OPEN, COMPLETE)]
+    return sum(read_spool(path, log_schema()).rows.num_rows for path in files)
 
 
 @pytest.mark.long
@@ -65,14 +73,16 @@ def test_what_two_workers_served_is_what_the_lake_says(
                     except (http.client.HTTPException, OSError):
                         connection.close()  # its worker was killed; another one is on its way
                 if number == 4:
-                    time.sleep(1.0)  # rows wait for half a second until they are written
+                    # 3 entities of a view each, and the interactions of each
+                    rows = 6 * answered
+                    await_true(lambda: spooled_rows(tmp_path / "spool") == rows)  # noqa: B023
                     for pid in workers:
                         os.kill(pid, signal.SIGKILL)
         assert answered > 40
     done = CliRunner().invoke(cli, ["request-log", "--json", "--project", str(tmp_path)])
     assert done.exit_code == 0, done.output
     committed = json.loads(done.stdout)
-    # 3 entities of a view each, and the interactions of each; nothing was lost with the worker
+    # nothing was lost with the workers
     assert committed["rows"] == 6 * answered
     assert committed["files"] > 1
     done = CliRunner().invoke(

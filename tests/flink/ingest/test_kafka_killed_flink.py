@@ -31,6 +31,7 @@ from paimon_features.project import Project
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import read_arrow, snapshots
 from tests.kafka_topics import Message, Topic
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.flink, pytest.mark.kafka, pytest.mark.redis]
 
@@ -117,12 +118,9 @@ def command(project: Project, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def await_true(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120
-    while not condition():
-        assert running.poll() is None, running.communicate()[0]
-        assert time.monotonic() < deadline, "it did not come to that in time"
-        time.sleep(0.05)
+def await_while_running(condition: Callable[[], bool], running: subprocess.Popen[str]) -> None:
+    await_true(lambda: condition() or running.poll() is not None)
+    assert condition(), running.communicate()[0]
 
 
 def kill(process: subprocess.Popen[str], what: str) -> None:
@@ -159,13 +157,13 @@ def test_a_topic_reaches_lookups_exactly_once_though_everything_is_killed(
         for number in range(KILLS):
             before = commits()
             client = command(shop, "ingest", "clicks", "--topic", topic.name)
-            await_true(lambda: commits() > before, client)  # noqa: B023
+            await_while_running(lambda: commits() > before, client)  # noqa: B023
             if number % 2 == 0:  # the broker, with a job that reads from it
                 kafka_broker.kill()
                 time.sleep(rng.uniform(0.0, 1.0))
                 kafka_broker.start()
                 before = commits()
-                await_true(lambda: commits() > before, client)  # noqa: B023
+                await_while_running(lambda: commits() > before, client)  # noqa: B023
             time.sleep(rng.uniform(0.0, 1.0))
             kill(client, ways[number % len(ways)])
     producer.send(50)

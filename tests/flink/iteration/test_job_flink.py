@@ -48,6 +48,7 @@ from paimon_features.flink.iteration import (
 from paimon_features.flink.iteration.table_outputs import TableRowConverter
 from paimon_features.flink.iteration.topology import restarting_sources
 from tests.chaos import part_of_chaos
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.flink
 
@@ -228,13 +229,6 @@ def counting(job: Any) -> Any:
     return outputs.get(0)
 
 
-def until(condition: Any, seconds: float = 30.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it took too long"
-        time.sleep(0.05)
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("into", ["files", "table"])
 def test_an_unbounded_iteration_resumes_from_its_savepoint(
@@ -255,11 +249,11 @@ def test_an_unbounded_iteration_resumes_from_its_savepoint(
         return sorted(read_arrow(lake, "tens")["count"].to_pylist())
 
     running = flink().execute_async(build, {"result": sink})
-    until(lambda: len(committed()) >= 20)
+    await_true(lambda: len(committed()) >= 20)
     savepoint = running.stop(tmp_path / "savepoints")
     before = len(committed())
     again = flink(resume=savepoint).execute_async(build, {"result": sink})
-    until(lambda: len(committed()) >= before + 20)
+    await_true(lambda: len(committed()) >= before + 20)
     again.cancel()
     tens = committed()
     assert tens == list(range(10, 10 * len(tens) + 10, 10)), "each count once, without a gap"
@@ -268,7 +262,7 @@ def test_an_unbounded_iteration_resumes_from_its_savepoint(
 @pytest.mark.long
 def test_a_savepoint_of_another_parallelism_is_rejected(flink: Any, tmp_path: Path) -> None:
     running = flink().execute_async(sums(2, 10_000_000), {"seen": FileOutput(tmp_path / "seen")})
-    until(lambda: (running.status()[0].get("epoch") or 0) > 3)
+    await_true(lambda: (running.status()[0].get("epoch") or 0) > 3)
     savepoint = running.stop(tmp_path / "savepoints")
     with pytest.raises(JobError, match="rescaled"):
         flink(resume=savepoint, restarts=1).execute(

@@ -15,7 +15,8 @@ from paimon_features.errors import DefinitionError
 from paimon_features.online import open_store
 from paimon_features.online.bundles import BundlePlace
 from paimon_features.project import Project
-from tests.serving.http.test_server import FEATURES, Running, configure, folder, run, until
+from tests.serving.http.test_server import FEATURES, Running, configure, folder, run
+from tests.waiting import await_true
 
 __all__ = ["folder", "run"]  # fixtures
 pytestmark = pytest.mark.redis
@@ -53,7 +54,7 @@ def test_a_server_answers_from_a_bundle_and_follows_it(
     server = run("--bundle", place)
     assert times(server) == [7, 3, 5, 3]
     publish(publisher, 4, place)
-    until(lambda: times(server) == [7, 4, 5, 4], seconds=30)
+    await_true(lambda: times(server) == [7, 4, 5, 4])
     assert server.get("/health/ready")[0] == 200
 
 
@@ -64,11 +65,11 @@ def test_a_damaged_bundle_replaces_nothing(
     publish(publisher, 3, str(file))
     server = run("--bundle", str(file))
     file.write_bytes(file.read_bytes()[:-1])
-    until(lambda: "is damaged" in server.log.read_text(), seconds=30)
+    await_true(lambda: "is damaged" in server.log.read_text())
     assert "nothing was replaced" in server.log.read_text()
     assert times(server) == [7, 3, 5, 3]
     publish(publisher, 5, str(file))
-    until(lambda: times(server) == [7, 5, 5, 5], seconds=30)
+    await_true(lambda: times(server) == [7, 5, 5, 5])
 
 
 def test_a_server_without_a_bundle_says_who_publishes_it(

@@ -23,8 +23,9 @@ from paimon_features.models import ModelStates, VersionState
 from paimon_features.online import open_store
 from paimon_features.online.models import ModelPlace, PublishedModels, ServedModel
 from paimon_features.testing.tile_lake import PROJECT
-from tests.serving.http.test_server import Running, folder, run, until
+from tests.serving.http.test_server import Running, folder, run
 from tests.serving.prediction.networks import linear, number, sigmoid, state
+from tests.waiting import await_true
 
 __all__ = ["folder", "run"]  # fixtures
 pytestmark = pytest.mark.redis
@@ -112,9 +113,9 @@ def test_promotions_under_load_drop_no_request_and_mix_no_versions(
     challenger = state(VERSIONS[3], "challenger", [(0, 9_999)])
     for version in (2, 1, 2):
         published.publish((VERSIONS[version], state(VERSIONS[version])))
-        until(lambda version=version: check(*predict(server.port)) == version, seconds=30)  # type: ignore[misc]
+        await_true(lambda version=version: check(*predict(server.port)) == version)  # type: ignore[misc]
     published.publish((VERSIONS[2], state(VERSIONS[2])), (VERSIONS[3], challenger))
-    until(lambda: check(*predict(server.port)) == 3, seconds=30)
+    await_true(lambda: check(*predict(server.port)) == 3)
     stop.set()
     for thread in threads:
         thread.join()
@@ -134,11 +135,11 @@ def test_a_damaged_network_replaces_nothing_and_a_killed_worker_comes_back(
     digest = broken.manifest.network.sha256
     hostile = ServedModel(broken.manifest, b"\x08\x09 no network")
     published.publish((hostile, state(broken)))
-    until(lambda: "is damaged" in server.get("/models")[1].decode(), seconds=30)
+    await_true(lambda: "is damaged" in server.get("/models")[1].decode())
     assert check(*predict(server.port)) == 1
     assert digest[:8] not in json.dumps(predict(server.port)[1])
     published.publish((VERSIONS[3], state(VERSIONS[3])))
-    until(lambda: check(*predict(server.port)) == 3, seconds=30)
+    await_true(lambda: check(*predict(server.port)) == 3)
     os.kill(server.workers[0], signal.SIGKILL)
 
     def back() -> bool:
@@ -146,7 +147,7 @@ def test_a_damaged_network_replaces_nothing_and_a_killed_worker_comes_back(
             return check(*predict(server.port)) == 3
         return False
 
-    until(back, seconds=30)
+    await_true(back)
 
 
 def test_an_application_of_fastapi_answers_the_same(published: Published, folder: Path) -> None:

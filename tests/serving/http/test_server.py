@@ -29,6 +29,7 @@ from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version
 from tests.os_processes import is_running
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.redis
 
@@ -159,14 +160,7 @@ def run(folder: Path) -> Iterator[Callable[..., Running]]:
             server.process.wait()
         assert server.process.stdout is not None
         server.process.stdout.close()
-        until(lambda server=server: not any(is_running(pid) for pid in server.workers))  # type: ignore[misc]
-
-
-def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not come about in time"
-        time.sleep(0.02)
+        await_true(lambda server=server: not any(is_running(pid) for pid in server.workers))  # type: ignore[misc]
 
 
 class Load:
@@ -216,7 +210,7 @@ def test_workers_answer_with_a_definitions_file_and_a_store_alone(run: Any) -> N
         resident = Path(f"/proc/{pid}/status").read_text().split("VmRSS:")[1].split()[0]
         assert int(resident) < 150_000, "kB"
     # both are seen in the metrics of either
-    until(lambda: server.metric("workers") == 2)
+    await_true(lambda: server.metric("workers") == 2)
     assert server.stop() == 0
     assert not any(is_running(pid) for pid in server.workers)
 
@@ -225,7 +219,7 @@ def test_sigterm_answers_what_is_under_way_and_ends(run: Any, folder: Path, redi
     configure(folder, redis_url, max_wait="10s")
     server = run("--workers", "2")
     with Load(server.port, 8) as load:
-        until(lambda: len(load.replies) > 100)
+        await_true(lambda: len(load.replies) > 100)
         code = server.stop()
     assert code == 0
     assert {status for status, _ in load.replies} == {200}
@@ -252,13 +246,13 @@ def test_a_reload_under_load_drops_no_reply_and_mixes_none(
             (folder / "features.py").write_text(FEATURES.format(factor=factor))
             server.process.send_signal(signal.SIGHUP)
             # a worker may be late, and all connections of the load may be with it
-            until(
+            await_true(
                 lambda factor=factor: (
                     bool(load.replies) and values(load.replies[-1][1])[1] == factor
                 )
             )
             before = len(load.replies)
-            until(lambda before=before: len(load.replies) > before + 50)
+            await_true(lambda before=before: len(load.replies) > before + 50)
     assert load.broken == []
     assert [document for status, document in load.replies if status != 200] == []
     seen = [values(document) for _, document in load.replies]
@@ -271,14 +265,14 @@ def test_a_changed_file_is_read_and_a_broken_one_is_not(run: Any, folder: Path) 
     server = run()
     features = folder / "features.py"
     features.write_text(FEATURES.format(factor=3))
-    until(lambda: values(server.read()[1])[1] == 3)
+    await_true(lambda: values(server.read()[1])[1] == 3)
     features.write_text("import paimon_features as pf\n1 / 0\n")
-    until(lambda: json.loads(server.get("/health")[1])["definitions"]["error"])
+    await_true(lambda: json.loads(server.get("/health")[1])["definitions"]["error"])
     assert "ZeroDivisionError" in server.log.read_text()
     assert values(server.read()[1])[1] == 3
     assert server.metric("definitions_ok") == 0
     features.write_text(FEATURES.format(factor=4))
-    until(lambda: values(server.read()[1])[1] == 4)
+    await_true(lambda: values(server.read()[1])[1] == 4)
     assert json.loads(server.get("/health")[1])["definitions"]["error"] is None
 
 
@@ -286,21 +280,21 @@ def test_a_worker_that_dies_is_replaced_and_its_counts_stay(run: Any) -> None:
     server = run("--workers", "2")
     for _ in range(20):
         assert server.read()[0] == 200
-    until(lambda: server.metric("entity_rows_total") == 20)
+    await_true(lambda: server.metric("entity_rows_total") == 20)
     os.kill(server.workers[0], signal.SIGKILL)
     died = json.loads(server.process.stdout.readline())
     assert (died["event"], died["worker"]) == ("worker_died", server.workers[0])
     for _ in range(10):  # the other one continues, and the socket stays
         assert server.read()[0] == 200
-    until(lambda: server.metric("worker_starts_total") == 3)
-    until(lambda: server.metric("entity_rows_total") == 30)
+    await_true(lambda: server.metric("worker_starts_total") == 3)
+    await_true(lambda: server.metric("entity_rows_total") == 30)
 
 
 def test_workers_end_when_their_supervisor_is_killed(run: Any) -> None:
     server = run("--workers", "2")
     server.process.kill()
     server.process.wait()
-    until(lambda: not any(is_running(pid) for pid in server.workers))
+    await_true(lambda: not any(is_running(pid) for pid in server.workers))
 
 
 def test_overload_is_refused_at_once_and_the_accepted_are_answered(
@@ -309,7 +303,7 @@ def test_overload_is_refused_at_once_and_the_accepted_are_answered(
     configure(folder, redis_url, max_concurrent=2)
     server = run()
     with Load(server.port, 12) as load:
-        until(lambda: len(load.replies) > 400)
+        await_true(lambda: len(load.replies) > 400)
     assert load.broken == []
     by_status = dict(load.replies)
     assert by_status.keys() == {200, 503}
@@ -364,7 +358,7 @@ def test_the_log_says_why_reads_are_refused_and_that_they_are_answered_again(
         redis.request("RENAME", "pf:{shop:clicks}#state", "aside")
         assert [server.read()[0] for _ in range(5)] == [503] * 5
         redis.request("RENAME", "aside", "pf:{shop:clicks}#state")
-    until(lambda: server.read()[0] == 200 and "answered again" in server.log.read_text())
+    await_true(lambda: server.read()[0] == 200 and "answered again" in server.log.read_text())
     lines = [json.loads(line) for line in server.log.read_text().splitlines()]
     messages = [line["message"] for line in lines if "message" in line]
     reported = [message for message in messages if message.startswith("requests")]
@@ -402,7 +396,7 @@ def test_a_pinned_version_is_served_from_its_file_and_its_lack_stops_the_start(
 
     assert served() == 3.0
     pin(2)
-    until(lambda: json.loads(server.get("/health")[1])["definitions"]["error"])
+    await_true(lambda: json.loads(server.get("/health")[1])["definitions"]["error"])
     assert served() == 3.0
     export(2, 5, 7)  # this file alone makes it read the definitions again
-    until(lambda: served() == -1.0)
+    await_true(lambda: served() == -1.0)

@@ -139,8 +139,12 @@ def test_the_loop_ends_when_stopped_or_when_nothing_is_committed(lake: Lake) -> 
     append_arrow(lake, table, sample_rows(40, 5))
     assert [epoch for epoch, _ in taken(reader)] == [3]
     patient = FollowingReader(lake, table, start=2, batch_size=10, **OPTIONS)
-    threading.Timer(0.3, patient.stop).start()
-    assert [epoch for epoch, _ in taken(patient)] == [2, 2, 3]
+    epochs = []
+    for batch in patient:
+        epochs.append(batch.epoch)
+        if epochs == [2, 2, 3]:  # it waits for a commit when it is stopped
+            threading.Timer(0.3, patient.stop).start()
+    assert epochs == [2, 2, 3]
     agreed = FollowingReader(lake, table, start=1, batch_size=10, **OPTIONS)
     agreed.stop(after_snapshot=2)
     assert [epoch for epoch, _ in taken(agreed)] == [1, 1, 2, 2]
