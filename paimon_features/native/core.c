@@ -1358,7 +1358,7 @@ static PyObject *fold_records(PyObject *self, PyObject *arguments) {
         }
     }
     fold.rows = stop - start;
-    if (view[0].len >= (Py_ssize_t)sizeof(Sizes) &&
+    if (view[0].len >= (Py_ssize_t)sizeof(Sizes) && is_aligned(&view[0]) &&
         ((const Sizes *)view[0].buf)->tables != opened) {
         wrong("tables: not as many as in the plan");
         goto done;
@@ -1779,6 +1779,10 @@ static int open_columns(PyObject *values, PyObject *valid, PyObject *endings,
                         ReplyColumn *column) {
     const uint8_t *content = contents->buf, *group = groups->buf;
     for (Py_ssize_t i = 0; i < contents->len; i++, column++) {
+        if (i >= PyTuple_Size(values) || i >= PyTuple_Size(valid) || group[i] >= PyTuple_Size(endings)) {
+            wrong("reply_json: a column without values, or without its ending");
+            return 0;
+        }
         PyObject *of = PyTuple_GetItem(values, i), *there = PyTuple_GetItem(valid, i);
         PyObject *ending = PyTuple_GetItem(endings, group[i]);
         char *text;
@@ -2200,7 +2204,7 @@ static void wide_rounds(Walks *w) {
  * is faster. */
 static int has_wide_rounds(void) {
 #if defined(__x86_64__) && defined(__GNUC__)
-    static int known = -1; /* asking takes a virtual machine long */
+    static int known = -1; /* CPUID traps in a virtual machine */
     if (known >= 0) return known;
     unsigned a, b = 0, c, d, low, high;
     const unsigned needed = 1u << 16 | 1u << 17 | 1u << 31; /* AVX512F, DQ, VL */
@@ -2476,7 +2480,7 @@ static PyObject *order(PyObject *self, PyObject *arguments) {
     PyObject *result = NULL;
     const Py_ssize_t count = view[0].len / 8, pieces = view[2].len / 8;
     Py_ssize_t *newest = NULL, at = 0; /* the piece that each stream is in */
-    int fits = streams > 0 && pieces > 0 && has_items(&view[0], count, 8) &&
+    int fits = streams > 0 && streams < INT32_MAX && pieces > 0 && has_items(&view[0], count, 8) &&
                has_items(&view[8], count, 8) && has_items(&view[1], streams + 1, 8);
     for (int i = 0; i < 9; i++)
         fits = fits && is_aligned(&view[i]) && (i < 2 || i > 7 || has_items(&view[i], pieces, 8));

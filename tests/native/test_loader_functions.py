@@ -43,9 +43,22 @@ def test_a_permutation_is_the_reference_s(seed: int) -> None:
         assert got.tolist() == permutation.permute(numbers, sizes, keys).tolist()
 
 
-def test_a_number_that_is_not_below_its_size_is_refused() -> None:
-    with pytest.raises(ValueError, match="not below its size"):
-        permutation.permute([5], [5], [1])
+@pytest.mark.parametrize("core", [CORE, None], ids=["native", "numpy"])
+def test_numbers_that_are_out_of_range_are_refused(core: Any) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (global_order, permutation, blocks_of_rows):
+            patch.setattr(module, "CORE", core)
+        with pytest.raises(ValueError, match="not below its size"):
+            permutation.permute([5], [5], [1])
+        for shuffle in (True, False):
+            order = GlobalOrder([3, 2], streams=2, seed=1, epoch=0, shuffle=shuffle)
+            for position in (-1, 5, 6, 9, 2**62):
+                with pytest.raises(ValueError, match="expected positions from 0 to 4, got "):
+                    order.rows(np.array([0, position]))
+        for row in (-1, 9, 2**62):
+            with pytest.raises(ValueError, match="is in no block"):
+                list(blocks_of_rows.by_block(np.array([0, row]), np.array([0, 3, 7, 9])))
+        assert not list(blocks_of_rows.by_block(np.array([], np.int64), np.array([0, 3])))
 
 
 @given(seed=st.integers(0, 2**32 - 1))
@@ -112,11 +125,6 @@ def test_an_order_is_the_reference_s(seed: int) -> None:
         assert got.tolist() == order.rows(positions).tolist()
 
 
-def test_a_position_behind_the_last_is_refused() -> None:
-    with pytest.raises(ValueError, match="not in the order"):
-        GlobalOrder([3, 2], streams=2, seed=1, epoch=0).rows(np.array([9]))
-
-
 @given(seed=st.integers(0, 2**32 - 1))
 @cases(60)
 def test_rows_are_found_in_their_blocks_as_by_numpy(seed: int) -> None:
@@ -148,6 +156,12 @@ def test_columns_become_blocks_as_by_numpy_and_rows_are_picked_from_them(seed: i
     form = numpy_form.NumpyForm(table.schema, table="t")
     block = form.decode(table).blocks[name]
     assert block.tolist() == np.stack(values, axis=1).tolist()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(numpy_form, "CORE", None)
+        assert form.decode(table).blocks[name].tolist() == block.tolist()
+        assert (
+            form.pick({0: form.decode(table)}, np.array([0, rows]), np.zeros(1, np.int64)) is None
+        )
     first_rows = np.array([0, rows, 2 * rows])
     numbers = rng.integers(0, 2 * rows, 50)
     second = form.decode(table.slice(0).select(columns))

@@ -14,7 +14,8 @@ def by_block(numbers: Ints, first_rows: Ints) -> Iterator[tuple[int, Ints, Ints]
     """The blocks of rows in their order: ``(block, offsets in it, places in numbers)``.
 
     Block ``k`` has the rows from ``first_rows[k]`` to ``first_rows[k + 1]`` (exclusive); every
-    number has to be in one of them. Blocks without one are left out, and places ascend.
+    number has to be in one of them, else ValueError. Blocks without one are left out, and places
+    ascend.
 
     >>> for block, offsets, places in by_block(np.array([7, 1, 8, 0]), np.array([0, 3, 7, 9])):
     ...     print(block, offsets.tolist(), places.tolist())
@@ -22,6 +23,8 @@ def by_block(numbers: Ints, first_rows: Ints) -> Iterator[tuple[int, Ints, Ints]
     2 [0, 1] [0, 2]
     """
     numbers = np.ascontiguousarray(numbers, np.int64)  # a sampler of somebody else drew them
+    if not len(numbers):
+        return
     if CORE is None:
         counts, offsets, places = _by_numpy(numbers, first_rows)
     else:
@@ -37,6 +40,8 @@ def by_block(numbers: Ints, first_rows: Ints) -> Iterator[tuple[int, Ints, Ints]
 def _by_numpy(numbers: Ints, first_rows: Ints) -> tuple[Ints, Ints, Ints]:
     home = np.searchsorted(first_rows, numbers, side="right") - 1
     low = int(home.min())
+    if low < 0 or int(home.max()) >= len(first_rows) - 1:
+        raise ValueError("group: a row is in no block")
     # 16-bit numbers are sorted by a radix sort, ten times as fast as others
     small = home - low
     places = np.argsort(

@@ -111,8 +111,12 @@ class GlobalOrder:
         return self.num_rows
 
     def rows(self, positions: npt.ArrayLike) -> Ints:
-        """Row numbers at the given positions, each in ``[0, len(self))``."""
+        """Row numbers at the given positions, each in ``[0, len(self))``; ValueError for others."""
         p = np.asarray(positions, dtype=np.int64)
+        if p.size and (p.min() < 0 or p.max() >= self.num_rows):
+            raise ValueError(
+                f"expected positions from 0 to {self.num_rows - 1}, got {p.min()} to {p.max()}"
+            )
         if not self.shuffle:
             return p
         if CORE is not None and p.ndim == 1:

@@ -72,7 +72,8 @@ def radices(sizes: npt.ArrayLike) -> tuple[Words, Words]:
 def permute(numbers: npt.ArrayLike, sizes: npt.ArrayLike, keys: npt.ArrayLike) -> Ints:
     """A keyed permutation of ``range(size)``, computed for each number alone.
 
-    Arguments broadcast: every number may have its own size (1 <= size < 2^62) and key.
+    Arguments broadcast: every number may have its own size (1 <= size < 2^62) and key. ValueError
+    for a number that is not below its size.
 
     >>> [int(x) for x in sorted(permute(range(5), 5, 99))]
     [0, 1, 2, 3, 4]
@@ -98,6 +99,8 @@ def permute_with(x: Words, size: Words, a: Words, b: Words, key: Words) -> Ints:
         words = [np.ascontiguousarray(part) for part in (x, size, a, b, key)]
         CORE.permute(words[0], words[1], words[2], words[3], words[4], found)
         return found
+    if (x >= size).any():
+        raise ValueError("permute: a number is not below its size")
     small = size < _SMALL
     if small.all():
         return _walk(x, size, a, b, key, _ROUNDS_SMALL).astype(np.int64)
