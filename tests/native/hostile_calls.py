@@ -186,8 +186,8 @@ def main(path: str, seed: str, cases: str) -> None:
         groups = bytes(rng.choice((0, 1, 1, 0, rng.randrange(256))) for _ in range(columns))
         stop = rng.choice((rows, rows, rows, rows + 1, 2**40, -1))
         core.reply_json(
-            rng.randbytes(rng.randrange(9)), tuple(values), tuple(valid), shifted(contents), endings,
-            groups, rng.choice((0, 0, 1, -1)), stop,
+            rng.randbytes(rng.randrange(9)), tuple(values), tuple(valid), shifted(contents),
+            endings, groups, rng.choice((0, 0, 1, -1)), stop,
         )  # fmt: skip
 
     def place() -> None:
