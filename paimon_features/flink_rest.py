@@ -46,7 +46,7 @@ class FlinkRest:
     """A client of one cluster; every method but ``alive`` raises JobError if it does not answer.
 
     A cluster with several job managers has several addresses, of which any may answer: the one
-    that leads, or one that waits and asks it.
+    that leads, or one that waits and forwards to it.
 
     >>> FlinkRest("127.0.0.1:8081").url
     'http://127.0.0.1:8081'
@@ -287,7 +287,7 @@ class FlinkRest:
 
 
 class _UnreachableError(JobError):
-    """The address does not answer, or has no leader to ask."""
+    """The address does not answer, or has no leader to forward to."""
 
 
 class _NotListeningError(_UnreachableError):

@@ -88,7 +88,7 @@ class Tracer:
 
 
 def open_tracer(service: str, environ: Mapping[str, str] = os.environ) -> Tracer | None:
-    """Return a tracer if the environment asks for one, else None.
+    """Return a tracer if the environment configures one, else None.
 
     ``service`` is the name of this process, unless ``OTEL_SERVICE_NAME`` or
     ``OTEL_RESOURCE_ATTRIBUTES`` says another. Where the extra ``otel`` is missing, the log says so

@@ -201,3 +201,13 @@ def test_the_site_has_a_hook_for_every_generated_part() -> None:
     for page in PAGES:
         for package in re.findall(r"<!-- api: ([\w.]+) -->", page.read_text(encoding="utf-8")):
             assert hooks.public_names(package), package
+
+
+@pytest.mark.parametrize("package", ["paimon_features", "trainer_bridge"])
+def test_the_code_layout_has_a_row_for_every_folder(package: str) -> None:
+    page = (ROOT / "docs" / "internals" / "index.md").read_text(encoding="utf-8")
+    table = page.partition(f"\n## `{package}`\n")[2].partition("\n## ")[0]
+    cells = " ".join(re.findall(r"^\| (`.*?) \|", table, re.MULTILINE))
+    listed = re.findall(r"`(\w+)/`", cells)
+    folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
+    assert sorted(listed) == sorted(folders)

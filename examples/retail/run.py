@@ -89,7 +89,7 @@ class Demo:
             self.step("Wait until all of it runs", self.wait_for_jobs)
             self.step(f"Stream the last {STREAMED_DAYS} days; predict for whom orders", self.stream)
             parity = self.aside("Verify: online = tiles = raw events", self.verify)
-            self.step("Outcomes, and the model learns on", self.learn_on)
+            self.step("Outcomes, and retraining of the model", self.retrain)
             self.step("Verify: predictions online = offline", self.circle.verify)
             parity()
             self.step("Look customers up", self.look_up)
@@ -226,7 +226,7 @@ class Demo:
             f"in {len(requests)} requests: median {requests[len(requests) // 2]:.1f} ms"
         )
 
-    def learn_on(self) -> None:
+    def retrain(self) -> None:
         self.circle.join_outcomes()
         self.circle.retrain()
 

@@ -20,7 +20,9 @@ INPUT = click.option(
 )
 
 
-def settings_beside(definitions: Path, source: str, options: tuple[str, ...]) -> InputSettings:
+def project_input_settings(
+    definitions: Path, source: str, options: tuple[str, ...]
+) -> InputSettings:
     """The settings of a source in the project of a definitions file, changed by ``--input``."""
     settings = InputSettings()
     folder = definitions.resolve().parent

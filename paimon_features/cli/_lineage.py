@@ -1,4 +1,4 @@
-"""Tells OpenLineage of the runs of commands, where that is configured."""
+"""Sends OpenLineage events about the runs of commands, where that is configured."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _invoke(command: click.Command, invoke: Any, context: click.Context) -> Any:
 
 
 def _run(command: click.Command, context: click.Context) -> CommandRun | None:
-    """The run to tell of; None where nobody listens."""
+    """The run to report; None if OpenLineage is not configured."""
     try:
         config = read_config(find_root(Path(context.params.get("path", "."))))
     except PaimonFeaturesError:

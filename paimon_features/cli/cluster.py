@@ -199,7 +199,9 @@ def run_(
     ha: str | None,
     path: str,
 ) -> None:
-    """Run one process of a multi-host cluster in the foreground, for containers.
+    """Run one process of a multi-host cluster in the foreground.
+
+    Made for containers and service managers.
 
     \b
     paimon-features cluster run jobmanager --address jobs-1
@@ -263,15 +265,15 @@ def application(
     metrics_port: int | None,
     path: str,
 ) -> None:
-    """Run a PROGRAM in application mode: by a job manager of its own, without a client.
+    """Run a PROGRAM in application mode, without a client.
 
     \b
     paimon-features cluster application tiles --address tiles-1 --view customer_spend
     paimon-features cluster run taskmanager --address tiles-1 --slots 4
     paimon-features cluster application iterate train.py:build --mode thread
 
-    The job manager runs in the foreground and starts the program itself: 'tiles' is the job of
-    'submit', 'ingest', 'history' and 'iterate' are those of the commands of that name. Task
+    A job manager of its own runs in the foreground and starts the program itself: 'tiles' is the
+    job of 'submit', 'ingest', 'history' and 'iterate' are those of the commands of that name. Task
     managers are started separately and connect to --address. The process ends with the job. To
     recover from a failure start the same command again: 'tiles' and a topic's 'ingest' resume
     from their last checkpoints. Options of the program follow its name; see

@@ -156,7 +156,9 @@ def render(
     as_json: bool,
     **settings: object,
 ) -> None:
-    """Write Kubernetes manifests for the project, to a folder or to standard output.
+    """Write Kubernetes manifests for the project.
+
+    They go to a folder (--into) or to standard output.
 
     \b
     server        Deployment, Service, autoscaler on requests in flight, disruption budget

@@ -50,7 +50,7 @@ def forget(
     path: str,
     as_json: bool,
 ) -> None:
-    """Delete all rows of an entity: events, tiles, online records, and what was made of them.
+    """Delete all rows of an entity: events, tiles, online records, and derived data.
 
     Searches every table that has the key columns (events, tiles of all generations, training sets,
     feedback, derived views), rejected and held rows whose key can be read, and the request log.

@@ -70,7 +70,7 @@ def models() -> None:
 
     \b
       candidate    registered, not served
-      shadow       predicts next to production, and answers nobody
+      shadow       predicts next to production; its predictions are not returned
       challenger   answers a share of the entities
       production   answers all others
       archived     no longer served
@@ -119,7 +119,9 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
 @PROJECT
 @JSON
 def show(name: str, version: int | None, path: str, as_json: bool) -> None:
-    """Show a version: signature, training pins, metrics, files, card; default: the newest.
+    """Show a version; default: the newest.
+
+    Signature, training pins, metrics, files, card and notes.
 
     \b
     paimon-features models show churn
@@ -146,7 +148,9 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
 @PROJECT
 @JSON
 def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
-    """Show what differs between two versions: inputs, training, metrics, configuration.
+    """Show what differs between two versions.
+
+    Inputs, training, metrics and configuration are compared.
 
     \b
     paimon-features models diff churn@3 churn@4
@@ -200,10 +204,11 @@ def register(
     path: str,
     as_json: bool,
 ) -> None:
-    """Register a fitted model of the iteration runtime as the next version of NAME.
+    """Register a fitted model as the next version of NAME.
 
-    Logistic and linear regression and k-means, also the online ones, become one ONNX network
-    from raw features, a candidate as any other version. An equal one is not registered twice.
+    The model was fitted by the iteration runtime. Logistic and linear regression and k-means,
+    also the online ones, become one ONNX network from raw features, a candidate as any other
+    version. An equal one is not registered twice.
 
     \b
     paimon-features models register churn --fitted churn_online --service churn_v1
@@ -241,7 +246,7 @@ def _fitted_version(project: Project, text: str) -> FittedVersion:
     type=click.Choice(STATES),
     default="production",
     show_default=True,
-    help="The state to give it.",
+    help="Its new state.",
 )
 @click.option(
     "--traffic",
@@ -261,7 +266,7 @@ def promote(
     path: str,
     as_json: bool,
 ) -> None:
-    """Put a version into production, or give it another state.
+    """Promote a version, or change its state.
 
     The version that was in production is archived, in the same write; 'models rollback' returns to
     it. Servers load the version within a second, and finish the requests that they have with the
@@ -288,7 +293,7 @@ def promote(
 @PROJECT
 @JSON
 def rollback(name: str, expected_serial: int | None, path: str, as_json: bool) -> None:
-    """Put the version back into production that was there before.
+    """Return the previous version to production.
 
     The current one is archived. A second rollback returns to the version before that.
 
@@ -311,7 +316,9 @@ def rollback(name: str, expected_serial: int | None, path: str, as_json: bool) -
 def export(
     name: str, version: int | None, into: Path | None, files: tuple[str, ...], path: str
 ) -> None:
-    """Write the files of a version into a folder: ONNX, torch.export, weights, report.
+    """Write the files of a version into a folder.
+
+    ONNX, torch.export, weights, report.
 
     \b
     paimon-features models export churn
@@ -328,9 +335,10 @@ def export(
 @PROJECT
 @JSON
 def publish(path: str, as_json: bool) -> None:
-    """Publish what the lake has for serving hosts again; promotions do it, too.
+    """Publish the models for serving hosts again.
 
-    They are where [serve] bundle says: in the online store, or next to the bundle file.
+    Promotions publish them, too. They are where [serve] bundle says: in the online store, or next
+    to the bundle file.
     """
     project = Project.open(path)
     index = project.models.publish()
@@ -399,7 +407,7 @@ def outcomes(
     path: str,
     as_json: bool,
 ) -> None:
-    """Join logged predictions of model NAME with outcomes: rows with labels.
+    """Join logged predictions with outcomes: rows with labels.
 
     An outcome is an event of the same entity from the time of a prediction on (inclusive) until
     --within later (exclusive). A prediction is joined once it is mature: once the newest event is
@@ -496,7 +504,7 @@ def compare(
     path: str,
     as_json: bool,
 ) -> None:
-    """Compare two versions of model NAME by the outcomes of their predictions.
+    """Compare two versions by the outcomes of their predictions.
 
     By default the version in production with the newest challenger or shadow. The interval of the
     difference holds at all times at once (a confidence sequence): look as often as you like, and

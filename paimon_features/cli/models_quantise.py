@@ -1,4 +1,4 @@
-"""``models quantise``: a version in int8 or fp16, where that brings something."""
+"""``models quantise``: a version in int8 or fp16, registered if it is faster."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NAME = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")
 @click.option("--int8-static", "method", flag_value="int8-static", help="Calibrated by rows.")
 @click.option("--int8-dynamic", "method", flag_value="int8-dynamic", help="Scaled at each call.")
 @click.option("--fp16", "method", flag_value="fp16", help="Half precision; for a GPU.")
-@click.option("--force", is_flag=True, help="Register it even if it brings nothing.")
+@click.option("--force", is_flag=True, help="Register it even if there is no gain.")
 @PROJECT
 @JSON
 def quantise(
@@ -32,7 +32,7 @@ def quantise(
     path: str,
     as_json: bool,
 ) -> None:
-    """Make a version with smaller arithmetic, and show what that brings and costs.
+    """Quantise a version, and report its speed and accuracy.
 
     MODEL is NAME@VERSION, or NAME for the newest version. Accuracy is measured on the validation
     rows of its training set, speed on one thread of this machine. The result is registered as a
@@ -75,5 +75,5 @@ def quantise(
         click.echo(f"refused, because {'; '.join(result.reasons)}; --force registers it")
         sys.exit(1)
     if result.reasons:
-        click.echo(f"it brings nothing ({'; '.join(result.reasons)}), and --force was given")
+        click.echo(f"no gain ({'; '.join(result.reasons)}), and --force was given")
     click.echo(f"{result.manifest}: registered")

@@ -135,15 +135,15 @@ def token(
     path: str,
     as_json: bool,
 ) -> None:
-    """Create a bearer token and print it once; the token file stores its hash.
+    """Create a bearer token and print it once.
 
     \b
     paimon-features serve token --service churn_v1 --name "churn scorer"
     paimon-features serve token --view 'customer_*' --requests-per-s 50 --name explorer
     paimon-features serve token --role scorer --name nightly    # [role.scorer] in the file
 
-    The token file is set by [serve] tokens; the default is tokens.toml in the project. A running
-    server reloads it. To revoke a token, delete its entry.
+    The token file stores the token's hash. [serve] tokens sets the file; the default is tokens.toml
+    in the project. A running server reloads it. To revoke a token, delete its entry.
     """
     _check_extra()
     from paimon_features.project import Project

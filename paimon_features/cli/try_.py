@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from paimon_features.cli._human_times import human_time_ms
-from paimon_features.cli._inputs import INPUT, settings_beside
+from paimon_features.cli._inputs import INPUT, project_input_settings
 from paimon_features.cli._options import JSON, time_text
 from paimon_features.cli._progress import Progress
 from paimon_features.cli._tables import new_table
@@ -88,7 +88,7 @@ def try_(
     read: dict[str, Any] = {}
     for each in views:
         source = each.source
-        settings = settings_beside(definitions, source.name, options)
+        settings = project_input_settings(definitions, source.name, options)
         if source.name not in read:
             with Progress("reading", as_json, unit="rows") as progress:
                 read[source.name] = read_events(

@@ -50,7 +50,7 @@ class Conversion:
     """The text of a definitions file, what could not be mapped and why, and further hints.
 
     ``mapped`` counts definitions by kind, ``unmapped`` are (what, why), ``notes`` are hints on
-    what did map. ``loads`` are commands that bring the data of file sources in.
+    what did map. ``loads`` are commands that ingest the data of file sources.
     """
 
     blocks: list[str] = field(default_factory=list)
@@ -315,7 +315,7 @@ class _Converter:
             if path:
                 self.out.loads.append(f"paimon-features ingest {name} {path}")
             if source.kind in ("KafkaSource", "KinesisSource"):
-                self.out.notes.append(f"source {name}: a stream; bring it in with 'ingest --topic'")
+                self.out.notes.append(f"source {name}: a stream; ingest it with 'ingest --topic'")
             elif source.kind == "PushSource":
                 self.out.notes.append(
                     f"source {name}: rows that were pushed are written with EventWriter"

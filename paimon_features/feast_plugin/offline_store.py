@@ -221,7 +221,7 @@ class PaimonOfflineStore(FeastOfflineStore):
 
 
 class PaimonRetrievalJob(RetrievalJob):
-    """A read that runs when its result is asked for."""
+    """A read that runs when its result is requested."""
 
     def __init__(
         self,
@@ -417,9 +417,9 @@ def _newest_rows(
     times = dict.fromkeys([event, *([created] if created else [])])
     lazy = lazy.mutate(**{name: lazy[name].cast("timestamp('UTC', 6)") for name in times})
     table = lazy.select(*dict.fromkeys([*keys, *names, *times])).to_pyarrow()
-    asked = {f"k{i}": pa.array(rows[column]) for i, column in enumerate(keys.values())}
-    asked[_TIME] = pa.array(rows[time_column]).cast(_UTC_US)
-    asked[_ROW] = pa.array(range(len(rows)), pa.int64())
+    entity_rows = {f"k{i}": pa.array(rows[column]) for i, column in enumerate(keys.values())}
+    entity_rows[_TIME] = pa.array(rows[time_column]).cast(_UTC_US)
+    entity_rows[_ROW] = pa.array(range(len(rows)), pa.int64())
 
     conditions = [f"f.{_quoted(own)} = e.k{i}" for i, own in enumerate(keys)]
     conditions.append(f"f.{_quoted(event)} <= e.{_TIME}")
@@ -438,7 +438,7 @@ def _newest_rows(
         f"FROM e LEFT JOIN f ON {' AND '.join(conditions)}) WHERE __nth = 1 ORDER BY __at"
     )
     with DuckDBEngine() as engine:
-        engine.add("e", pa.table(asked))
+        engine.add("e", pa.table(entity_rows))
         engine.add("f", table)
         return engine.table(statement, f"joining feature view {view.name!r}")
 

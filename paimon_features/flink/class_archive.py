@@ -5,7 +5,7 @@ such an archive Java maps them as they are (application class-data sharing, JEP 
 third of the processor time of a small job (see docs/internals/performance.md).
 
 Java itself compares the archive with its own version and with the size and time of every jar, and
-goes on without it where anything differs. So a stale archive costs time, and nothing else. Only a
+continues without it where anything differs. So a stale archive costs time, and nothing else. Only a
 file that is too short would end the JVM, so its size is noted and checked here.
 """
 

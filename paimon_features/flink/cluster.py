@@ -331,8 +331,8 @@ class LocalCluster:
         was killed left in ZooKeeper is not continued, its jobs may have been resumed elsewhere."""
         if ha is None:
             return {}
-        asked = HighAvailability.parse(ha)
-        named = HighAvailability(asked.quorum, f"{asked.cluster_id}-{secrets.token_hex(4)}")
+        requested = HighAvailability.parse(ha)
+        named = HighAvailability(requested.quorum, f"{requested.cluster_id}-{secrets.token_hex(4)}")
         store = checkpoint_store()
         shutil.rmtree(self.folder / "ha", ignore_errors=True)
         return named.options(f"{store.address}/ha" if store else (self.folder / "ha").as_uri())

@@ -2,7 +2,7 @@
 
 The commits of a job in the JVM of its own process are not fenced: Paimon's committer checks no
 lease. A process that is stopped alone (SIGSTOP, a debugger, a frozen thread) beats no more for its
-leases, while its JVM goes on committing, and another machine takes the tables over after 120 s of
+leases, while its JVM continues to commit, and another machine takes the tables over after 120 s of
 silence. So a small process of its own reads the process's beats from a pipe and kills the JVM
 before.
 

@@ -198,7 +198,7 @@ def _end(running: Sequence[_Supervised]) -> None:
 
 
 def _detach() -> None:
-    """Continue in a child that outlives the caller; the caller reads the child's id and goes on."""
+    """Continue in a child that outlives the caller, which reads the child's id and continues."""
     pid = os.fork()
     if pid:
         os.write(1, str(pid).encode())

@@ -235,7 +235,7 @@ class TileTarget:
         return record
 
     def choose_partitions(self, on_message: OnMessage) -> None:
-        """Let the empty tile table have the partitions that its events ask for.
+        """Let the empty tile table have the partitions that its events require.
 
         Idempotent; a table with tiles keeps its partitions.
         """

@@ -64,7 +64,7 @@ def build_server(tools: FeatureTools, port: int | None = None) -> MCPServer[Any]
     file = None if port is None else project.config.serve.tokens
     secured: dict[str, Any] = {}
     if file is not None:
-        # the issuer is never asked: tokens come from a file of this host
+        # the issuer is never queried: tokens come from a file of this host
         issuer = AuthSettings(
             issuer_url=AnyHttpUrl(f"http://127.0.0.1:{port}"), resource_server_url=None
         )

@@ -20,8 +20,8 @@ from paimon_features.schema import check_name
 from paimon_features.typed_json import typed
 
 ModelState = Literal["candidate", "shadow", "challenger", "production", "archived"]
-"""Of a version: not served yet; predicts next to production, and answers nobody; answers a share of
-the entities; answers all others; no longer served."""
+"""Of a version: not served yet; predicts next to production, and its predictions are not
+returned; answers a share of the entities; answers all others; no longer served."""
 STATES: tuple[ModelState, ...] = get_args(ModelState)
 SHARES = 10_000
 """The slots of the split."""
@@ -111,7 +111,7 @@ class ModelStates:
 
     @cached_property
     def shadows(self) -> tuple[VersionState, ...]:
-        """The versions that predict next to production, and answer nobody."""
+        """The versions that predict next to production; their predictions are not returned."""
         return tuple(each for each in self.versions if each.state == "shadow")
 
     def _repr_html_(self) -> str:
@@ -161,7 +161,7 @@ class ModelStates:
     def changed(
         self, version: int, state: ModelState, now_ms: int, *, traffic: int = 0
     ) -> ModelStates:
-        """The states after a version got another state.
+        """The states after the state of a version was changed.
 
         A version that gets into production replaces the one that is, which is archived.
         ``traffic`` are the slots of a challenger, 1 to 9,999 of 10,000.

@@ -1,4 +1,4 @@
-"""Progress in a notebook: one output that is replaced while work goes on.
+"""Progress in a notebook: one output that is replaced while work continues.
 
 It uses IPython's displays alone, which every kernel has: no widgets, which a front end may lack,
 and nothing at all outside a notebook.

@@ -1,4 +1,4 @@
-"""Rolling tiles up: brings the rollups of a tile table up to its newest snapshot.
+"""Rolling tiles up: updates the rollups of a tile table to its newest snapshot.
 
 Each unit is folded from the rollups of the level below, where those are there, else from tiles;
 so a day that changed costs reading that day, and a row per entity of its neighbours.

@@ -89,7 +89,7 @@ class CommandRun:
     def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
         try:
             call(*arguments)
-        except Exception as error:  # whatever a transport raises, the command goes on
+        except Exception as error:  # whatever a transport raises, the command continues
             self._problem = redact(f"{type(error).__name__}: {error}")[:300]
 
 

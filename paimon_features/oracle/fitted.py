@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paimon_features.oracle import categorical as naive_categorical
-from paimon_features.oracle import models as naive_models
+from paimon_features.oracle import categorical as reference_categorical
+from paimon_features.oracle import models as reference_models
 from paimon_features.oracle.numeric import NUMERIC_KINDS
 
 Row = Sequence[Any]
@@ -74,15 +74,15 @@ def _branches(params: Mapping[str, Any], row: Row) -> Made:
 
 KINDS: dict[str, Callable[[Mapping[str, Any], Row], Made]] = {
     "column_transformer": _branches,
-    "frequency_encoder": naive_categorical.frequency,
+    "frequency_encoder": reference_categorical.frequency,
     "frozen": lambda params, row: row_of(params["transformer"], row),
-    "hashing_encoder": naive_categorical.hashing,
-    "one_hot_encoder": naive_categorical.one_hot,
+    "hashing_encoder": reference_categorical.hashing,
+    "one_hot_encoder": reference_categorical.one_hot,
     "passthrough": each(lambda params, index, value: value),
     "pipeline": _pipeline,
-    "target_encoder": naive_categorical.target,
+    "target_encoder": reference_categorical.target,
     "standard_scaler": each(_standard),
     "min_max_scaler": each(_min_max),
     **NUMERIC_KINDS,
-    **naive_models.KINDS,
+    **reference_models.KINDS,
 }

@@ -240,7 +240,7 @@ def _rows(
     served, version = rows.column("served_at_ms"), rows.column("version")
     mask = pc.and_(pc.greater_equal(served, since_ms), pc.less(served, until_ms))
     mask = pc.and_(mask, pc.is_in(version, pa.array(numbers, pa.int32())))
-    # which entities a client asks a version for by its number is no random choice
+    # the entities that a client requests of a version by its number are no random choice
     mask = pc.and_(mask, pc.not_equal(rows.column("role"), "requested"))
     rows = rows.filter(mask)
     rows = rows.sort_by([(name, "ascending") for name in ("event_time_ms", *_REQUEST)])

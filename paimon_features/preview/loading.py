@@ -1,4 +1,4 @@
-"""The events that a preview looks at: those of the lake within a view's reach, or given ones."""
+"""The events of a preview: those of the lake within a view's retention, or given ones."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Picture:
 
 
 def draw(preview: Preview, last_ms: int | None) -> Picture:
-    """Draw a preview: the whole reach of its windows, or ``last_ms`` before the read."""
+    """Draw a preview: the complete time range of its windows, or ``last_ms`` before the read."""
     scale = _Scale(preview, last_ms)
     windows = preview.windows
     height = _TOP + (2 + len(windows)) * _ROW + 30

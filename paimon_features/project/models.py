@@ -134,7 +134,7 @@ class ProjectModels:
         publish: bool = True,
         note: VersionNote | None = None,
     ) -> ModelStates:
-        """Give a version another state in one commit, and publish it; see ``ModelStates.changed``.
+        """Change the state of a version in one commit, and publish it; see ``ModelStates.changed``.
 
         ``traffic`` are the slots of a challenger, of 10,000. With ``expected_serial``, nothing is
         changed unless the states have that serial. ``note`` is part of the commit.
@@ -168,7 +168,7 @@ class ProjectModels:
         publish: bool = True,
         note: VersionNote | None = None,
     ) -> ModelStates:
-        """Put the version back into production that was there before; see ``promote``."""
+        """Return the previous version to production; see ``promote``."""
         moment = now_ms()
         change = partial(ModelStates.rolled_back, now_ms=moment)
         return self._changed(name, "rollback", change, moment, expected_serial, publish, note)

@@ -172,7 +172,7 @@ class Project(ProjectContext):
 
         A notebook shows the values, a time line, the edges of each window with the events next to
         them, and the values of a few more entities. Nothing needs to be applied or computed:
-        values come straight from events. All events within the view's reach are read.
+        values come straight from events. All events within the view's retention are read.
 
         Parameters
         ----------

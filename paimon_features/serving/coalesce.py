@@ -332,7 +332,7 @@ class Coalescer:
             except Exception:  # a defect; the others have their answers all the same
                 LOGGER.exception("an answer could not be delivered")
         if not read.is_last:
-            return  # another one is in flight, and goes on with those that wait
+            return  # another one is in flight, and continues with those that wait
         if self._waiting:
             # after the replies: clients that are answered now may send their next request
             loop.call_soon(self._next, loop)

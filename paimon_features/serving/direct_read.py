@@ -1,9 +1,9 @@
 """Reads of one view by the native core alone, from entities to the bytes of replies.
 
 Most requests are of this kind: numbers of one view, by one key column, all finished by the core.
-For them no columns, no provenance and no Arrow arrays are made, unless somebody asks the response
-for its ``batch``. Whatever is not usual in what was asked or found (a value of another type, a
-switched epoch, a lost or damaged record, a view that is behind) is left to ``QueryGroup``, which
+For them no columns, no provenance and no Arrow arrays are made, unless somebody reads the
+response's ``batch``. Whatever is not usual in what was requested or found (a value of another type,
+a switched epoch, a lost or damaged record, a view that is behind) is left to ``QueryGroup``, which
 gets what was read; the responses are the same, to the byte.
 """
 
@@ -346,7 +346,7 @@ class DirectBatch:
 
 
 class DirectResponse(OnlineResponse):
-    """A response whose columns are made when they are asked for."""
+    """A response whose columns are made when they are read."""
 
     __slots__ = ("direct", "fresh")
 

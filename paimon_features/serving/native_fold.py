@@ -396,7 +396,7 @@ class NativeFold:
         if decaying:
             floats = words.view(np.float64)
             decayed = floats[:decaying]
-            # a time long before the newest tile, which is rejected by who asked for the fold
+            # a time long before the newest tile, which the caller of the fold rejects
             with np.errstate(over="ignore", invalid="ignore"):
                 np.multiply(decayed, np.exp2(floats[at + 2 : at + 2 + decaying]), out=decayed)
         return Folded(words, flat, read_ms, at, decaying, done)

@@ -43,7 +43,7 @@ class VerifiedFolder:
         self.folder = folder
         self._notes_path = folder / ".verified.json"
 
-    def holds(self, name: str, sha256: str) -> bool:
+    def contains(self, name: str, sha256: str) -> bool:
         """Return whether the file exists and has this hash; a file that is already recorded is
         not read."""
         fingerprint = self._fingerprint(name)

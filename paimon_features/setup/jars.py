@@ -106,7 +106,7 @@ def missing_jars(groups: Collection[str] = DEFAULT_GROUPS) -> list[Jar]:
     """Return the jars of these groups that are not in the cache with the expected hash; no
     network."""
     folder = VerifiedFolder(jar_folder())
-    return [jar for jar in locked_jars(groups) if not folder.holds(jar.file_name, jar.sha256)]
+    return [jar for jar in locked_jars(groups) if not folder.contains(jar.file_name, jar.sha256)]
 
 
 def fetch_jars(
@@ -141,7 +141,7 @@ def fetch_jar_details(
     """Like ``fetch_jars``, but return the origin of each jar as well."""
     jars = locked_jars(groups)
     folder = VerifiedFolder(jar_folder(cache_dir))
-    if all(folder.holds(jar.file_name, jar.sha256) for jar in jars):
+    if all(folder.contains(jar.file_name, jar.sha256) for jar in jars):
         return [FetchedJar(jar, folder.folder / jar.file_name, "cache") for jar in jars]
     mirror = mirror or os.environ.get(MIRROR_VARIABLE) or None
     try:
@@ -207,7 +207,7 @@ def _bring(
     jar: Jar, folder: VerifiedFolder, mirror: str | None, progress: DownloadProgress | None
 ) -> FetchedJar:
     target = folder.folder / jar.file_name
-    if folder.holds(jar.file_name, jar.sha256):
+    if folder.contains(jar.file_name, jar.sha256):
         return FetchedJar(jar, target, "cache")
     # the temporary folder is next to the target, so that the rename stays in one file system
     with tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=folder.folder) as scratch:

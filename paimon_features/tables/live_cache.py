@@ -14,7 +14,7 @@ _MOST_FILES = 50_000
 class LiveCache:
     """Lists of files by what they were found by, as long as nobody changes what was read for them.
 
-    Of local files only: those of a store would have to be asked for.
+    Of local files only: those of a store would have to be requested.
     """
 
     def __init__(self) -> None:

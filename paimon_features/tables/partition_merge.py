@@ -1,4 +1,4 @@
-"""Merge short partitions of an events table into those that its option asks for.
+"""Merge short partitions of an events table into those that its option requires.
 
 ``partition_days`` of a table can grow; its older partitions then remain as they are, in files that
 are slow to read for the few rows that each has. Merging rewrites them in one commit of kind

@@ -482,7 +482,7 @@ class EventWriter:
             bad = self._rejected(raws, verdict, now_ms, f"{commit_user}:{commit_identifier}")
             append_arrow(self.lake, self.rejected_table, bad, **ids)  # type: ignore[arg-type]
         if self._is_first and valid.num_rows:
-            self._is_first = False  # later commits need not ask for the newest snapshot
+            self._is_first = False  # later commits need not look up the newest snapshot
             if undecided_partitions(self.lake, self.table):
                 days = event_days(valid, self.event_time)
                 self.lake.set_partition_days(self.table, choose_partition_days(len(days), days))

@@ -55,13 +55,13 @@ class ZooKeeper(LocalServer):
         main = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
         self._launch(folder, [java, *_JAVA, "-cp", class_path(JAR_GROUPS), main, str(path)])
         deadline = time.monotonic() + _TIMEOUT_S
-        while b"Mode:" not in self._asked():
+        while b"Mode:" not in self._status():
             if not self.running or time.monotonic() > deadline:
                 raise SetupError(f"ZooKeeper did not start; its log ends with: {self._log_end()}")
             time.sleep(0.05)
         return self
 
-    def _asked(self) -> bytes:
+    def _status(self) -> bytes:
         with (
             suppress(OSError),
             socket.create_connection(("127.0.0.1", self.port), timeout=1.0) as connection,

@@ -393,7 +393,7 @@ def _hashing(graph: OnnxGraph, of: HashingEncoder, parts: Parts) -> list[OnnxTen
     places_out = of.settings_.n_features
     if of.settings_.output == "index" and graph.dtype == "float32" and places_out > 2**24:
         raise TransformError(
-            f"float32 does not tell n_features={places_out:,} places apart; use dtype='float64'"
+            f"float32 does not distinguish n_features={places_out:,} places; use dtype='float64'"
         )
     out = []
     for index in range(of.width):

@@ -366,11 +366,11 @@ class ProjectPages:
 
     def _explain(self, query: str) -> Document:
         """``GET /explain`` of the feature server, of a copy of the view's newest snapshot."""
-        asked = ExplainQuery.of(query)
-        view = self._project.view(asked.view)
-        entity = asked.typed(view.keys)
-        at_ms = now_ms() if asked.as_of_ms is None else asked.as_of_ms
-        features = None if asked.feature is None else [asked.feature]
+        request = ExplainQuery.of(query)
+        view = self._project.view(request.view)
+        entity = request.typed(view.keys)
+        at_ms = now_ms() if request.as_of_ms is None else request.as_of_ms
+        features = None if request.feature is None else [request.feature]
         return explain(self._copies.fetcher(view), view.name, entity, at_ms, features)
 
     # -- training sets and models ----------------------------------------------------------

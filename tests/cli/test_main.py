@@ -63,6 +63,22 @@ def test_every_command_can_be_imported_and_its_help_teaches(name: str) -> None:
         assert f"paimon-features {name}" in answer.output.split("Options:")[0].split("\n", 1)[1]
 
 
+def test_no_summary_in_a_help_is_cut() -> None:
+    def help_of(*names: str) -> str:
+        return CliRunner().invoke(cli, [*names, "--help"], terminal_width=80).output
+
+    lines = [line.split(maxsplit=1) for line in help_of().splitlines()]
+    summaries = [list(item) for section in COMMANDS.values() for item in section.items()]
+    assert [each for each in summaries if each not in lines] == [], "wrapped, or cut"
+    groups = [name for name in NAMES if isinstance(load_command(name), click.Group)]
+    assert "models" in groups
+    for name in groups:
+        # click ends a summary that is cut with three dots
+        listed = help_of(name).partition("\nCommands:\n")[2].splitlines()
+        assert listed
+        assert [line for line in listed if line.endswith("...")] == [], name
+
+
 def test_every_command_has_its_file_and_every_file_its_command() -> None:
     folder = Path(paimon_features.cli.__file__).parent
     files = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")}

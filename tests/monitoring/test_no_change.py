@@ -20,7 +20,7 @@ from paimon_features.monitoring.monitoring_report import (
 )
 from paimon_features.monitoring.no_change import holm, psi_without_change
 from paimon_features.monitoring.time_ranges import TimeRange
-from paimon_features.oracle.monitoring import naive_psi_p_value
+from paimon_features.oracle.monitoring import reference_psi_p_value
 from paimon_features.testing.sizes import cases, every_seed, many
 from tests.monitoring.unchanged import KINDS, random_column
 
@@ -38,7 +38,7 @@ def test_p_values_are_those_of_all_divisions(seed: int) -> None:
     here, there = ([rng.randrange(5) for _ in range(4)] for _ in range(2))
     here[0] += 1
     there[1] += 1
-    exact = naive_psi_p_value(here, there)
+    exact = reference_psi_p_value(here, there)
     _, found = psi_without_change(here, there)
     assert found == psi_without_change(here, there)[1] == psi_without_change(there, here)[1]
     # 2,000 draws: five standard deviations

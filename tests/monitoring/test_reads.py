@@ -10,7 +10,7 @@ import pytest
 
 from paimon_features.errors import UnknownNameError
 from paimon_features.monitoring import TimeRange
-from paimon_features.oracle.monitoring import naive_bins, naive_moments
+from paimon_features.oracle.monitoring import reference_bins, reference_moments
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.monitoring.shop import COUNTRIES, EDGES, START, Shop, open_shop, random_rows
 
@@ -57,7 +57,7 @@ def test_statistics_of_any_range_are_those_of_its_events(shop: Shop, within: Tim
         assert moments is not None
         scale = {"price": 2, "items": 0, "amount": 4}.get(name)
         if scale is None:
-            mean, squares = naive_moments(values)
+            mean, squares = reference_moments(values)
             bound = len(values) * EPS * moments.condition * float(squares) * 2
             assert float(mean) == pytest.approx(moments.mean, rel=1e-14)
             assert abs(float(squares) - moments.squares) <= bound
@@ -71,7 +71,7 @@ def test_statistics_of_any_range_are_those_of_its_events(shop: Shop, within: Tim
                 exact_mean
             ) * Fraction(1, 2**100)
     prices = [row["price"] for row in members if row["price"] is not None]
-    assert list(found["price"].bins or ()) == naive_bins(prices, EDGES)
+    assert list(found["price"].bins or ()) == reference_bins(prices, EDGES)
     assert found["country"].categories == {
         country: sum(row["country"] == country for row in members) for country in COUNTRIES
     }
@@ -101,7 +101,7 @@ def test_tiles_of_entities_tell_the_same_of_all_of_them(shop: Shop) -> None:
     prices = [row["price"] for row in members if row["price"] is not None]
     assert (column.rows, column.low, column.high) == (len(members), min(prices), max(prices))
     assert column.moments is not None
-    assert column.moments.mean == pytest.approx(float(naive_moments(prices)[0]), rel=1e-15)
+    assert column.moments.mean == pytest.approx(float(reference_moments(prices)[0]), rel=1e-15)
     assert column.bins is None
 
 

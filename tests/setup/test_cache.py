@@ -15,6 +15,6 @@ def test_a_file_is_found_where_nothing_can_be_recorded(tmp_path: Path) -> None:
     (tmp_path / f".verified.{os.getpid()}").mkdir()
     folder = VerifiedFolder(tmp_path)
     sha256 = hashlib.sha256(b"content").hexdigest()
-    assert folder.holds("a.jar", sha256)
-    assert not folder.holds("a.jar", "0" * 64)
+    assert folder.contains("a.jar", sha256)
+    assert not folder.contains("a.jar", "0" * 64)
     assert not (tmp_path / ".verified.json").exists()

@@ -74,10 +74,10 @@ def leaf_dtype(
     )
 
 
-def holds(dtype: np.dtype[Any], fill: Any) -> bool:
+def can_represent(dtype: np.dtype[Any], fill: Any) -> bool:
     """Whether a fill value is one of a type; floats may round it.
 
-    >>> [holds(np.dtype(kind), 300) for kind in ("int8", "int64", "float32", "object")]
+    >>> [can_represent(np.dtype(kind), 300) for kind in ("int8", "int64", "float32", "object")]
     [False, True, True, False]
     """
     if dtype.kind == "O":

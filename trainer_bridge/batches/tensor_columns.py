@@ -13,7 +13,7 @@ from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.batches.arrow_values import (
     as_numbers,
-    holds,
+    can_represent,
     innermost,
     is_text,
     leaf_dtype,
@@ -115,7 +115,7 @@ class TensorColumn:
             dtype = leaf_dtype(leaf, field.type, where, vocabulary, scaled)
         if float_dtype is not None and dtype.kind == "f":
             dtype = np.dtype(float_dtype)
-        if fill is not None and not holds(dtype, fill):
+        if fill is not None and not can_represent(dtype, fill):
             raise ConfigurationError(
                 f"fill={{{field.name!r}: {fill!r}}}: column {field.name!r} is {dtype.name}, "
                 "which cannot represent that"

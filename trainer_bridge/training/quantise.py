@@ -58,7 +58,7 @@ _ROUNDS, _ROUND_S = 9, 0.05
 
 @dataclass(frozen=True)
 class Quantised:
-    """What quantising brought and cost; ``manifest`` is the new version, None if it was refused.
+    """What quantising gained and cost; ``manifest`` is the new version, None if it was refused.
 
     ``metrics`` are those of the validation rows, as (name, before, after). ``microseconds`` are
     those of the processor for one row, by the rows at a time, as (before, after).
@@ -72,7 +72,7 @@ class Quantised:
     microseconds: Mapping[int, tuple[float, float]]
     size: tuple[int, int]
     reasons: tuple[str, ...]
-    """Why it brings nothing; empty: it does."""
+    """Why there is no gain; empty if there is."""
     manifest: ModelManifest | None
 
 
@@ -85,7 +85,7 @@ def quantise(
     force: bool = False,
     on_message: OnMessage = ignore_message,
 ) -> Quantised:
-    """Quantise a version, and register the result as the next one if it brings something.
+    """Quantise a version, and register the result as the next one if it is faster.
 
     ``int8-static`` calibrates activations by 512 training rows, ``int8-dynamic`` measures them at
     each call. Accuracy is measured on the validation rows of the version's training set, speed on
@@ -256,7 +256,7 @@ class _Calibration:
 def reasons(
     microseconds: Mapping[int, tuple[float, float]], loss_before: float, loss_after: float
 ) -> tuple[str, ...]:
-    """Why a version brings nothing; empty if it does.
+    """Why a version is no gain; empty if it is one.
 
     >>> reasons({1: (100.0, 60.0), 64: (20.0, 20.0)}, 0.30, 0.30)
     ()

@@ -184,7 +184,7 @@ class JobRunner:
 
     def __exit__(self, *_: object) -> None:
         """After an error, end a local job before its tables become free; free those of a job that
-        ended in application mode, because its cluster ends, too, and cannot be asked later."""
+        ended in application mode, because its cluster ends, too, and cannot be queried later."""
         if self.job is None:
             return
         if self.cluster is None:

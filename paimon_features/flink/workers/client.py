@@ -30,7 +30,7 @@ STALE, FORKED, ENDED = b"s", b"f", b"e"
 the worker has ended, followed by its wait status."""
 
 
-class UnservedError(Exception):
+class NoServerError(Exception):
     """No server can fork this worker."""
 
 
@@ -40,7 +40,7 @@ def main() -> None:
     if arguments[:2] == WORKER:
         try:
             status = run_forked(arguments, os.environ)
-        except (UnservedError, OSError):
+        except (NoServerError, OSError):
             pass
         else:
             _end_as(status)
@@ -54,7 +54,7 @@ def run_forked(arguments: list[str], environment: Mapping[str, str]) -> int:
 
     Raises
     ------
-    UnservedError, OSError
+    NoServerError, OSError
         If there is no server and none can be started. Nothing has been run then.
     """
     address = server_address(environment, *task_manager())
@@ -67,9 +67,9 @@ def run_forked(arguments: list[str], environment: Mapping[str, str]) -> int:
             if answer == STALE:
                 continue
             if answer != FORKED:
-                raise UnservedError("the server has ended")
+                raise NoServerError("the server has ended")
             return _await_end(server)
-    raise UnservedError("the imports of servers keep changing")
+    raise NoServerError("the imports of servers keep changing")
 
 
 def _await_end(server: socket.socket) -> int:
@@ -99,23 +99,23 @@ def server_address(environment: Mapping[str, str], owner: int, began: str) -> st
 
     Raises
     ------
-    UnservedError
+    NoServerError
         If the worker needs packages shipped with its job, or is not a separate process.
     """
     for name, value in environment.items():
         if name in ("PYTHON_LOOPBACK_SERVER_ADDRESS", "_PYTHON_WORKING_DIR") or (
             name.startswith("_PYTHON_REQUIREMENTS_")
         ):
-            raise UnservedError(f"{name} is set")
+            raise NoServerError(f"{name} is set")
         if name == "PYTHONPATH" and "python-dist-" in value:
-            raise UnservedError("files were shipped with the job")
+            raise NoServerError("files were shipped with the job")
     kept = sorted(item for item in environment.items() if item[0] not in OWN_TO_A_WORKER)
     about = repr((sys.executable, sys.version, owner, began, kept)).encode(
         "utf-8", "backslashreplace"
     )
     path = os.path.join(_folder(environment), hashlib.sha256(about).hexdigest()[:20])
     if len(os.fsencode(path)) > 90:
-        raise UnservedError(f"the path {path} is too long for a socket")
+        raise NoServerError(f"the path {path} is too long for a socket")
     return path
 
 
@@ -129,7 +129,7 @@ def _folder(environment: Mapping[str, str]) -> str:
     except FileExistsError:
         found = os.lstat(path)
         if found.st_uid != os.getuid() or (found.st_mode & 0o170777) != 0o040700:
-            raise UnservedError(f"{path} is accessible to other users") from None
+            raise NoServerError(f"{path} is accessible to other users") from None
     return path
 
 
@@ -147,7 +147,7 @@ def _connect(address: str) -> socket.socket:
         if started is None:
             started = _start_server(address)
         if time.monotonic() > deadline or started.poll() not in (None, 0):
-            raise UnservedError("the server does not start")
+            raise NoServerError("the server does not start")
         time.sleep(0.005)
 
 

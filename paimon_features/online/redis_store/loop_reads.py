@@ -143,7 +143,7 @@ class LoopReads(asyncio.Protocol):
         if reply is _MORE:
             return
         if self._done is None or reader.has_data():
-            self._drop()  # nobody has asked for this
+            self._drop()  # nobody has requested this
         elif type(reply) is list:
             self._breaker.succeeded()
             self._end(reply)

@@ -15,7 +15,7 @@ from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     Finish,
-    GivesUp,
+    PendingWork,
     Receive,
     Reply,
     Request,
@@ -125,7 +125,7 @@ class EntityRequests(ABC):
         admitted: int,
         finish: Finish,
         client: IsGone | None,
-    ) -> GivesUp:
+    ) -> PendingWork:
         """Begin the work of an admitted request; what it holds is released by ``leave`` then.
 
         If it raises, it has begun nothing.
@@ -148,7 +148,7 @@ class EntityRequests(ABC):
         head: Head,
         finish: Finish,
         client: IsGone | None = None,
-    ) -> GivesUp:
+    ) -> PendingWork:
         """From a body to the work; the body, which is counted, is freed at its end."""
         state = self.state
         size = len(body)

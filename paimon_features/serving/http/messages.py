@@ -171,18 +171,18 @@ class Exchange(Protocol):
         """Send the reply, once; 499 sends nothing, since nobody is there."""
 
 
-class GivesUp(Protocol):
-    """Work whose result somebody waits for."""
+class PendingWork(Protocol):
+    """Work whose result a request waits for."""
 
     def give_up(self) -> None:
-        """Nobody waits any more."""
+        """The result is no longer needed."""
 
 
 Finish = Callable[[Reply | Exception], None]
 """Gets the reply to a request, or why there is none; called once."""
 
 
-async def answer_of(begin: Callable[[Callable[[T | Exception], None]], GivesUp]) -> T:
+async def answer_of(begin: Callable[[Callable[[T | Exception], None]], PendingWork]) -> T:
     """Wait for the result of work that ``begin`` starts; give it up if the wait is cancelled."""
     answer: asyncio.Future[T] = asyncio.get_running_loop().create_future()
 

@@ -415,7 +415,7 @@ class _Collector:
 
 
 _SHADOWS: Mapping[str, str] = {
-    "shadow_predictions": "Rows that shadow versions predicted; they answer nobody.",
+    "shadow_predictions": "Rows that shadow versions predicted; they are not returned.",
     "shadow_difference": "Sum of the distances of these from what was answered.",
     "shadow_failed": "Rows for which the network of a shadow version failed.",
 }

@@ -40,7 +40,7 @@ class PredictRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """A request for predictions of entities.
 
     ``entities`` and ``request`` are those of a feature read, and so is ``as_of``. ``full`` adds the
-    features to the reply, ``explain`` what each of them contributes. ``version`` asks for one
+    features to the reply, ``explain`` what each of them contributes. ``version`` requests one
     version; otherwise the split decides by ``unit``, or by the first entity.
     """
 

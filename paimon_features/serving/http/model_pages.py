@@ -170,9 +170,9 @@ class ModelPages:
                 state = self._state
                 model = state.models.of(name, rights, state.definitions)
                 bound = self._version(model, version)
-                asked = decode_infer(body)
-                wanted = _wanted(asked, bound.signature)
-                arrays, rows = infer_arrays(asked, bound.signature, state.limits)
+                infer_request = decode_infer(body)
+                requested = _requested_outputs(infer_request, bound.signature)
+                arrays, rows = infer_arrays(infer_request, bound.signature, state.limits)
                 state.note_rows(rights, rows)
                 outputs = await self._predict(bound, arrays, rows)
                 document: dict[str, Any] = {
@@ -186,11 +186,11 @@ class ModelPages:
                             "data": plain_output(array.reshape(-1, 1)),
                         }
                         for each, array in zip(bound.signature.outputs, outputs, strict=True)
-                        if each.name in wanted
+                        if each.name in requested
                     ],
                 }
-                if isinstance(asked.id, str):
-                    document["id"] = asked.id
+                if isinstance(infer_request.id, str):
+                    document["id"] = infer_request.id
                 return self._reply(bound, rows, document)
 
             return await self._with_body(request, receive, answer)
@@ -321,20 +321,20 @@ def model_error(request: Request, rejection: RequestRejected) -> bytes | None:
     return None
 
 
-def _wanted(asked: InferRequest, signature: ModelSignature) -> set[str]:
-    """The outputs that a request wants; all by default."""
+def _requested_outputs(infer_request: InferRequest, signature: ModelSignature) -> set[str]:
+    """The names of the requested outputs; all by default."""
     names = [each.name for each in signature.outputs]
-    if not asked.outputs:
+    if not infer_request.outputs:
         return set(names)
-    wanted = [output.name for output in asked.outputs]
-    for name in wanted:
+    requested = [output.name for output in infer_request.outputs]
+    for name in requested:
         if name not in names:
             raise RequestRejected(
                 422,
                 "invalid_request",
                 f"the model has no output {shortened(name)!r}; it has: {', '.join(names)}",
             )
-    return set(wanted)
+    return set(requested)
 
 
 def _described(model: LoadedModel, bound: Mapping[int, BoundVersion]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Models are loaded when others were published; requests go on with those that were there."""
+"""Models are loaded when others were published; requests continue with those that were there."""
 
 from __future__ import annotations
 

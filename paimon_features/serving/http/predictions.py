@@ -37,7 +37,7 @@ from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     ClientGoneError,
     Finish,
-    GivesUp,
+    PendingWork,
     Reply,
     Request,
 )
@@ -115,21 +115,21 @@ class Predictions(EntityRequests):
             raise RequestRejected(
                 422, "invalid_request", "the fields of a prediction belong in its body"
             )
-        asked = decode_predict(body, head.body_format)
+        predict_request = decode_predict(body, head.body_format)
         # nothing is awaited from here to the coalescer's queue: one set of definitions and of
         # models
         definitions = state.definitions
         model = state.models.of(request.path[len(PREFIX) :], head.rights, definitions)
         bound = model.version_for(
             definitions,
-            asked.entities,
-            version=asked.version or None,
-            unit=asked.unit or None,
+            predict_request.entities,
+            version=predict_request.version or None,
+            unit=predict_request.unit or None,
         )
         plan = bound.plan
         assert plan is not None
-        query, rows = definitions.query(asked.parsed(), plan, state.limits)
-        if asked.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
+        query, rows = definitions.query(predict_request.parsed(), plan, state.limits)
+        if predict_request.explain is True and rows * (1 + len(bound.inputs)) > MAX_EXPLAIN_ROWS:
             raise RequestRejected(
                 413,
                 "too_large",
@@ -137,12 +137,14 @@ class Predictions(EntityRequests):
                 f"{MAX_EXPLAIN_ROWS // (1 + len(bound.inputs)):,} for this model: each input of an "
                 "entity is one more row",
             )
-        if asked.full is True or asked.explain is True:
-            state.models.check_shown(bound, head.rights, definitions, explain=asked.explain is True)
+        if predict_request.full is True or predict_request.explain is True:
+            state.models.check_shown(
+                bound, head.rights, definitions, explain=predict_request.explain is True
+            )
         state.note_rows(head.rights, rows)
         work = _Work(
-            self, request, len(body), admitted, asked, bound, rows, head.reply_format, finish,
-            client,
+            self, request, len(body), admitted, predict_request, bound, rows, head.reply_format,
+            finish, client,
         )  # fmt: skip
         work.pending = state.coalescer.submit(
             query, None, work.take, work.note_store_read if self.traced else None
@@ -188,7 +190,7 @@ class Predictions(EntityRequests):
     def run_shadows(
         self, work: _Work, response: OnlineResponse, outputs: Outputs, logged: PredictionId | None
     ) -> None:
-        """Let shadow versions predict the same, for comparison; they answer nobody."""
+        """Let shadow versions predict the same, for comparison; the client does not get it."""
         for shadow in work.bound.shadows:
             arrays, start, stop = shadow.inputs_of(response)
             deliver = partial(self._take_shadow, work, shadow, response, outputs[0], logged)
@@ -222,9 +224,18 @@ class Predictions(EntityRequests):
 class _Work(EntityWork):
     """A request from its admission to its reply."""
 
-    __slots__ = ("_client", "_finish", "_of", "asked", "bound", "pending", "reply_format", "rows")
+    __slots__ = (
+        "_client",
+        "_finish",
+        "_of",
+        "bound",
+        "pending",
+        "predict_request",
+        "reply_format",
+        "rows",
+    )
 
-    pending: GivesUp
+    pending: PendingWork
     """The step that is waited for: the read, then the network."""
 
     def __init__(
@@ -233,7 +244,7 @@ class _Work(EntityWork):
         request: Request,
         size: int,
         admitted: int,
-        asked: PredictRequest,
+        predict_request: PredictRequest,
         bound: BoundVersion,
         rows: int,
         reply_format: Format,
@@ -242,7 +253,7 @@ class _Work(EntityWork):
     ) -> None:
         super().__init__(request, size, admitted)
         self._of = of
-        self.asked, self.bound, self.rows = asked, bound, rows
+        self.predict_request, self.bound, self.rows = predict_request, bound, rows
         self.reply_format = reply_format
         self._finish, self._client = finish, client
 
@@ -260,7 +271,7 @@ class _Work(EntityWork):
             if log is not None:
                 log.note(self.request.request_id, "", response)
             arrays, start, stop = self.bound.inputs_of(response)
-            if self.asked.explain is True:
+            if self.predict_request.explain is True:
                 arrays = ablated(self.bound, [array[start:stop] for array in arrays])
                 start, stop = 0, len(arrays[0])
             client = self._client
@@ -301,7 +312,7 @@ class _Work(EntityWork):
 
     def _role(self) -> Role:
         """Why the version answers."""
-        if self.asked.version:
+        if self.predict_request.version:
             return "requested"
         state = self.bound.version.state.state
         return "challenger" if state == "challenger" else "production"
@@ -333,11 +344,11 @@ class _Work(EntityWork):
                 each.name: plain_output(array[:rows])
                 for each, array in zip(signature.outputs[1:], outputs[1:], strict=True)
             }
-        if self.asked.full is True or self.asked.explain is True:
+        if self.predict_request.full is True or self.predict_request.explain is True:
             features = _features(response, numbers, binary=self.reply_format is not Format.JSON)
-            if self.asked.full is True:
+            if self.predict_request.full is True:
                 out["features"] = features
-            if self.asked.explain is True:
+            if self.predict_request.explain is True:
                 out["explanations"] = self._explanations(features, response, outputs[0])
         return out
 

@@ -144,7 +144,7 @@ class HttpProtocol(asyncio.Protocol):
         self._current = self._next = self._incoming = self._parser = None
 
     def eof_received(self) -> bool:
-        """A client that only ends its own side still gets what it has asked for."""
+        """A client that only ends its own side still gets what it has requested."""
         complete = self._current is not None and self._current.body is not None
         if not complete or self._in_head or self._in_body or self._unread_at < len(self._unread):
             return False
@@ -297,7 +297,7 @@ class HttpProtocol(asyncio.Protocol):
         )
 
     def _resume_soon(self) -> None:
-        """Go on with what was left unparsed, in the loop's next turn."""
+        """Continue with what was left unparsed, in the loop's next turn."""
         if not self._resuming:
             self._resuming = True
             self._loop.call_soon(self._resume)

@@ -130,7 +130,7 @@ class Batcher:
     high, runs are large without it. Shadow versions are run while nothing else waits.
 
     A run has the rows that there are: padding it to one of a few sizes was measured, and cost more
-    than it brought, since onnxruntime computes any number of rows at once on a processor.
+    than it gained, since onnxruntime computes any number of rows at once on a processor.
 
     To be used from the thread of one event loop; callers' ``deliver`` are called in it.
     """
@@ -260,7 +260,7 @@ class Batcher:
                 run = self._next_run(of)
                 if run.pieces:
                     self._run(loop, run, of, deliver, is_shadow=of is shadows)
-            except Exception as error:  # a defect: those who wait get it, and the thread goes on
+            except Exception as error:  # a defect: those who wait get it, and the thread continues
                 of.clear()
                 _call_in(loop, deliver, [(each, error) for each in waiting])
 

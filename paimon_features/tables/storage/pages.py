@@ -98,7 +98,7 @@ class KnownFooter:
         key = (None if columns is None else tuple(columns), groups)
         if key not in self._chunks:
             found = tuple(self._find(columns, groups))
-            # of several groups one after another each is asked for once
+            # of several groups one after another each is requested once
             if groups is None or self.metadata.num_row_groups == 1:
                 self._chunks[key] = found
             return found

@@ -186,7 +186,7 @@ class RestTables:
 def attach(handle: Any, name: str, path: str, tables: Callable[[], RestTables]) -> None:
     """Let the commits of a table of pypaimon, which was opened by its files, be requests.
 
-    The first of them asks the server for the table; until then ``tables`` is not called.
+    The first of them requests the table from the server; until then ``tables`` is not called.
     """
     from pypaimon.catalog.catalog_environment import CatalogEnvironment
 

@@ -45,7 +45,7 @@ class Retries:
         on_retry: Callable[[], None] | None = None,
         passing: Callable[[BaseException], bool] | None = None,
     ) -> T:
-        """The result of ``work``, retried on transient errors: Arrow's, or as ``passing`` tells."""
+        """The result of ``work``, retried on transient errors: Arrow's, or those of ``passing``."""
         passing = passing or is_passing
         for attempt in range(1, self.attempts + 1):
             try:
