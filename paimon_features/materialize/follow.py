@@ -37,7 +37,11 @@ MAX_BACKOFF_S = 1.0
 """The longest delay until a recovered store is noticed: it may need a rebuild."""
 _SWEEP_SLICE_S = 0.05
 _WATCH_S = 0.01
-"""How often a folder is looked at for a commit: some microseconds each time."""
+"""How often a folder is looked at for a commit: some microseconds each time.
+
+The system's notifications (inotify) would save those, but say nothing of commits that another host
+makes on a network file system.
+"""
 
 
 class Materializer:
