@@ -11,7 +11,8 @@
 #   make notebooks  runs the notebooks of docs/, each in an empty folder;  ARGS="tutorial.ipynb": one
 #   make docs     the documentation site, in site/; links and anchors are checked; notebooks with
 #                 their outputs, if `make notebooks` has run them as they are now
-#   make bench    the figures of docs/internals/performance.md;  ARGS=... picks some
+#   make bench    the benchmarks;  ARGS=... picks some;  ARGS=--page: the commands of
+#                 docs/internals/performance.md on an idle machine, into build/benchmarks (hours; continues)
 #   make chaos    a hundred kills of the tile job and of ingest with its broker, the failure matrix
 #                 of iterations and a hundred random failures in them, random views through real jobs,
 #                 lost processes of clusters, faults around the feature server, the whole retail log,

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 import pytest
 
+from benchmarks import __main__ as benchmarks
 from paimon_features.cli import cli
 from paimon_features.flink.programs import PROGRAMS, program
 from tests.modules import load_file
@@ -211,3 +212,30 @@ def test_the_code_layout_has_a_row_for_every_folder(package: str) -> None:
     listed = re.findall(r"`(\w+)/`", cells)
     folders = {path.parent.name for path in (ROOT / package).glob("*/__init__.py")}
     assert sorted(listed) == sorted(folders)
+
+
+def test_make_bench_measures_what_the_performance_page_names() -> None:
+    page = (ROOT / "docs/internals/performance.md").read_text(encoding="utf-8")
+    runs = benchmarks.page_runs([], {})
+    measured = {run.words[0] for run in runs}
+    assert {name for name in measured if not (ROOT / f"benchmarks/{name}.py").is_file()} == set()
+    assert {name for name in measured if name not in page} == set()
+    named = set(re.findall(r"python -m benchmarks\.(\w+)", page))
+    assert named - measured == {"train_gpu"}
+    assert len({run.file_name for run in runs}) == len(runs)
+
+
+def test_make_bench_keeps_what_is_printed_and_continues(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        benchmarks.Run(("samplers", "--help")),
+        benchmarks.Run(("samplers", "--no-such-option")),
+    ]
+    assert benchmarks.run_page(runs, tmp_path, idle=1e9, again=False) == 1
+    assert "failed with code 2" in capsys.readouterr().out
+    kept = (tmp_path / "samplers_help.txt").read_text()
+    assert kept.startswith("# python -m benchmarks.samplers --help\n# 20")
+    assert "usage: samplers.py" in kept
+    assert benchmarks.run_page(runs[:1], tmp_path, idle=1e9, again=False) == 0
+    assert "has been measured" in capsys.readouterr().out
