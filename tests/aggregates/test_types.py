@@ -19,7 +19,7 @@ from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.errors import DefinitionError
 from paimon_features.local import tile_rows, tile_sql
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.oracle.features import Event
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import (

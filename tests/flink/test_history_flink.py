@@ -20,7 +20,7 @@ from paimon_features.engines import EngineOptions
 from paimon_features.errors import RequestError, TableError
 from paimon_features.flink.history import batch_job as history
 from paimon_features.flink.history.engine import FlinkHistoryEngine
-from paimon_features.flink.history.parts import PartJoin
+from paimon_features.flink.history.join_parts import PartJoin
 from paimon_features.flink.sql.history import JoinLayout
 from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.compare import differences

@@ -31,8 +31,8 @@ from paimon_features.errors import (
 )
 from paimon_features.ingestion import files as module
 from paimon_features.ingestion.files import IngestResult
+from paimon_features.ingestion.ingest_progress import IngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
-from paimon_features.ingestion.progress import IngestProgress
 from paimon_features.local.ingest import job as job_module
 from paimon_features.local.ingest import lines, sampling
 from paimon_features.local.ingest.job import ingest_files
