@@ -19,7 +19,6 @@ REPEATED = {
     "config": (3, "one for each tool with settings: the project, an iteration, a training run"),
     "connections": (2, "a client's to Redis, and a server's"),
     "context": (2, "a project's and a function's: neither uses the other"),
-    "data_files": (2, "files that tests write, and files of a table in reading order"),
     "dataset": (3, "each defines a form of dataset, of the package that the module is in"),
     "derived": (2, "definition of derived views, and their part of a project"),
     "documents": (2, "definitions as documents, and documents in the online store"),

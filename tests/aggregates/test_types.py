@@ -42,9 +42,9 @@ from paimon_features.schema import (
 )
 from paimon_features.testing.generators import random_value
 from paimon_features.testing.matrix import Cell, Question, wrong
-from paimon_features.testing.matrix_paths import MatrixLake, all_events, from_events, from_tiles
 from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.matrix_paths import MatrixLake, all_events, from_events, from_tiles
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "aggregates.md"
 TYPES: Mapping[str, Sequence[DataType]] = {

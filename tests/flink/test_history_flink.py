@@ -39,9 +39,9 @@ from paimon_features.testing.generators import (
     random_rows,
 )
 from paimon_features.testing.matrix import Cell, wrong
-from paimon_features.testing.matrix_paths import MatrixLake
 from paimon_features.testing.tile_jobs import append_events
 from paimon_features.windows import DAY_MS, HOUR_MS, KINDS, Kind
+from tests.matrix_paths import MatrixLake
 from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.flink

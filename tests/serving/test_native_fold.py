@@ -22,8 +22,8 @@ from paimon_features.serving.view_rows import RowRange
 from paimon_features.testing import generators
 from paimon_features.testing.generators import VALUE_COLUMNS, random_view
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.stored_rows import StoredRows
 from paimon_features.windows import DAY_MS, Kind
+from tests.stored_rows import StoredRows
 
 NOW_MS = 1_700_000_123_456
 
