@@ -40,7 +40,7 @@ REPEATED = {
     "ingest": (2, "a job and its SQL"),
     "inputs": (2, "of an ingestion, and of samplers"),
     "interaction": (2, "by definition, and of an application's own values"),
-    "job": (3, "the job of the package that the module is in"),
+    "job": (2, "the job of the package that the module is in"),
     "jobs": (2, "one subject by layer: job control, and its part of a project"),
     "keys": (2, "of records, and of permutations"),
     "loading": (2, "of a preview's events, and of tensors"),
