@@ -33,7 +33,7 @@ from paimon_features.ingestion import files as module
 from paimon_features.ingestion.files import IngestResult
 from paimon_features.ingestion.ingest_progress import IngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
-from paimon_features.local.ingest import job as job_module
+from paimon_features.local import ingest_job as job_module
 from paimon_features.local.ingest import lines, sampling
 from paimon_features.local.ingest_job import ingest_files
 from paimon_features.schema import Bool, Int64, String
