@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from benchmarks.tile_job import jvm_cpu_s
 from paimon_features.definitions import EventSource
 from paimon_features.ingestion.files import SHORT_LIVED_BYTES
-from paimon_features.local.ingest.job import ingest_files
+from paimon_features.local.ingest_job import ingest_files
 from paimon_features.schema import Float64, Int32, Int64, String
 from paimon_features.tables import Lake
 from paimon_features.tables.specs import events_spec, rejected_spec

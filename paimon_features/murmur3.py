@@ -19,6 +19,8 @@ Words32 = npt.NDArray[np.uint32]
 FEW = 16
 """Up to so many rows a loop costs less than NumPy's calls."""
 _MASK = 0xFFFFFFFF
+_WORD_1, _WORD_2, _STEP = 0xCC9E2D51, 0x1B873593, 0xE6546B64
+_FINAL_1, _FINAL_2 = 0x85EBCA6B, 0xC2B2AE35
 _PART = 65_536
 """Words of a row that are Python integers at a time."""
 
@@ -47,8 +49,8 @@ def absorb(
     while (active := int(np.searchsorted(ascending, -step, side="left"))) > FEW:
         part = state[:active]
         word = column(active, step)
-        part ^= _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
-        part[:] = _rotated(part, 13) * np.uint32(5) + np.uint32(0xE6546B64)
+        part ^= mixed(word)
+        part[:] = _rotated(part, 13) * np.uint32(5) + np.uint32(_STEP)
         step += 1
     for row in range(active):
         words = rest(row, step)
@@ -62,25 +64,37 @@ def absorb(
 def absorb_words(state: int, words: list[int]) -> int:
     """The state of one row after these words."""
     for word in words:
-        word = word * 0xCC9E2D51 & _MASK
-        state ^= (word << 15 | word >> 17) * 0x1B873593 & _MASK
+        word = word * _WORD_1 & _MASK
+        state ^= (word << 15 | word >> 17) * _WORD_2 & _MASK
         state = (state << 13 | state >> 19) & _MASK
-        state = (state * 5 + 0xE6546B64) & _MASK
+        state = (state * 5 + _STEP) & _MASK
     return state
 
 
-def mixed_tail(word: Words32) -> Words32:
-    """What the last bytes of a row, fewer than four, add to its state by exclusive or."""
-    return _rotated(word * np.uint32(0xCC9E2D51), 15) * np.uint32(0x1B873593)
+def finish_row(state: int, tail: int, size: int) -> int:
+    """The hash of one row of ``size`` bytes, whose last ones, fewer than four, are ``tail``."""
+    tail = tail * _WORD_1 & _MASK
+    state ^= (tail << 15 | tail >> 17) * _WORD_2 & _MASK
+    state ^= size
+    state ^= state >> 16
+    state = state * _FINAL_1 & _MASK
+    state ^= state >> 13
+    state = state * _FINAL_2 & _MASK
+    return state ^ state >> 16
+
+
+def mixed(word: Words32) -> Words32:
+    """What a word of a row, or its last bytes, fewer than four, add by exclusive or."""
+    return _rotated(word * np.uint32(_WORD_1), 15) * np.uint32(_WORD_2)
 
 
 def finish(state: Words32, sizes: Ints) -> Words32:
     """The hashes of rows of these sizes in bytes; changes ``state``."""
     state ^= sizes.astype(np.uint32)
     state ^= state >> np.uint32(16)
-    state *= np.uint32(0x85EBCA6B)
+    state *= np.uint32(_FINAL_1)
     state ^= state >> np.uint32(13)
-    state *= np.uint32(0xC2B2AE35)
+    state *= np.uint32(_FINAL_2)
     state ^= state >> np.uint32(16)
     return state
 

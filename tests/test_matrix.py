@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.online import open_store
 from paimon_features.testing.matrix import (
     BATCHES,
@@ -32,15 +32,15 @@ from paimon_features.testing.matrix import (
     random_cell,
     wrong,
 )
-from paimon_features.testing.matrix_paths import (
+from paimon_features.testing.sizes import cases
+from paimon_features.windows import KINDS
+from tests.matrix_paths import (
     MatrixLake,
     duckdb_tiles,
     from_events,
     from_tiles,
     reference_tiles,
 )
-from paimon_features.testing.sizes import cases
-from paimon_features.windows import KINDS
 
 ALL = cells([("sawtooth", "5min"), ("hop", "5min"), ("exact", "5min"), ("exact", "1ms")])
 

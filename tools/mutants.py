@@ -64,8 +64,8 @@ MUTANTS: Sequence[Mutant] = [
     ),
     # records: cells are kept, folded and encoded
     *_mutants(
-        "paimon_features/materialize/fold.py",
-        "tests/materialize/test_fold.py tests/materialize/test_materializer.py",
+        "paimon_features/materialize/record_fold.py",
+        "tests/materialize/test_record_fold.py tests/materialize/test_materializer.py",
         ('> headers["snapshot"][owner]', '>= headers["snapshot"][owner]'),
         ("(level == at) & (index >= first[owners])", "(level == at) & (index > first[owners])"),
         ("gone = ~inside & (level == top)", "gone = ~inside"),

@@ -7,7 +7,7 @@ from trainer_bridge.feedback.difficulty import Difficulty as Difficulty
 from trainer_bridge.feedback.difficulty import difficulty_view as difficulty_view
 from trainer_bridge.feedback.difficulty import read_difficulty as read_difficulty
 from trainer_bridge.feedback.difficulty import scores_from_features as scores_from_features
-from trainer_bridge.feedback.queue import FeedbackDrain as FeedbackDrain
+from trainer_bridge.feedback.feedback_drain import FeedbackDrain as FeedbackDrain
 from trainer_bridge.feedback.writer import FeedbackWriter as FeedbackWriter
 from trainer_bridge.order.global_order import GlobalOrder as GlobalOrder
 from trainer_bridge.readers.mixed_reader import MixedReader as MixedReader

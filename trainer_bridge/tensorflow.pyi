@@ -9,7 +9,9 @@ from trainer_bridge.adapters.tensorflow.keras import ProgressCallback as Progres
 from trainer_bridge.adapters.tensorflow.optimize import (
     TensorFlowPipelineOptimizer as TensorFlowPipelineOptimizer,
 )
-from trainer_bridge.adapters.tensorflow.progress import TrainingProgress as TrainingProgress
 from trainer_bridge.adapters.tensorflow.strategies import (
     DistributedStrategy as DistributedStrategy,
+)
+from trainer_bridge.adapters.tensorflow.training_progress import (
+    TrainingProgress as TrainingProgress,
 )

@@ -16,7 +16,7 @@ from paimon_features.project import Project
 from paimon_features.tables.storage.file_path import job_state_folder
 
 if TYPE_CHECKING:
-    from paimon_features.ingestion.progress import IngestProgress
+    from paimon_features.ingestion.ingest_progress import IngestProgress
 
 STOPPED = "stopped; the same command resumes from its last checkpoint"
 

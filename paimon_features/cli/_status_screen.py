@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from paimon_features.cli._options import time_text
 from paimon_features.cli._tables import table_lines
 from paimon_features.operations.status import ProjectStatus
-from paimon_features.operations.status.jobs import JobStatus, LeaseStatus
+from paimon_features.operations.status.job_status import JobStatus, LeaseStatus
 from paimon_features.operations.status.tables import RejectedStatus, TableStatus
 from paimon_features.operations.status.views import OnlineStatus, ViewStatus
 

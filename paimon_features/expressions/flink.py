@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from paimon_features.expressions import alphabet, sql
-from paimon_features.expressions.fold import fold
+from paimon_features.expressions.constant_folding import fold
 from paimon_features.expressions.nodes import Call, Expression, Literal, Name, quoted
 from paimon_features.expressions.overflow import INT64_MAX, INT64_MIN, int_range
 from paimon_features.expressions.scaling import BEYOND, LIMIT, ROUNDER

@@ -45,7 +45,7 @@ from paimon_features.feast_plugin.sources import (
     PaimonSource,
     SavedDatasetPaimonStorage,
 )
-from paimon_features.local.engine import QUOTE, DuckDBEngine
+from paimon_features.local.duckdb_engine import QUOTE, DuckDBEngine
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
 

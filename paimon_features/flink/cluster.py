@@ -38,7 +38,7 @@ from paimon_features.flink_metrics import prometheus_options
 from paimon_features.flink_rest import FlinkRest, JobSummary
 from paimon_features.ports import free_ports
 from paimon_features.setup.jars import checkpoint_store
-from paimon_features.tables.files import locked, read_json, write_json, write_plain_json
+from paimon_features.tables.json_files import locked, read_json, write_json, write_plain_json
 from paimon_features.tables.lease import ProcessHolder
 
 START_TIMEOUT_S = 180.0

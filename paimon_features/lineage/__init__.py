@@ -1,7 +1,8 @@
 """Descriptions of a project's definitions, and their lineage graph as text or SVG."""
 
 from paimon_features.lineage.descriptions import describe, describe_all, describe_stored
-from paimon_features.lineage.lineage_graph import LineageGraph, LineageNode, lineage
+from paimon_features.lineage.lineage_graph import LineageGraph, lineage
+from paimon_features.lineage.nodes_and_edges import LineageNode
 from paimon_features.lineage.rendering import to_svg, to_text
 
 __all__ = [

@@ -15,7 +15,8 @@ from paimon_features.definitions import (
     Interaction,
 )
 from paimon_features.errors import PaimonFeaturesError, UnknownNameError
-from paimon_features.lineage.lineage_graph import LineageNode, lineage
+from paimon_features.lineage.lineage_graph import lineage
+from paimon_features.lineage.nodes_and_edges import LineageNode
 from paimon_features.planning import registry
 from paimon_features.tables import Lake, generations, latest_snapshot
 from paimon_features.tables.models import states_of

@@ -15,48 +15,15 @@ from dataclasses import dataclass
 
 from paimon_features.definitions import Definitions, FeatureRef, FeatureView, TableView
 from paimon_features.errors import UnknownNameError
+from paimon_features.lineage.nodes_and_edges import LineageNode, NodesAndEdges
+from paimon_features.lineage.rendering import to_svg
 from paimon_features.tables import Lake
 from paimon_features.tables.specs import TRAINING_PREFIX
 
-KINDS = (
-    "source", "table_view", "feature_view", "derived_view", "interaction",
-    "fitted_transformer", "transformed", "service", "training_set",
-)  # fmt: skip
-"""Kinds of nodes, from inputs to outputs."""
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class LineageNode:
-    """A definition or a written training set; ``note`` is shown next to its name."""
-
-    kind: str
-    name: str
-    note: str = ""
-
-    @property
-    def title(self) -> str:
-        """Kind and name, for display.
-
-        >>> LineageNode("feature_view", "spend").title
-        'feature view spend'
-        """
-        return f"{self.kind.replace('_', ' ')} {self.name}"
-
 
 @dataclass(frozen=True)
-class LineageGraph:
+class LineageGraph(NodesAndEdges):
     """Nodes and edges ``(from, to)``: the second is derived from the first. Acyclic."""
-
-    nodes: tuple[LineageNode, ...]
-    edges: tuple[tuple[LineageNode, LineageNode], ...]
-
-    def parents(self, node: LineageNode) -> list[LineageNode]:
-        """Return the nodes that a node is derived from."""
-        return [a for a, b in self.edges if b == node]
-
-    def children(self, node: LineageNode) -> list[LineageNode]:
-        """Return the nodes derived from a node."""
-        return [b for a, b in self.edges if a == node]
 
     def find(self, name: str) -> list[LineageNode]:
         """Return the nodes of that name, of any kind.
@@ -87,8 +54,6 @@ class LineageGraph:
         )
 
     def _repr_svg_(self) -> str:
-        from paimon_features.lineage.rendering import to_svg
-
         return to_svg(self, "Lineage")
 
     def to_document(self) -> dict[str, object]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from paimon_features.lineage.lineage_graph import KINDS, LineageGraph, LineageNode
+from paimon_features.lineage.nodes_and_edges import KINDS, LineageNode, NodesAndEdges
 
 
-def to_text(graph: LineageGraph) -> str:
+def to_text(graph: NodesAndEdges) -> str:
     """Render one tree per source; a node with several parents is expanded once.
 
     >>> a = LineageNode("source", "clicks")
     >>> b = LineageNode("feature_view", "taste", "user, 3 features")
-    >>> print(to_text(LineageGraph((a, b), ((a, b),))))
+    >>> print(to_text(NodesAndEdges((a, b), ((a, b),))))
     source clicks
     └─ feature view taste  (user, 3 features)
     """
@@ -57,7 +57,7 @@ _FILLS: Mapping[str, str] = {
 }
 
 
-def to_svg(graph: LineageGraph, title: str) -> str:
+def to_svg(graph: NodesAndEdges, title: str) -> str:
     """Render the graph in columns, one per kind, with edges from left to right.
 
     Nodes are placed near their parents. The SVG is self-contained, without references.
@@ -125,12 +125,12 @@ Slot = LineageNode | Edge
 """An item in a column: a node, or an edge that passes between nodes."""
 
 
-def _kinds(graph: LineageGraph) -> list[str]:
+def _kinds(graph: NodesAndEdges) -> list[str]:
     """Return the kinds that occur; each is a column."""
     return [kind for kind in KINDS if any(node.kind == kind for node in graph.nodes)]
 
 
-def _columns(graph: LineageGraph) -> list[list[Slot]]:
+def _columns(graph: NodesAndEdges) -> list[list[Slot]]:
     """Return the nodes of each kind and the edges that pass it, ordered near their parents."""
     kinds = _kinds(graph)
     column_of = {node: kinds.index(node.kind) for node in graph.nodes}
@@ -147,7 +147,7 @@ def _columns(graph: LineageGraph) -> list[list[Slot]]:
     return columns
 
 
-def _middle(graph: LineageGraph, slot: Slot, before: Mapping[Slot, int]) -> float:
+def _middle(graph: NodesAndEdges, slot: Slot, before: Mapping[Slot, int]) -> float:
     """Return the mean row, in the column before, of the origins of a slot's edges."""
     edges = (
         [(a, b) for a, b in graph.edges if b == slot] if isinstance(slot, LineageNode) else [slot]

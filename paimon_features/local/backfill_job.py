@@ -21,7 +21,7 @@ from paimon_features.job_control.backfill import (
 from paimon_features.job_control.jobs import check_not_running
 from paimon_features.job_control.target import TileTarget
 from paimon_features.local.backfill import TilesComputed, write_tiles
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.tables.lease import ProcessHolder
 
 

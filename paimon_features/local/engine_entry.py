@@ -34,10 +34,10 @@ def ingest_files(
     state_dir: Path,
     **options: object,
 ) -> IngestResult:
-    """Files into the events table by Arrow in this process, see ``ingest.job.ingest_files``."""
-    from paimon_features.local.ingest import job
+    """Files into the events table by Arrow in this process, see ``ingest_job.ingest_files``."""
+    from paimon_features.local import ingest_job
 
-    return job.ingest_files(lake, source, paths, mapping, state_dir=state_dir, **options)  # type: ignore[arg-type]
+    return ingest_job.ingest_files(lake, source, paths, mapping, state_dir=state_dir, **options)  # type: ignore[arg-type]
 
 
 def history_engine(

@@ -30,7 +30,7 @@ from paimon_features.definitions import CompiledFeature, CompiledView, FeatureVi
 from paimon_features.definitions.skipped import SkippedEvents, warn_of_skipped
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.expressions import to_duckdb
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.local.tiling import (
     broken_sql,
     entering_sql,

@@ -22,7 +22,7 @@ from typing import Any
 import pyarrow as pa
 
 from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.suggestions import did_you_mean
 from paimon_features.tables import Lake, Snapshot, latest_snapshot, read_arrow
 from paimon_features.tables.deltas import live_files, verify_files

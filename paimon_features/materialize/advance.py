@@ -10,8 +10,7 @@ from paimon_features.errors import SnapshotExpiredError
 from paimon_features.materialize.apply import MarkerMoved
 from paimon_features.materialize.known import SeenEntities
 from paimon_features.materialize.leases import LeaseLost
-from paimon_features.materialize.plan import added_files, identity
-from paimon_features.materialize.progress import (
+from paimon_features.materialize.materialize_progress import (
     MaterializeProgress,
     PassRecorder,
     RebuildNeeded,
@@ -19,6 +18,7 @@ from paimon_features.materialize.progress import (
 )
 from paimon_features.materialize.reading import read_tile_deltas
 from paimon_features.materialize.shard import Shard
+from paimon_features.materialize.snapshot_effect import added_files, identity
 from paimon_features.online.keys import BucketKeys
 from paimon_features.online.markers import EpochContent, Marker
 from paimon_features.tables.deltas import DataFile, read_delta

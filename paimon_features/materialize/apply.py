@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from paimon_features.errors import OnlineStoreError
-from paimon_features.materialize.fold import TileDelta, merge
+from paimon_features.materialize.record_fold import TileDelta, merge
 from paimon_features.online.codec import HEADER_SIZE, RecordLayout
 from paimon_features.online.expiry import expire_after_ms
 from paimon_features.online.keys import BucketKeys

@@ -3,7 +3,7 @@
 It works per bucket, in snapshot order. A bucket's marker records the snapshot applied; it is
 advanced by compare-and-set when all records of the bucket contain all rows up to the new
 snapshot. After a crash, some records may be ahead of the marker: they skip the rows they already
-contain (see ``fold``), so that the pass is simply repeated.
+contain (see ``record_fold``), so that the pass is simply repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.errors import GenerationError, OnlineStoreError, StoreUnreachableError
 from paimon_features.materialize.advance import advance
 from paimon_features.materialize.leases import DEFAULT_TTL_MS, Leases
-from paimon_features.materialize.progress import (
+from paimon_features.materialize.materialize_progress import (
     MaterializeProgress,
     PassRecorder,
     RebuildNeeded,

@@ -20,8 +20,8 @@ from paimon_features.aggregates import EVENT_TIME_MAX
 from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.array_types import Ints
 from paimon_features.clock import Clock
-from paimon_features.materialize.fold import TileDelta, newest_by_entity
-from paimon_features.materialize.plan import oldest_needed
+from paimon_features.materialize.record_fold import TileDelta, newest_by_entity
+from paimon_features.materialize.snapshot_effect import oldest_needed
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.expiry import READ_BEHIND_MS, expire_after_ms
 from paimon_features.online.markers import EpochContent, Marker

@@ -10,7 +10,7 @@ from typing import Any
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import MissingExtraError
-from paimon_features.materialize.progress import MaterializeProgress
+from paimon_features.materialize.materialize_progress import MaterializeProgress
 
 SILENT_AFTER_S = 120.0
 """A view without any report for this long hangs: passes are at most 5 s apart, and long ones

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from paimon_features.definitions import CompiledView
-from paimon_features.materialize.plan import (
+from paimon_features.materialize.snapshot_effect import (
     newest_partition_ms,
     oldest_needed,
     partition_end_ms,

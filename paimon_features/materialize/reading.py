@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from paimon_features.materialize.fold import (
+from paimon_features.materialize.record_fold import (
     TILE_START,
     TileDelta,
     rows_of_part,

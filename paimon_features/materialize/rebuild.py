@@ -12,11 +12,11 @@ from paimon_features.aggregates.fold import NEVER_MS
 from paimon_features.errors import OnlineStoreError, SnapshotExpiredError, TableError
 from paimon_features.materialize.known import KnownEntities, SeenEntities
 from paimon_features.materialize.leases import LeaseLost
+from paimon_features.materialize.materialize_progress import MaterializeProgress, PassRecorder
 from paimon_features.materialize.needed import needed_files
-from paimon_features.materialize.plan import identity, partition_end_ms
-from paimon_features.materialize.progress import MaterializeProgress, PassRecorder
 from paimon_features.materialize.reading import read_tile_deltas
 from paimon_features.materialize.shard import Shard
+from paimon_features.materialize.snapshot_effect import identity, partition_end_ms
 from paimon_features.online.markers import Building, EpochContent, Marker
 from paimon_features.tables.deltas import DataFile, read_file
 from paimon_features.tables.snapshots import Snapshot, latest_snapshot

@@ -12,8 +12,8 @@ from paimon_features.materialize.apply import BucketWriter
 from paimon_features.materialize.epochs import Epochs
 from paimon_features.materialize.known import KnownOfShard
 from paimon_features.materialize.leases import LeaseLost, Leases
+from paimon_features.materialize.materialize_progress import RebuildNeeded
 from paimon_features.materialize.needed import needed_files
-from paimon_features.materialize.progress import RebuildNeeded
 from paimon_features.materialize.reading import MAX_ROWS
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import BucketKeys, ViewKeys

@@ -10,7 +10,7 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import TableError
 from paimon_features.materialize.leases import Leases
-from paimon_features.materialize.progress import PassRecorder
+from paimon_features.materialize.materialize_progress import PassRecorder
 from paimon_features.materialize.rebuild import build
 from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import EpochContent

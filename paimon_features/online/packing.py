@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Bools, Floats, Ints, Words
+from paimon_features.array_types import Bools, Bytes, Floats, Ints, Words
 
 MAX_CELLS = 1 << 14
 """Records of more cells are not packed: few bytes could stand for much memory."""
@@ -46,8 +46,6 @@ _NEAR = 8
 _FARTHEST = 255
 _EXACT = 2.0**53
 
-Octets = npt.NDArray[np.uint8]
-
 
 class DamagedError(ValueError):
     """Bytes that are not packed columns."""
@@ -58,7 +56,7 @@ class _Coded:
     """One column of many records, each coded on its own; ``numbers`` are all that is stored."""
 
     counts: Ints
-    head: Octets
+    head: Bytes
     base: Words
     base_width: Ints
     width: Ints
@@ -268,7 +266,7 @@ def _alike_sizes(counts: Ints, rest: _Coded) -> Ints:
     return sizes
 
 
-def _put(out: Octets, at: Ints, coded: _Coded) -> None:
+def _put(out: Bytes, at: Ints, coded: _Coded) -> None:
     out[at], out[at + 1] = coded.head[:, 0], coded.head[:, 1]
     octets = coded.base.view(np.uint8).reshape(-1, 8)
     for place in range(8):
@@ -280,7 +278,7 @@ def _put(out: Octets, at: Ints, coded: _Coded) -> None:
         out[places[:, None] + np.arange(width)] = octets[:, :width]
 
 
-def _put_alike(out: Octets, at: Ints, alike: _Alike) -> None:
+def _put_alike(out: Bytes, at: Ints, alike: _Alike) -> None:
     rest = alike.rest
     some = rest.counts > 0
     out[at] = _ALIKE | some << 4
@@ -339,7 +337,7 @@ class Unpacker:
         From each method, for bytes that are not what is taken.
     """
 
-    def __init__(self, data: Octets, starts: Ints, ends: Ints) -> None:
+    def __init__(self, data: Bytes, starts: Ints, ends: Ints) -> None:
         self._data, self._at, self._ends = data, starts.copy(), ends
         self._taken: list[tuple[int, Words]] = []
 

@@ -2,7 +2,7 @@
 
 It may lose messages (a server that restarts without persistence) and duplicate them (an append
 whose reply was lost). A producer therefore keeps a message until a note acknowledges it; see
-``trainer_bridge.feedback.queue``.
+``trainer_bridge.feedback.feedback_drain``.
 """
 
 from __future__ import annotations

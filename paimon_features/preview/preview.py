@@ -21,6 +21,7 @@ from paimon_features.definitions import CompiledFeature, FeatureView, evaluate
 from paimon_features.definitions.skipped import NO_RULE, verdicts
 from paimon_features.errors import RequestError
 from paimon_features.notebook.markup import card, columns_table, facts, table, utc
+from paimon_features.preview.preview_data import PreviewData, PreviewEvent, PreviewWindow
 from paimon_features.preview.timeline import Picture, draw
 from paimon_features.schema import arrow_schema
 from paimon_features.statuses import Status
@@ -33,59 +34,13 @@ MAX_EVENTS = 200_000
 """Events of one entity that are looked at: the newest ones before the read."""
 
 
-@dataclass(frozen=True, slots=True)
-class PreviewEvent:
-    """One event of the entity. ``left_out`` says why it is in no feature, None if it may be.
-
-    ``tile_ms`` is the start of its tile (UTC ms).
-    """
-
-    time_ms: int
-    tile_ms: int
-    left_out: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class PreviewWindow:
-    """One window as of the read: ``start_ms`` (inclusive) to ``end_ms`` (exclusive), UTC ms.
-
-    ``events`` is the number of events in it; ``values`` are the features over it. ``before_ms`` and
-    ``after_ms`` are the nearest events outside, ``first_ms`` and ``last_ms`` the outermost ones
-    inside; None: there is none.
-    """
-
-    window: Window
-    start_ms: int
-    end_ms: int
-    events: int
-    before_ms: int | None
-    first_ms: int | None
-    last_ms: int | None
-    after_ms: int | None
-    values: Mapping[str, Any]
-
-
 @dataclass(frozen=True)
-class Preview:
+class Preview(PreviewData):
     """The values of ``view`` for ``entity`` as of ``as_of_ms``, and what they are made of.
 
     ``status`` is that of all values: PRESENT, EXPIRED or MISSING (they are null then). ``events``
     are in the order of time; ``samples`` has the values of some entities, by column.
     """
-
-    view: FeatureView
-    entity: Mapping[str, Any]
-    as_of_ms: int
-    status: Status
-    events: tuple[PreviewEvent, ...]
-    windows: tuple[PreviewWindow, ...]
-    samples: Mapping[str, Sequence[Any]]
-
-    @property
-    def values(self) -> dict[str, Any]:
-        """The value of each feature, in the order of the view."""
-        found = {name: value for window in self.windows for name, value in window.values.items()}
-        return {feature.name: found[feature.name] for feature in self.view.compiled.features}
 
     def timeline(self, last: str | None = None) -> Picture:
         """Draw events, tiles and windows; ``last``, such as ``"2d"``, shows the time before the

@@ -9,13 +9,10 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from paimon_features.notebook.markup import Markup, escaped, text, utc
+from paimon_features.preview.preview_data import PreviewData, PreviewWindow
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
-
-if TYPE_CHECKING:
-    from paimon_features.preview.preview import Preview, PreviewWindow
 
 _LEFT, _RIGHT, _WIDTH = 110, 190, 940
 _ACROSS = _WIDTH - _LEFT - _RIGHT
@@ -44,7 +41,7 @@ class Picture:
         return self.svg
 
 
-def draw(preview: Preview, last_ms: int | None) -> Picture:
+def draw(preview: PreviewData, last_ms: int | None) -> Picture:
     """Draw a preview: the complete time range of its windows, or ``last_ms`` before the read."""
     scale = _Scale(preview, last_ms)
     windows = preview.windows
@@ -72,7 +69,7 @@ def draw(preview: Preview, last_ms: int | None) -> Picture:
 class _Scale:
     """Times as pixels, over the drawn range."""
 
-    def __init__(self, preview: Preview, last_ms: int | None) -> None:
+    def __init__(self, preview: PreviewData, last_ms: int | None) -> None:
         as_of = preview.as_of_ms
         times = [event.time_ms for event in preview.events]
         if last_ms is not None:
@@ -127,7 +124,7 @@ def _label(y: float, said: str) -> str:
     return f'<text x="{_LEFT - 10}" y="{y}" text-anchor="end" fill="#344054">{escaped(said)}</text>'
 
 
-def _events(preview: Preview, scale: _Scale, y: int) -> Iterator[str]:
+def _events(preview: PreviewData, scale: _Scale, y: int) -> Iterator[str]:
     marks: dict[tuple[int, str | None], list[int]] = {}
     for event in preview.events:
         if scale.has(event.time_ms):
@@ -150,7 +147,7 @@ def _events(preview: Preview, scale: _Scale, y: int) -> Iterator[str]:
     )
 
 
-def _tiles(preview: Preview, scale: _Scale, y: int) -> Iterator[str]:
+def _tiles(preview: PreviewData, scale: _Scale, y: int) -> Iterator[str]:
     tile_ms = preview.view.compiled.tile_ms
     counts: dict[int, int] = {}
     for event in preview.events:

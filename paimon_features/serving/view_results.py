@@ -71,11 +71,6 @@ class ViewPlan:
         assert self._native is not None
         return self._native.fold_all(found, start, stop, as_of_ms)
 
-    @property
-    def is_native(self) -> bool:
-        """Whether the native core computes something of it."""
-        return self._native is not None
-
     def fold(self, part: RowRange, as_of_ms: int, stale: set[int]) -> Folded | None:
         """What the core computes of these rows; None where NumPy has to do everything.
 

@@ -36,7 +36,7 @@ from paimon_features.errors import ConfigurationError, DamagedFileError
 from paimon_features.partition_days import PARTITION_DAYS
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.deltas import DataFile
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.json_files import read_json, write_json
 from paimon_features.tables.specs import TILE_DAY
 from paimon_features.tables.write_errors import write_errors
 from paimon_features.windows import HOUR_MS

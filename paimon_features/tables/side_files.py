@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from paimon_features.tables import files
-from paimon_features.tables.files import LOCK_TIMEOUT_S
+from paimon_features.tables import json_files
+from paimon_features.tables.json_files import LOCK_TIMEOUT_S
 from paimon_features.tables.sealed_json import read_document, resealed
 from paimon_features.tables.storage.exclusive import ExclusiveFiles, FolderFiles
 from paimon_features.tables.storage.object_path import ObjectFiles, ObjectPath, SidePath
@@ -29,9 +29,9 @@ def read_json(path: SidePath) -> Any | None:
 
 
 def write_json(path: SidePath, value: Mapping[str, Any], after: int = 0) -> None:
-    """``files.write_json``, also for an object."""
+    """``json_files.write_json``, also for an object."""
     if isinstance(path, Path):
-        files.write_json(path, value, after)
+        json_files.write_json(path, value, after)
         return
     document = resealed(path, value, after)
     path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
@@ -41,7 +41,7 @@ def write_json(path: SidePath, value: Mapping[str, Any], after: int = 0) -> None
 def locked(
     path: SidePath, what: str, timeout_s: float = LOCK_TIMEOUT_S
 ) -> Iterator[Callable[[], None]]:
-    """Hold a lock inside the ``with`` block: ``files.locked``, or a ``StoreLock``.
+    """Hold a lock inside the ``with`` block: ``json_files.locked``, or a ``StoreLock``.
 
     Yields a function that raises LeaseLostError if the lock was taken over, which only one of an
     object store can be. Call it immediately before a change.
@@ -52,7 +52,7 @@ def locked(
         If another process holds it for longer than ``timeout_s``.
     """
     if isinstance(path, Path):
-        with files.locked(path, what, timeout_s):
+        with json_files.locked(path, what, timeout_s):
             yield lambda: None
         return
     lock = StoreLock(path, what)

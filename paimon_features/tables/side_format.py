@@ -11,7 +11,7 @@ from pathlib import Path
 
 from paimon_features._version import __version__
 from paimon_features.errors import TableError
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.json_files import read_json, write_json
 
 FORMAT = 1
 FILE = "format.json"

@@ -10,11 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features._arrow import arrow_loaded, pa
-from paimon_features.murmur3 import FEW, absorb, absorb_words, finish, mixed_tail
+from paimon_features.murmur3 import FEW, absorb, absorb_words, finish, finish_row, mixed
 
 Hashes = npt.NDArray[np.int32]
-
-_MASK = 0xFFFFFFFF
 
 
 def hash_text(text: str, seed: int = 0) -> int:
@@ -26,16 +24,8 @@ def hash_text(text: str, seed: int = 0) -> int:
     data = text.encode()
     whole = len(data) // 4 * 4
     state = absorb_words(seed, np.frombuffer(data, "<u4", whole // 4).tolist())
-    if len(data) > whole:
-        word = int.from_bytes(data[whole:], "little") * 0xCC9E2D51 & _MASK
-        state ^= (word << 15 | word >> 17) * 0x1B873593 & _MASK
-    state ^= len(data)
-    state ^= state >> 16
-    state = state * 0x85EBCA6B & _MASK
-    state ^= state >> 13
-    state = state * 0xC2B2AE35 & _MASK
-    state ^= state >> 16
-    return state - 2**32 if state >= 2**31 else state
+    found = finish_row(state, int.from_bytes(data[whole:], "little"), len(data))
+    return found - 2**32 if found >= 2**31 else found
 
 
 def hash_texts(texts: npt.NDArray[np.object_], seed: int = 0) -> Hashes:
@@ -75,7 +65,7 @@ def _hashed(data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.int64], seed: i
     left = (sizes % 4).astype(np.uint32)
     tail = _words(padded, starts + counts * 4)
     tail &= (np.uint32(1) << (left * np.uint32(8))) - np.uint32(1)
-    state ^= mixed_tail(tail)  # no byte left: zero, which changes nothing
+    state ^= mixed(tail)  # no byte left: zero, which changes nothing
     out = np.empty(len(state), np.uint32)
     out[order] = finish(state, sizes)
     return out.view(np.int32)

@@ -19,7 +19,7 @@ from paimon_features.aggregates import Aggregate
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.errors import DefinitionError
 from paimon_features.local import tile_rows, tile_sql
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.oracle.features import Event
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import (
@@ -42,9 +42,9 @@ from paimon_features.schema import (
 )
 from paimon_features.testing.generators import random_value
 from paimon_features.testing.matrix import Cell, Question, wrong
-from paimon_features.testing.matrix_paths import MatrixLake, all_events, from_events, from_tiles
 from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.matrix_paths import MatrixLake, all_events, from_events, from_tiles
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "aggregates.md"
 TYPES: Mapping[str, Sequence[DataType]] = {

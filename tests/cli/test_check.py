@@ -18,7 +18,7 @@ from paimon_features.cli import cli
 from paimon_features.project import Project
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.tags import create_tag
-from paimon_features.testing.data_files import replace_file
+from tests.data_files import replace_file
 
 FEATURES = """
 import paimon_features as pf

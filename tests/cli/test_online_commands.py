@@ -19,10 +19,10 @@ from paimon_features.cli import cli
 from paimon_features.materialize import Materializer
 from paimon_features.project import Project
 from paimon_features.testing.online_servers import wait_for
-from paimon_features.testing.stored import Stored
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.os_processes import line_with
 from tests.shop_projects import commit_purchases, purchase, started_shop
+from tests.stored import Stored
 
 pytestmark = pytest.mark.redis
 

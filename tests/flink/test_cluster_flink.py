@@ -30,10 +30,10 @@ from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.lease import FlinkJobHolder, holder_of
 from paimon_features.testing.matrix import Cell, wrong
-from paimon_features.testing.matrix_paths import MatrixLake
 from tests.chaos import part_of_chaos
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
+from tests.matrix_paths import MatrixLake
 from tests.waiting import await_true
 
 pytestmark = pytest.mark.flink

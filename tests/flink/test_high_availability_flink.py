@@ -18,10 +18,10 @@ from paimon_features.job_control.jobs import cancel, job_state, lag_snapshots
 from paimon_features.job_control.target import TileTarget
 from paimon_features.ports import free_ports
 from paimon_features.project import Project
-from paimon_features.testing.zookeeper import ZooKeeper
 from paimon_features.waiting import wait_until
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
+from tests.flink.zookeeper import ZooKeeper
 from tests.serving.chaos.processes import ROOT, Proxy
 
 pytestmark = [

@@ -20,7 +20,7 @@ from paimon_features.engines import EngineOptions
 from paimon_features.errors import RequestError, TableError
 from paimon_features.flink.history import batch_job as history
 from paimon_features.flink.history.engine import FlinkHistoryEngine
-from paimon_features.flink.history.parts import PartJoin
+from paimon_features.flink.history.join_parts import PartJoin
 from paimon_features.flink.sql.history import JoinLayout
 from paimon_features.offline.store import OfflineStore
 from paimon_features.oracle.compare import differences
@@ -39,9 +39,9 @@ from paimon_features.testing.generators import (
     random_rows,
 )
 from paimon_features.testing.matrix import Cell, wrong
-from paimon_features.testing.matrix_paths import MatrixLake
 from paimon_features.testing.tile_jobs import append_events
 from paimon_features.windows import DAY_MS, HOUR_MS, KINDS, Kind
+from tests.matrix_paths import MatrixLake
 from tests.shop_projects import make_project
 
 pytestmark = pytest.mark.flink

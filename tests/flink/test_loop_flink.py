@@ -26,7 +26,6 @@ from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import read_arrow
 from paimon_features.testing.object_store import Disturbance
 from paimon_features.testing.tile_jobs import wrong_tiles
-from paimon_features.testing.zookeeper import ZooKeeper
 from paimon_features.waiting import wait_until
 from tests.chaos import part_of_chaos
 from tests.flink.iteration.halving_program import PROGRAM
@@ -34,6 +33,7 @@ from tests.flink.loop.judge import Judge
 from tests.flink.loop.processes import Loop
 from tests.flink.loop.traffic import FEATURES, NOBODY, TIMES_MS, USERS, Producer, Readers
 from tests.flink.s3_shop import JOBS, S3Shop, s3_shop
+from tests.flink.zookeeper import ZooKeeper
 from tests.kafka_topics import Topic
 
 pytestmark = [

@@ -12,10 +12,10 @@ from paimon_features.flink.tiles.submission import backfill, submit
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import read_arrow
 from paimon_features.testing.matrix import BATCHES, Cell, cells, wrong
-from paimon_features.testing.matrix_paths import events_table, from_tiles
 from paimon_features.testing.tile_jobs import append_events
 from paimon_features.windows import KINDS, Kind
 from tests.chaos import part_of_chaos
+from tests.matrix_paths import events_table, from_tiles
 
 pytestmark = pytest.mark.flink
 

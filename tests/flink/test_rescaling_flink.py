@@ -31,7 +31,6 @@ from paimon_features.project import Project
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import read_arrow
 from paimon_features.testing.matrix import Cell, wrong
-from paimon_features.testing.matrix_paths import MatrixLake
 from paimon_features.waiting import wait_until
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
@@ -39,6 +38,7 @@ from tests.flink.ingest.click_source import CLICKS, new_lake
 from tests.iteration import loops
 from tests.iteration.loops import bounded
 from tests.kafka_topics import Topic
+from tests.matrix_paths import MatrixLake
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 

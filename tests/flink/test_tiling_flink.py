@@ -24,7 +24,7 @@ from paimon_features.flink.tiles.submission import backfill, submit
 from paimon_features.job_control.target import TileTarget
 from paimon_features.local import backfill_job as local_backfill
 from paimon_features.local import skipped_sql, tile_rows, tile_sql
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.oracle.tiler import event_rows, tile_schema
 from paimon_features.planning.plan import apply_plan
 from paimon_features.tables import Lake, read_arrow, snapshots

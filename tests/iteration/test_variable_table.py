@@ -113,13 +113,13 @@ import os, signal, sys
 from dataclasses import replace
 from paimon_features.iteration.supersteps.variable_table import VariableTable
 from paimon_features.tables import Lake
-import paimon_features.tables.parts as parts
+import paimon_features.tables.distributed_commit as distributed_commit
 table = VariableTable(Lake.open(sys.argv[1], "shop"), "ranks")
 state = table.committed()
 part = table.write(0, 0, {(0, 0): ["new"]}, {(0, 0): ["new"]})
 if sys.argv[2] == "before":
     os.kill(os.getpid(), signal.SIGKILL)
-parts.read_snapshot_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+distributed_commit.read_snapshot_file = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 table.commit(state, replace(state, epoch=1), [part], readers=2)
 """
 

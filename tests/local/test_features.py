@@ -17,7 +17,7 @@ from paimon_features.aggregates import Count, DecayedMean, DecayedSum, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView, load_definitions
 from paimon_features.errors import RequestError, SkippedEventsWarning, UnknownNameError
 from paimon_features.local import features, tile_rows, tile_sql
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import answer

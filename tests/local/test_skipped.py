@@ -16,7 +16,7 @@ from paimon_features.columns import Column
 from paimon_features.definitions.skipped import SkippedEvents, merged, skipped_events, verdicts
 from paimon_features.errors import SkippedEventsWarning
 from paimon_features.local import features
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.local.tiling import broken_sql
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.testing.generators import random_events, random_view

@@ -20,7 +20,7 @@ from paimon_features.errors import JobError
 from paimon_features.local import skipped_sql, tile_rows, tile_sql
 from paimon_features.local import tiling as local_tiling
 from paimon_features.local.backfill import parquet_sql
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.local.sorted_tiling import merged_tiles, sorted_sql
 from paimon_features.oracle.tiler import event_rows, tile_schema
 from paimon_features.schema import Int64, String, Timestamp, arrow_schema

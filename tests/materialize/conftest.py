@@ -9,8 +9,8 @@ import pytest
 
 from paimon_features.online import MemoryStore, OnlineStore, open_store
 from paimon_features.testing.clicks import ClickStream, clicks_view
-from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import TileLake
+from tests.stored import Stored
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.materialize.apply import BucketWriter, MarkerMoved
-from paimon_features.materialize.fold import merge, tile_delta
+from paimon_features.materialize.record_fold import merge, tile_delta
 from paimon_features.online import MemoryStore, Write
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import ViewKeys

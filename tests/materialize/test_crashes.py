@@ -19,9 +19,9 @@ from paimon_features.online.store import WriteGuard
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
-from paimon_features.testing.follow_forever import follow_forever
-from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import TileLake
+from tests.materialize.follow_forever import follow_forever
+from tests.stored import Stored
 
 VIEW = clicks_view()
 

@@ -26,9 +26,9 @@ from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.clicks import START_MS, USERS, ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.online_servers import send_command, wait_for
 from paimon_features.testing.sizes import every_seed
-from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.stored import Stored
 
 VIEW = clicks_view()
 

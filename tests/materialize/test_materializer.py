@@ -18,9 +18,9 @@ from paimon_features.online import MemoryStore, OnlineStore, open_store
 from paimon_features.online.store import Write, WriteGuard
 from paimon_features.tables.consumers import consumers
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
-from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import TileLake
 from paimon_features.windows import HOUR_MS
+from tests.stored import Stored
 
 VIEW = clicks_view()
 

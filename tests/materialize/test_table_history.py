@@ -26,10 +26,10 @@ from paimon_features.testing.clicks import (
     random_clicks,
     wrong_answers,
 )
-from paimon_features.testing.data_files import replace_file
-from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import TileLake
 from paimon_features.windows import DAY_MS
+from tests.data_files import replace_file
+from tests.stored import Stored
 
 VIEW = clicks_view()
 CONSUMER = "materialize-shop-clicks-0-of-1"

@@ -31,7 +31,7 @@ def main(path: str, seed: str, cases: str) -> None:
     from paimon_features import native
     from paimon_features.serving.view_results import ViewPlan
     from paimon_features.testing.generators import random_view
-    from paimon_features.testing.stored_rows import StoredRows
+    from tests.stored_rows import StoredRows
 
     assert vars(native)["CORE"] is core
     rng = random.Random(int(seed))

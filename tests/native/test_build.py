@@ -94,7 +94,7 @@ from paimon_features.online import MemoryStore
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.view_results import ViewPlan
 from paimon_features.testing.generators import random_view
-from paimon_features.testing.stored_rows import StoredRows
+from tests.stored_rows import StoredRows
 rng = random.Random(11)
 view = next(v for v in iter(lambda: random_view(rng).compiled, None)
             if v.is_online and ViewPlan(StoredRows(v).variant, v.features).types)

@@ -20,7 +20,7 @@ with ProgressBar("tiles") as bar:
     bar(BackfillProgress(1.0, 250, 1000, 3))
 """
 ENGINE = """
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 with DuckDBEngine():
     pass
 """

@@ -29,7 +29,7 @@ from paimon_features.online.markers import Building, EpochContent, Marker, ViewS
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases, seeds
-from paimon_features.testing.stored_rows import StoredRows
+from tests.stored_rows import StoredRows
 
 SOURCE = EventSource(
     "clicks",

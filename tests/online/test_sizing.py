@@ -23,10 +23,10 @@ from paimon_features.online.sizing import measured_size, most_cells, size_of, to
 from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import send_command
-from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, MINUTE_MS
 from tests.serving.test_fetcher import NOW, click, view_of
+from tests.stored import Stored
 
 VIEW = view_of(Sum("x", windows=["1h", "1d"]), Count(windows=["30d"]), name="spend")
 

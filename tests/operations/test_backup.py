@@ -21,7 +21,7 @@ from paimon_features.operations.backup.cut import HOLD, take_cut
 from paimon_features.schema import Int64
 from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
 from paimon_features.tables.consumers import consumers
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.json_files import read_json, write_json
 from paimon_features.tables.lease import acquire, holder_of
 from paimon_features.tables.records import lost_records
 from paimon_features.tables.specs import feedback_spec

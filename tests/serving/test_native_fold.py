@@ -17,13 +17,14 @@ from paimon_features.errors import OnlineStoreError, PaimonFeaturesError
 from paimon_features.native import CORE
 from paimon_features.online.codec import HEADER, cell_key
 from paimon_features.schema import Float64, Int64
+from paimon_features.serving.native_fold import split_features
 from paimon_features.serving.view_results import ViewPlan, ViewResult
 from paimon_features.serving.view_rows import RowRange
 from paimon_features.testing import generators
 from paimon_features.testing.generators import VALUE_COLUMNS, random_view
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.stored_rows import StoredRows
 from paimon_features.windows import DAY_MS, Kind
+from tests.stored_rows import StoredRows
 
 NOW_MS = 1_700_000_123_456
 
@@ -82,7 +83,7 @@ def test_random_views_and_records_have_one_result(seed: int) -> None:
 
 
 def plan_is_native(view: CompiledView) -> bool:
-    return ViewPlan(StoredRows(view).variant, view.features).is_native
+    return bool(split_features(view, view.features)[0])
 
 
 def aggregates() -> list[Aggregate]:

@@ -26,8 +26,8 @@ from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.stored import Stored
 from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.stored import Stored
 
 
 @pytest.mark.redis

@@ -21,10 +21,10 @@ from paimon_features.errors import LeaseLostError, OwnershipError
 from paimon_features.schema import Int32, Int64
 from paimon_features.tables import append_arrow, append_stream, generations, lease, read_arrow
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.distributed_commit import replace_partitions, write_part
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import ProcessHolder, acquire
 from paimon_features.tables.overwrite import Overwrite
-from paimon_features.tables.parts import replace_partitions, write_part
 from paimon_features.tables.rollback import rollback
 from paimon_features.tables.snapshots import latest_snapshot
 from paimon_features.tables.sorted_files import SortedFiles

@@ -19,8 +19,8 @@ from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.schema import Int64
 from paimon_features.tables import append_arrow, generations
 from paimon_features.tables.catalog import Lake
-from paimon_features.tables.files import read_json, write_json
 from paimon_features.tables.generations import GenerationRecord
+from paimon_features.tables.json_files import read_json, write_json
 from paimon_features.tables.records import Record, lost_records
 from paimon_features.tables.removals import Removal
 from paimon_features.tables.scrub import scrub_side_folder

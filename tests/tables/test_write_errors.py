@@ -15,10 +15,10 @@ import pytest
 from paimon_features.errors import StorageWriteError
 from paimon_features.schema import Int64, String
 from paimon_features.tables import Lake, TableSpec, append_arrow, read_arrow
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.distributed_commit import write_part
+from paimon_features.tables.json_files import read_json, write_json
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.overwrite import Overwrite
-from paimon_features.tables.parts import write_part
 from paimon_features.tables.write_errors import write_errors
 
 TEXTS = np.random.default_rng(7).integers(0, 2**63, 50_000).astype(str)

@@ -19,7 +19,7 @@ from paimon_features.tables.specs import events_spec, tiles_spec
 from paimon_features.tables.tags import create_tag
 from trainer_bridge import SnapshotReader
 from trainer_bridge.blocks.open_layout import read_layout
-from trainer_bridge.dataframe.sources import LakeSource
+from trainer_bridge.dataframe.frame_sources import LakeSource
 from trainer_bridge.streams.following_reader import FollowingReader
 
 polars: Any = pytest.importorskip("polars", reason="pip install 'paimon-features[polars]'")

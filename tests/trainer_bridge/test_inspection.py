@@ -16,7 +16,7 @@ from paimon_features.schema import Float32
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from paimon_features.testing.data_files import replace_file
+from tests.data_files import replace_file
 from trainer_bridge.inspection import Inspection, inspect
 from trainer_bridge.testing.sample_tables import make_samples
 

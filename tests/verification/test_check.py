@@ -31,12 +31,12 @@ from paimon_features.schema import Date, Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.testing import generators
-from paimon_features.testing.stored import Stored
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version
 from paimon_features.verification.request_log.check import check_log
 from paimon_features.verification.request_log.log_report import LogReport
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from tests.stored import Stored
 from tests.verification.shop import NAME, Shop, clock_ms
 
 SALT = b"a salt of sixteen"

@@ -4,7 +4,7 @@ Independent of training frameworks and of the row order: a block is a contiguous
 of one snapshot, so every way of shuffling, sharding or batching shares the same cached blocks.
 
 - ``fingerprint`` identifies what a function computes.
-- ``files`` is the on-disk format of a block: Arrow IPC with a checksum, memory-mapped.
+- ``block_files`` is the on-disk format of a block: Arrow IPC with a checksum, memory-mapped.
 - ``disk`` is a folder of blocks shared by jobs.
 - ``tiers`` looks a block up in memory, then on disk, and computes it on a miss.
 """

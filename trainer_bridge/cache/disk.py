@@ -6,7 +6,7 @@
     <folder>/<key>/plan.json           human-readable description of the preparation
     <folder>/<key>/.in-use             locked (shared) by every job that has it open
     <folder>/<key>/.making-07          locked by the job that computes a block
-    <folder>/<key>/00000012.block      see ``files``
+    <folder>/<key>/00000012.block      see ``block_files``
 
 Jobs may start, end and be killed at any time: locks are released with their holders, files
 appear atomically, and a missing or damaged block is recomputed. A cache failure never fails a
@@ -33,7 +33,7 @@ from filelock import FileLock
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.cache.files import DamagedBlock, read_block, write_block
+from trainer_bridge.cache.block_files import DamagedBlock, read_block, write_block
 
 _log = logging.getLogger(__name__)
 _STRIPES = 64

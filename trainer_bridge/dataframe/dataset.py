@@ -26,8 +26,8 @@ from trainer_bridge.dataframe.batching import (
 )
 from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inverse_of
 from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
+from trainer_bridge.dataframe.frame_sources import Files, LakeSource, ParquetSource, Source
 from trainer_bridge.dataframe.reading import Decoding, DeduplicatedColumns, Stored, num_rows
-from trainer_bridge.dataframe.sources import Files, LakeSource, ParquetSource, Source
 
 
 class Dataset:

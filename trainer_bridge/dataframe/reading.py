@@ -24,7 +24,7 @@ from trainer_bridge.dataframe.dedup import (
     concat_deduplicated,
 )
 from trainer_bridge.dataframe.frame import Field
-from trainer_bridge.dataframe.sources import Source, matched
+from trainer_bridge.dataframe.frame_sources import Source, matched
 
 Stored = dict[str, Rows | Blocks | Deduplicated]
 """Stored rows by column; in deduplicated data a stored row is a block of rows."""

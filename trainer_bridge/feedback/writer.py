@@ -37,8 +37,8 @@ from paimon_features.tables.reader import iter_batches
 from paimon_features.tables.side_files import locked
 from paimon_features.tables.specs import feedback_spec
 from paimon_features.tables.writer import append_arrow, committed_identifiers
+from trainer_bridge.feedback.feedback_drain import HandOver
 from trainer_bridge.feedback.memory import LastCorrect
-from trainer_bridge.feedback.queue import HandOver
 from trainer_bridge.feedback.rows import WriteCall, columns_of, finite_losses, int64_of, rows_of
 from trainer_bridge.order.key_hashes import key_hashes
 

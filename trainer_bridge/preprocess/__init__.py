@@ -5,8 +5,8 @@ trainer. ``explain()`` shows the plan as written and as optimised, ``open()`` ru
 Functions take and return NumPy arrays, so one pipeline feeds torch and TensorFlow alike.
 """
 
-from trainer_bridge.preprocess.pipeline import PreprocessPipeline
-from trainer_bridge.preprocess.run import PreparedBatches
+from trainer_bridge.preprocess.preparation import PreparedBatches
+from trainer_bridge.preprocess.preprocess_pipeline import PreprocessPipeline
 from trainer_bridge.preprocess.tune import (
     Setting,
     Trial,

@@ -13,7 +13,7 @@ from paimon_features.errors import ExpressionError
 from paimon_features.expressions import Expression, evaluate, parse
 from paimon_features.schema import Bool, DataType, Int64
 from trainer_bridge.blocks.expression_columns import data_type_of
-from trainer_bridge.preprocess.rows import RowBlock
+from trainer_bridge.preprocess.row_block import RowBlock
 from trainer_bridge.preprocess.stages import Values
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from trainer_bridge.preprocess.plan import Plan
+from trainer_bridge.preprocess.preprocess_plan import Plan
 from trainer_bridge.preprocess.stages import Filter, Map, Stage
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from paimon_features.array_types import Array
 from paimon_features.errors import RequestError
 from trainer_bridge.batches.forms import Batch, Form, GatherSource
-from trainer_bridge.preprocess.rows import ColumnConverter, RowBlock
+from trainer_bridge.preprocess.row_block import ColumnConverter, RowBlock
 
 Spec = Mapping[str, tuple[np.dtype[Any], tuple[int, ...]]]
 """The dtype and per-row shape of each column."""

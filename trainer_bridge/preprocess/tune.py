@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from paimon_features.errors import ConfigurationError
-from trainer_bridge.preprocess.pipeline import PreprocessPipeline
-from trainer_bridge.preprocess.run import PreparedBatches
+from trainer_bridge.preprocess.preparation import PreparedBatches
+from trainer_bridge.preprocess.preprocess_pipeline import PreprocessPipeline
 from trainer_bridge.preprocess.stages import Cache, Prefetch
 
 CACHES = ("none", "memory", "disk")

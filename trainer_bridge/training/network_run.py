@@ -37,7 +37,7 @@ from trainer_bridge.training.config import (
 )
 from trainer_bridge.training.data_module import PaimonDataModule
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
-from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
+from trainer_bridge.training.fitted_model import FittedModel, difference, lists_refused
 from trainer_bridge.training.labels import LabelCodec
 from trainer_bridge.training.module import (
     NEVER,

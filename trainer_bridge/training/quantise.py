@@ -34,7 +34,7 @@ from paimon_features.models import (
 from trainer_bridge.training import evaluation
 from trainer_bridge.training.config import TrainConfig
 from trainer_bridge.training.encoding import Arrays, feeds_of
-from trainer_bridge.training.fitted import difference
+from trainer_bridge.training.fitted_model import difference
 from trainer_bridge.training.labels import LabelCodec
 from trainer_bridge.training.notes import quiet
 from trainer_bridge.training.run import QUANTISATION, config_of, pinned

@@ -25,7 +25,7 @@ from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPin
 from trainer_bridge.training import evaluation, export
 from trainer_bridge.training.config import GradientBoosting, TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
-from trainer_bridge.training.fitted import FittedModel, difference, lists_refused
+from trainer_bridge.training.fitted_model import FittedModel, difference, lists_refused
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
 from trainer_bridge.training.labels import LabelCodec, weights_of
 from trainer_bridge.training.report import Importance, model_card, report_page

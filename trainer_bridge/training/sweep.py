@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from paimon_features.project import Project
 
 Pruner = Literal["median", "asha", "none"]
-PRUNERS: tuple[Pruner, ...] = ("median", "asha", "none")
 FOLDER = "training"
 MAX_JOBS = 256
 _ATTEMPTS = 3
 """Processes that may die of one trial, for want of memory say, before it counts as failed."""
+_RESULTS, _BEST = "results.json", "best.txt"
 _VALUES = "values"
 """Of a trial in the journal: the value of each setting that varies."""
 _STARTUP_TRIALS = 5
@@ -79,12 +79,12 @@ class SweepResult:
     @property
     def results_file(self) -> Path:
         """All trials, as JSON."""
-        return self.folder / "results.json"
+        return self.folder / _RESULTS
 
     @property
     def best_file(self) -> Path:
         """The overrides of the best trial, one a line."""
-        return self.folder / "best.txt"
+        return self.folder / _BEST
 
 
 def sweep(
@@ -410,8 +410,8 @@ class _Sweep:
             "trials": [asdict(each) for each in trials],
             "best": {"number": best.number, "loss": best.loss, "overrides": list(overrides)},
         }
-        _write(self.folder / "results.json", json.dumps(document, indent=1) + "\n")
-        _write(self.folder / "best.txt", "\n".join(overrides) + "\n")
+        _write(self.folder / _RESULTS, json.dumps(document, indent=1) + "\n")
+        _write(self.folder / _BEST, "\n".join(overrides) + "\n")
         self.on_message(f"trial {best.number} is the best of {len(trials)}: it is registered")
         from trainer_bridge.training import run
 

@@ -19,7 +19,7 @@ from paimon_features.flink.iteration.job_settings import open_stream_environment
 from paimon_features.tables import Lake
 
 if TYPE_CHECKING:
-    from paimon_features.flink.history.parts import PartJoin
+    from paimon_features.flink.history.join_parts import PartJoin
 
 _OPTIONS = {
     # a retry after an attempt whose commit succeeded would write rows twice
@@ -53,7 +53,7 @@ def run_parts(
     from pyflink.common import Configuration, Types
     from pyflink.java_gateway import get_gateway
 
-    from paimon_features.flink.history.parts import JoinParts
+    from paimon_features.flink.history.join_parts import JoinParts
 
     env = open_stream_environment(None, state_dir=state_dir, slots=parallelism, workers=True)
     configuration = Configuration()

@@ -168,7 +168,7 @@ class FlinkHistoryEngine:
         tick: Callable[[int], None],
     ) -> FlinkFeatures:
         from paimon_features.flink.history import batch_job as history
-        from paimon_features.flink.history.parts import PartJoin
+        from paimon_features.flink.history.join_parts import PartJoin
 
         with Staging(lake) as staging:
             join = PartJoin.create(lake, staging, read, self.parallelism)

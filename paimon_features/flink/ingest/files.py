@@ -8,8 +8,8 @@ from pathlib import Path
 from paimon_features.definitions import EventSource
 from paimon_features.flink.ingest.job import ChoosePartitions, IngestJob
 from paimon_features.ingestion.files import IngestResult, ingest_by
+from paimon_features.ingestion.ingest_progress import OnIngestProgress
 from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
-from paimon_features.ingestion.progress import OnIngestProgress
 from paimon_features.tables import Lake
 
 

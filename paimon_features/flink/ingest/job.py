@@ -24,9 +24,9 @@ from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.sql.ingest import IngestStatements, file_statements
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.ingestion.files import check_no_job, check_source
+from paimon_features.ingestion.ingest_progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingestion.input_columns import FileGroup
 from paimon_features.ingestion.ledger import ClusterJob, IngestLedger
-from paimon_features.ingestion.progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingestion.runs import IngestRun
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder

@@ -27,14 +27,14 @@ from paimon_features.flink.sql.ingest import (
 )
 from paimon_features.flink.sql.kafka import KafkaTopic
 from paimon_features.flink_rest import ENDED, FlinkRest
+from paimon_features.ingestion.ingest_progress import OnIngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
-from paimon_features.ingestion.progress import OnIngestProgress
 from paimon_features.ingestion.runs import IngestRun
 from paimon_features.job_control.restart import METADATA, find_checkpoints
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.consumers import consumers, register_consumer
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.json_files import read_json, write_json
 from paimon_features.tables.reader import snapshots
 from paimon_features.tables.release import release_due
 from paimon_features.tables.snapshots import earliest_snapshot_id, snapshot_ids

@@ -29,7 +29,7 @@ from paimon_features.flink.iteration.memory_limits import MemoryLimits
 from paimon_features.flink.iteration.topology import keyed_union, message_source
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.setup.cache import cache_root
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.json_files import read_json, write_json
 
 if TYPE_CHECKING:
     from pyflink.datastream import RuntimeContext, StreamExecutionEnvironment

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Ints
-from paimon_features.clock import now_ms
+from paimon_features.clock import Clock, now_ms
 from paimon_features.columns import one_array
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig
@@ -74,7 +74,7 @@ class ProcessingTimeTumblingWindows:
     """
 
     size_ms: int
-    clock: Callable[[], int] = field(default=now_ms, compare=False, repr=False)
+    clock: Clock = field(default=now_ms, compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ class ProcessingTimeSessionWindows:
     """
 
     gap_ms: int
-    clock: Callable[[], int] = field(default=now_ms, compare=False, repr=False)
+    clock: Clock = field(default=now_ms, compare=False, repr=False)
 
 
 EventTimeWindows = EventTimeTumblingWindows | EventTimeSessionWindows
@@ -273,7 +273,7 @@ class _ArrivalCutter:
     """Cuts windows of the times at which rows arrive; such versions have no timestamp."""
 
     windows: BatchCutter
-    clock: Callable[[], int]
+    clock: Clock
 
     def arrived(self, block: TrainingBlock) -> TrainingBlock:
         """Return the block with the time of the clock."""

@@ -34,8 +34,8 @@ from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
 from paimon_features.sealed import Seal
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.distributed_commit import replace_partitions, write_part
 from paimon_features.tables.lease import Lease, acquire
-from paimon_features.tables.parts import replace_partitions, write_part
 from paimon_features.tables.reader import Range, iter_batches
 from paimon_features.tables.snapshots import latest_snapshot, ref_of
 from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from paimon_features.definitions import EventSource
 from paimon_features.ingestion.runs import IngestRun
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.local.ingest.java_text import texts_of
 from paimon_features.local.ingest.judge import Judged, rejected_rows, row_texts
 from paimon_features.local.tiling import identifier

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from paimon_features.definitions import EventSource
 from paimon_features.input_settings import TIME_UNITS, InputSettings
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.schema import DataType, Int64
 from paimon_features.times import floor_times
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.input_settings import InputSettings
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.local.inputs.opening import reported, text_bytes
 
 HEAD_BYTES = 4 << 20

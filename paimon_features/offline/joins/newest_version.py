@@ -13,18 +13,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.array_types import Ints
 from paimon_features.columns import Column, take_rows
+from paimon_features.definitions.selection import Codes
 from paimon_features.definitions.table_view import CompiledTable
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.statuses import Status
 from paimon_features.tables.specs import INGEST_TIME_MS
-
-Statuses = npt.NDArray[np.int8]
 
 
 class NewestVersionJoin:
@@ -66,9 +64,9 @@ class NewestVersionJoin:
             self._found.append(take_rows(events.drop_columns(list(self.view.keys)), chosen))
             self._codes.append(codes[chosen])
 
-    def results(self) -> tuple[pa.Table, Statuses]:
+    def results(self) -> tuple[pa.Table, Codes]:
         """The features of each row, and its status code."""
-        status: Statuses = np.full(len(self._q), Status.MISSING, np.int8)
+        status: Codes = np.full(len(self._q), Status.MISSING, np.int8)
         if not self._found:
             kinds = {f.name: f.type.arrow for f in self.view.features}
             nulls = {name: pa.nulls(len(self._q), kinds[name]) for name in self.features}

@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from paimon_features.errors import OnlineStoreError
-from paimon_features.online.redis_store.cluster import Cluster
 from paimon_features.online.redis_store.connections import ReplyError, Server, pack
 from paimon_features.online.redis_store.loop_reads import LoopReads
 from paimon_features.online.redis_store.messages import explain
+from paimon_features.online.redis_store.redis_cluster import Cluster
 from paimon_features.online.redis_store.routes import Job, OneServer, Route
 from paimon_features.online.redis_store.scripts import (
     ACQUIRE,

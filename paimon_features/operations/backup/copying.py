@@ -31,7 +31,7 @@ from paimon_features.tables.consumers import (
     earliest_snapshot_id,
     register_consumer,
 )
-from paimon_features.tables.files import read_json, write_json
+from paimon_features.tables.json_files import read_json, write_json
 from paimon_features.transformers.fitted_version import FOLDER as FITTED
 
 FORMAT = 1

@@ -8,7 +8,7 @@ from typing import Any
 from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import PaimonFeaturesError
-from paimon_features.operations.status.jobs import (
+from paimon_features.operations.status.job_status import (
     JobStatus,
     LeaseStatus,
     attentions,

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import pyarrow.parquet as pq
 
-from paimon_features.tables.files import write_plain_json
+from paimon_features.tables.json_files import write_plain_json
 from paimon_features.tables.storage.base import Storage
 from paimon_features.tables.storage.footers import Footers
 from paimon_features.tables.storage.verified import VerifiedParquetFile, check_size, damage_of

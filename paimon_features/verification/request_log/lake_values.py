@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from paimon_features.aggregates import ROWS, Merge
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
-from paimon_features.materialize.fold import merge, tile_delta
+from paimon_features.materialize.record_fold import merge, tile_delta
 from paimon_features.online import MemoryStore
 from paimon_features.online.codec import RecordLayout
 from paimon_features.online.keys import ViewKeys

@@ -19,7 +19,7 @@ from paimon_features.flink.ingest.topic import ingest_kafka
 from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.ingestion import files as module
 from paimon_features.ingestion.files import IngestResult
-from paimon_features.ingestion.progress import IngestProgress
+from paimon_features.ingestion.ingest_progress import IngestProgress
 from paimon_features.schema import Bool, Int64, String
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import Lake, read_arrow

@@ -16,7 +16,7 @@ import pytest
 from paimon_features.definitions import EventSource
 from paimon_features.flink.ingest import files as flink
 from paimon_features.ingestion.files import IngestResult
-from paimon_features.local.ingest import job as local
+from paimon_features.local import ingest_job as local
 from paimon_features.schema import Bool, Float32, Float64, Int64, String
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.testing.sizes import every_seed

@@ -21,7 +21,7 @@ from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.flink.ingest.topic import checkpoint_folder, ingest_kafka
 from paimon_features.flink.sql.kafka import DEBEZIUM, KafkaTopic, kafka_scan, topic_columns
-from paimon_features.ingestion.progress import IngestProgress
+from paimon_features.ingestion.ingest_progress import IngestProgress
 from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
 from paimon_features.schema import Bool, Int64, String
 from paimon_features.setup.kafka_server import KafkaServer

@@ -24,7 +24,7 @@ import pytest
 from paimon_features.flink.ingest.topic import ingest_kafka
 from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
 from paimon_features.flink.tiles.submission import submit
-from paimon_features.ingestion.progress import IngestProgress
+from paimon_features.ingestion.ingest_progress import IngestProgress
 from paimon_features.job_control.target import TileTarget
 from paimon_features.oracle.features import answer
 from paimon_features.project import Project

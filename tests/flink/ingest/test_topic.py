@@ -10,7 +10,7 @@ from paimon_features.errors import JobError
 from paimon_features.flink.ingest.topic import _TABLES, check_same_tables, creation_times
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, TableSpec
-from paimon_features.tables.files import write_json
+from paimon_features.tables.json_files import write_json
 
 
 def test_a_stream_does_not_resume_into_a_table_that_was_created_again(

@@ -19,8 +19,8 @@ from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.setup.local_server import LocalServer
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import send_command
-from paimon_features.testing.zookeeper import ZooKeeper
 from tests.flink.loop.traffic import Exchange, Producer
+from tests.flink.zookeeper import ZooKeeper
 from tests.serving.chaos.processes import Follower, Server
 
 BREAKS_MS = 3_000

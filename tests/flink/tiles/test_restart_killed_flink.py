@@ -22,7 +22,7 @@ from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.job_control.jobs import cancel, job_state, list_jobs
 from paimon_features.job_control.target import TileTarget
-from paimon_features.operations.status.jobs import read_jobs
+from paimon_features.operations.status.job_status import read_jobs
 from paimon_features.project import Project
 from paimon_features.tables import snapshots
 from tests.flink.conftest import FEATURES

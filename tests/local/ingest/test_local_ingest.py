@@ -31,11 +31,11 @@ from paimon_features.errors import (
 )
 from paimon_features.ingestion import files as module
 from paimon_features.ingestion.files import IngestResult
+from paimon_features.ingestion.ingest_progress import IngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
-from paimon_features.ingestion.progress import IngestProgress
-from paimon_features.local.ingest import job as job_module
+from paimon_features.local import ingest_job as job_module
 from paimon_features.local.ingest import lines, sampling
-from paimon_features.local.ingest.job import ingest_files
+from paimon_features.local.ingest_job import ingest_files
 from paimon_features.schema import Bool, Int64, String
 from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow
 from paimon_features.tables.lease import acquire
@@ -218,7 +218,7 @@ def test_concurrent_runs_are_rejected(tmp_path: Path) -> None:
     path.write_text(clicks(0, 1))
     ingesting = (
         "import sys; from tests.flink.ingest.click_source import CLICKS, new_lake\n"
-        "from pathlib import Path; from paimon_features.local.ingest.job import ingest_files\n"
+        "from pathlib import Path; from paimon_features.local.ingest_job import ingest_files\n"
         "folder = Path(sys.argv[1])\n"
         "ingest_files(new_lake(folder), CLICKS, [folder / 'a.jsonl'], state_dir=folder)"
     )
@@ -239,7 +239,7 @@ KILLED = """
 import sys
 from pathlib import Path
 from tests.flink.ingest.click_source import CLICKS, new_lake
-from paimon_features.local.ingest.job import ingest_files
+from paimon_features.local.ingest_job import ingest_files
 folder = Path(sys.argv[1])
 print("started", flush=True)
 ingest_files(new_lake(folder), CLICKS, [folder / "files"], state_dir=folder / "state")

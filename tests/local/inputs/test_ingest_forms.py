@@ -8,7 +8,7 @@ import pytest
 
 from paimon_features.definitions import Definitions, EventSource
 from paimon_features.input_settings import InputSettings
-from paimon_features.local.ingest.job import ingest_files
+from paimon_features.local.ingest_job import ingest_files
 from paimon_features.planning.plan import apply_plan
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.tables import Lake, read_arrow

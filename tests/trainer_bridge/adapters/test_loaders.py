@@ -14,8 +14,8 @@ import pytest
 from paimon_features.errors import ConfigurationError, UnknownNameError
 from paimon_features.schema import Float64, Int64, String
 from paimon_features.tables import Lake, TableSpec, append_arrow
-from paimon_features.testing.data_files import replace_file
 from paimon_features.testing.sizes import seeds
+from tests.data_files import replace_file
 from trainer_bridge.readers.scanning import TableScan
 
 pl = pytest.importorskip("polars", reason="pip install 'paimon-features[polars]'")

@@ -21,7 +21,7 @@ from paimon_features.tables.content import Bounds
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from paimon_features.testing.data_files import replace_file
+from tests.data_files import replace_file
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 

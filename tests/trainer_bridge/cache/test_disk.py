@@ -16,7 +16,7 @@ import pytest
 
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.cache import BlockCache, DiskCache
-from trainer_bridge.cache.files import DamagedBlock, read_block, write_block
+from trainer_bridge.cache.block_files import DamagedBlock, read_block, write_block
 
 
 def block(number: int, rows: int = 100) -> pa.Table:

@@ -26,7 +26,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
-from paimon_features.testing.data_files import replace_file
+from tests.data_files import replace_file
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler

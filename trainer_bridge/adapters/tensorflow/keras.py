@@ -6,7 +6,7 @@ from typing import Any
 
 import keras
 
-from trainer_bridge.adapters.tensorflow.progress import TrainingProgress
+from trainer_bridge.adapters.tensorflow.training_progress import TrainingProgress
 
 
 class ProgressCallback(keras.callbacks.Callback):

@@ -20,7 +20,7 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
 from paimon_features.errors import OnlineStoreError, RequestError, SkippedEventsWarning
 from paimon_features.local import tile_rows, tile_sql
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.local.features import features as local_features
 from paimon_features.materialize import Materializer
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import ConfigurationError, JobError, MissingExtraError
-from paimon_features.local.engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine
 
 FOR_EVER = "SELECT sum(a.range * b.range) FROM range(10000000) a, range(1000000) b"
 

@@ -23,9 +23,9 @@ from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.cache import BlockCache, CacheStats, DiskCache, fingerprint
 from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.form import ArraysForm, Spec
-from trainer_bridge.preprocess.plan import Plan
 from trainer_bridge.preprocess.prefetch import Ahead
-from trainer_bridge.preprocess.rows import ColumnConverter, RowBlock, checked
+from trainer_bridge.preprocess.preprocess_plan import Plan
+from trainer_bridge.preprocess.row_block import ColumnConverter, RowBlock, checked
 from trainer_bridge.preprocess.stages import (
     Augment,
     Batch,

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from paimon_features.definitions import CompiledView
-from paimon_features.materialize.progress import RebuildNeeded
+from paimon_features.materialize.materialize_progress import RebuildNeeded
 from paimon_features.tables.deltas import DataFile, Delta
 from paimon_features.tables.snapshots import Snapshot
 from paimon_features.tables.specs import TILE_DAY

@@ -11,7 +11,7 @@ import pytest
 from paimon_features.errors import TableError
 from paimon_features.schema import Int32, Int64
 from paimon_features.tables import Lake, TableSpec, append_arrow, read_arrow, snapshots
-from paimon_features.tables.parts import replace_partitions, write_part
+from paimon_features.tables.distributed_commit import replace_partitions, write_part
 
 
 @pytest.fixture

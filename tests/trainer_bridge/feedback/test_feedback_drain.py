@@ -28,8 +28,8 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import snapshots
 from tests.chaos import CHAOS
-from trainer_bridge.feedback import queue as feedback_queue
-from trainer_bridge.feedback.queue import FeedbackDrain, HandOver, Message, messages_of
+from trainer_bridge.feedback import feedback_drain
+from trainer_bridge.feedback.feedback_drain import FeedbackDrain, HandOver, Message, messages_of
 from trainer_bridge.feedback.writer import FeedbackWriter
 
 KEYS = {"sample_id": Int64}
@@ -140,9 +140,9 @@ def test_whatever_the_queue_does_each_call_is_in_the_table_once(
     #  rank 0   1 2 3 4 5 6 ... 25 state  .. 40 x      31 .. 60
     #  rank 1                                 the writer dies, and resumes after call 25
     #  drain    ---- x ----- x ------ x --------   dies between any two of its steps
-    monkeypatch.setattr(feedback_queue, "_MESSAGE_BYTES", 300)  # a few calls each
+    monkeypatch.setattr(feedback_drain, "_MESSAGE_BYTES", 300)  # a few calls each
     queue, dice = HostileQueue(seed), random.Random(seed)
-    real = feedback_queue.append_arrow
+    real = feedback_drain.append_arrow
 
     def shaky(*arguments: Any, **options: Any) -> int:
         fails, after = dice.random() < 0.1 and not queue.peaceful, dice.random() < 0.5
@@ -153,7 +153,7 @@ def test_whatever_the_queue_does_each_call_is_in_the_table_once(
             raise OSError("the disk is away after it was done")
         return found
 
-    monkeypatch.setattr(feedback_queue, "append_arrow", shaky)
+    monkeypatch.setattr(feedback_drain, "append_arrow", shaky)
 
     def train(rank: int) -> None:
         with make(lake, queue, rank=rank) as writer:
@@ -360,7 +360,7 @@ def test_one_drain_at_a_time_and_its_errors_are_reported(lake: Lake) -> None:
 def test_messages_hold_whole_calls_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
     dice = np.random.default_rng(1)
     for limit in (1, 200, 1_000, 1 << 20):
-        monkeypatch.setattr(feedback_queue, "_MESSAGE_BYTES", limit)
+        monkeypatch.setattr(feedback_drain, "_MESSAGE_BYTES", limit)
         calls = np.repeat(np.arange(5, 35), dice.integers(0, 9, 30))
         rows = pa.table({"seq": calls, "value": np.arange(len(calls))})
         messages = [Message.decoded(text) for text in messages_of(rows, "run-0", 3)]

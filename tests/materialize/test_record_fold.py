@@ -11,7 +11,7 @@ import pytest
 
 from paimon_features.aggregates import Count, Last, Sum
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.materialize.fold import merge, rows_of_part, tile_delta
+from paimon_features.materialize.record_fold import merge, rows_of_part, tile_delta
 from paimon_features.online.codec import INDEX_BIAS, LEVEL_SHIFT, RecordLayout
 from paimon_features.online.keys import entity_bytes
 from paimon_features.oracle.records import ReferenceRecord

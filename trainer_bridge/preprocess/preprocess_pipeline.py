@@ -18,9 +18,14 @@ from trainer_bridge.cache.fingerprint import name_of
 from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.explain import explained
 from trainer_bridge.preprocess.form import Spec, spec_of
-from trainer_bridge.preprocess.plan import Plan, as_written, check_order, optimise, split
-from trainer_bridge.preprocess.rows import ColumnConverter, RowBlock
-from trainer_bridge.preprocess.run import Preparation, PreparedBatches, run_batches, run_rows
+from trainer_bridge.preprocess.preparation import (
+    Preparation,
+    PreparedBatches,
+    run_batches,
+    run_rows,
+)
+from trainer_bridge.preprocess.preprocess_plan import Plan, as_written, check_order, optimise, split
+from trainer_bridge.preprocess.row_block import ColumnConverter, RowBlock
 from trainer_bridge.preprocess.stages import (
     Augment,
     Augmentation,

@@ -16,10 +16,10 @@ import pyarrow.parquet as pq
 
 from paimon_features.definitions import EventSource
 from paimon_features.ingestion.files import IngestResult, check_no_job, check_source, ingest_by
+from paimon_features.ingestion.ingest_progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingestion.input_columns import FileGroup
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
-from paimon_features.ingestion.progress import REPORT_S, IngestProgress, OnIngestProgress
 from paimon_features.ingestion.runs import IngestRun
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.cells import CellBatch

@@ -6,9 +6,9 @@ from typing import Any, Literal
 
 import pytest
 
+from paimon_features.materialize.materialize_progress import RebuildNeeded
 from paimon_features.materialize.needed import within_windows
-from paimon_features.materialize.plan import added_files, identity, oldest_needed
-from paimon_features.materialize.progress import RebuildNeeded
+from paimon_features.materialize.snapshot_effect import added_files, identity, oldest_needed
 from paimon_features.tables.deltas import DataFile, Delta
 from paimon_features.tables.snapshots import Snapshot
 from paimon_features.testing.clicks import START_MS, clicks_view
