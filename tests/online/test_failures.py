@@ -228,6 +228,7 @@ class Losing:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)  # else its thread would accept for ever
         self._listener.close()
 
     def _accept(self) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -251,3 +252,11 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
 def client(make_client: Callable[..., Client]) -> Client:
     """A client of an app with the default settings."""
     return make_client()
+
+
+@pytest.fixture
+def one_instant(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No quota is filled up again while the test runs, however long that takes."""
+    monkeypatch.setattr(
+        "paimon_features.serving.http.quotas.time", SimpleNamespace(monotonic=lambda: 1e6)
+    )

@@ -140,7 +140,7 @@ def part(value: Any) -> bytes:
 
 
 def test_a_role_comes_from_a_claim_and_reads_what_it_grants(
-    provider: Provider, issuer: OidcIssuer, make_client: Any, tmp_path: Path
+    provider: Provider, issuer: OidcIssuer, make_client: Any, tmp_path: Path, one_instant: None
 ) -> None:
     file = tmp_path / "tokens.toml"
     file.write_text(ROLES)

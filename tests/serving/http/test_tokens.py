@@ -172,7 +172,7 @@ def test_roles_add_up_and_the_greatest_of_their_rates_counts(file: Path) -> None
 
 
 def test_a_client_over_its_rate_is_429_and_is_counted_by_its_name(
-    make_client: Any, file: Path
+    make_client: Any, file: Path, one_instant: None
 ) -> None:
     token = add_token(file, "few", NewToken(["*"], requests_per_s=2, rows_per_s=3), "2026-01-01")
     other = add_token(file, "all", ["*"], "2026-01-01")

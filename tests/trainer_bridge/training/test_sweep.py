@@ -72,6 +72,7 @@ def test_a_grid_of_an_interval_or_too_many_values_is_refused() -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(1_200)  # five processes import torch and optuna
 def test_a_sweep_outlives_its_workers_and_registers_the_best(project: Project) -> None:
     file = project.root / "churn.yaml"
     overrides = ["model=gradient_boosting", "model.trees=2,20", "model.leaves=2,8"]
