@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import json
-import threading
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -13,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features.cli import SuggestingGroup
-from paimon_features.cli._options import JSON, PROJECT, moment_ms, time_ms, time_text
-from paimon_features.cli._signals import stop_event
+from paimon_features.cli._model_names import NAME, VERSION, VersionsCommand
+from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.cli._tables import table_lines
+from paimon_features.cli.models_outcomes import compare, outcomes
 from paimon_features.cli.models_quantise import quantise
-from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError, OwnershipError
+from paimon_features.errors import ConfigurationError
 from paimon_features.models import (
     SHARES,
     STATES,
@@ -27,16 +26,11 @@ from paimon_features.models import (
     ModelState,
     ModelStates,
 )
-from paimon_features.outcomes.rule import TAKES
 from paimon_features.project import Project
-from paimon_features.windows import parse_duration
 
 if TYPE_CHECKING:
-    from paimon_features.outcomes.record import OutcomeStats
     from paimon_features.transformers import FittedVersion
 
-NAME = click.argument("name")
-VERSION = click.argument("version", type=click.IntRange(min=1), required=False)
 SERIAL = click.option(
     "--if-change",
     "expected_serial",
@@ -44,21 +38,6 @@ SERIAL = click.option(
     help="Only if the newest change of the model has this number ('models list' shows it): "
     "otherwise another process was faster, and nothing happens.",
 )
-
-
-class _OfVersions(click.Command):
-    """A command that takes churn@3, as versions are written elsewhere, for churn 3."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        words: list[str] = []
-        for word in args:
-            name, at, version = word.partition("@")
-            if at and version.isdigit() and not name.startswith("-"):
-                # of two versions the name stands once: 'diff churn@1 churn@3'
-                words += [version] if name in words else [name, version]
-            else:
-                words.append(word)
-        return super().parse_args(ctx, words)
 
 
 @click.group(cls=SuggestingGroup)
@@ -77,7 +56,8 @@ def models() -> None:
     """
 
 
-models.add_command(quantise)
+for command in (outcomes, compare, quantise):
+    models.add_command(command)
 
 
 @models.command("list")
@@ -113,7 +93,7 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
     click.echo("\n".join(table_lines([heads, *lines])))
 
 
-@models.command(cls=_OfVersions)
+@models.command(cls=VersionsCommand)
 @NAME
 @VERSION
 @PROJECT
@@ -141,7 +121,7 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
         click.echo(f"\n{time_text(note.at_ms)}  {action}: {note.text}")
 
 
-@models.command(cls=_OfVersions)
+@models.command(cls=VersionsCommand)
 @NAME
 @click.argument("first", type=click.IntRange(min=1))
 @click.argument("second", type=click.IntRange(min=1))
@@ -237,7 +217,7 @@ def _fitted_version(project: Project, text: str) -> FittedVersion:
     return project.fitted.load(name, int(version) if at else None)
 
 
-@models.command(cls=_OfVersions)
+@models.command(cls=VersionsCommand)
 @NAME
 @click.argument("version", type=click.IntRange(min=1))
 @click.option(
@@ -303,7 +283,7 @@ def rollback(name: str, expected_serial: int | None, path: str, as_json: bool) -
     _report(Project.open(path).models.rollback(name, expected_serial=expected_serial), as_json)
 
 
-@models.command(cls=_OfVersions)
+@models.command(cls=VersionsCommand)
 @NAME
 @VERSION
 @click.option(
@@ -348,217 +328,6 @@ def publish(path: str, as_json: bool) -> None:
         return
     names = [each for versions in served.values() for each in versions]
     click.echo(f"published {', '.join(names) or 'no version'} to {project.models.place}")
-
-
-@models.command()
-@NAME
-@click.option("--source", help="Outcomes are events of this source.")
-@click.option(
-    "--rows", help="Outcomes are rows of a table of the lake, or of Parquet or CSV files."
-)
-@click.option("--where", help="Only events for which this expression is true.")
-@click.option(
-    "--label",
-    help="The expression whose value is the label; without it a prediction with an outcome has 1, "
-    "others 0.",
-)
-@click.option(
-    "--take",
-    type=click.Choice(TAKES),
-    help="Of several outcomes of a prediction: the first (default), last, max, min or sum.",
-)
-@click.option("--otherwise", type=float, help="The label of a prediction without an outcome.")
-@click.option("--within", help="How long after a prediction an event is its outcome, such as 7d.")
-@click.option(
-    "--lateness", help="How far the newest outcome is ahead of those that are complete: 5min."
-)
-@click.option("--time", "time_column", help="The column with the time of an outcome.")
-@click.option(
-    "--key", "keys", multiple=True, metavar="KEY=COLUMN",
-    help="The column with an entity key of another name; may be repeated.",
-)  # fmt: skip
-@click.option(
-    "--since",
-    default="30d",
-    show_default=True,
-    help="Predictions served since a time, or within a duration.",
-)
-@click.option("--known-until", help="The time up to which outcomes are known.")
-@click.option("--follow/--once", default=False, help="Keep running; default: once.")
-@click.option("--poll", default="1min", show_default=True, help="With --follow: the poll interval.")
-@PROJECT
-@JSON
-def outcomes(
-    name: str,
-    source: str | None,
-    rows: str | None,
-    where: str | None,
-    label: str | None,
-    take: str | None,
-    otherwise: float | None,
-    within: str | None,
-    lateness: str | None,
-    time_column: str | None,
-    keys: tuple[str, ...],
-    since: str,
-    known_until: str | None,
-    follow: bool,
-    poll: str,
-    path: str,
-    as_json: bool,
-) -> None:
-    """Join logged predictions with outcomes: rows with labels.
-
-    An outcome is an event of the same entity from the time of a prediction on (inclusive) until
-    --within later (exclusive). A prediction is joined once it is mature: once the newest event is
-    --lateness past the end of its window. Each gets one row in the table outcomes_NAME: the entity
-    keys, event_time_ms, label, version, prediction. 'models compare' reads them, and they are
-    entity rows of a training set: --rows outcomes_NAME --label label.
-
-    What outcomes are can be declared in paimon-features.toml; options take its place:
-
-    \b
-    [outcomes.churn]
-    source = "retail"
-    where = "amount > 0"
-    within = "7d"
-
-    \b
-    paimon-features models outcomes churn --source retail --within 7d
-    paimon-features models outcomes churn --rows labels.parquet --label churned --within 30d
-    paimon-features models outcomes churn --follow
-
-    Repeating it changes nothing. Predictions come from [serve] prediction_log by 'request-log'.
-    """
-    from paimon_features.outcomes.record import OutcomeRecorder
-    from paimon_features.outcomes.rule import outcome_rule
-    from paimon_features.serving.request_log.log import optional_salt
-
-    project = Project.open(path)
-    pairs = [pair.partition("=") for pair in keys]
-    if not all(key and column for key, _, column in pairs):
-        raise click.UsageError("--key: expected KEY=COLUMN")
-    given = {
-        "source": source, "rows": rows, "where": where, "label": label, "take": take,
-        "otherwise": otherwise, "within": within, "lateness": lateness, "time": time_column,
-        "keys": {key: column for key, _, column in pairs},
-    }  # fmt: skip
-    rule = outcome_rule(name, project.config.outcomes.get(name), given)
-    stop = stop_event() if follow else threading.Event()
-    until_ms = None if known_until is None else time_ms(known_until)
-    while True:
-        clock_ms = now_ms()
-        recorder = OutcomeRecorder(project, name, rule, salt=optional_salt())
-        try:
-            done = recorder.run_once(moment_ms(since, clock_ms), until_ms)
-        except OwnershipError as error:
-            if not follow:
-                raise
-            click.echo(f"tried again in {poll}: {error}", err=True)
-        else:
-            if as_json:
-                click.echo(json.dumps(asdict(done)))
-            elif not follow or done.written:
-                click.echo("\n".join(_outcome_lines(recorder.table, done)))
-        if not follow or stop.wait(parse_duration(poll) / 1_000):
-            return
-
-
-@models.command(cls=_OfVersions)
-@NAME
-@click.argument("first", type=click.IntRange(min=1), required=False)
-@click.argument("second", type=click.IntRange(min=1), required=False)
-@click.option(
-    "--metric", help="The loss that decides: brier, log_loss; squared_error, absolute_error."
-)
-@click.option(
-    "--alpha",
-    type=click.FloatRange(0, 1, min_open=True, max_open=True),
-    default=0.05,
-    show_default=True,
-    help="The probability of ever naming a winner of two equal versions.",
-)
-@click.option(
-    "--since",
-    default="90d",
-    show_default=True,
-    help="Predictions served since a time, or within a duration.",
-)
-@click.option("--until", help="Predictions served before this time.")
-@click.option(
-    "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="Also write a page with pictures, a .html file.",
-)
-@PROJECT
-@JSON
-def compare(
-    name: str,
-    first: int | None,
-    second: int | None,
-    metric: str | None,
-    alpha: float,
-    since: str,
-    until: str | None,
-    out: Path | None,
-    path: str,
-    as_json: bool,
-) -> None:
-    """Compare two versions by the outcomes of their predictions.
-
-    By default the version in production with the newest challenger or shadow. The interval of the
-    difference holds at all times at once (a confidence sequence): look as often as you like, and
-    stop as soon as there is a winner. The brier score has an interval that holds for any number of
-    rows; those of other losses hold approximately, from 100 rows on. That of the AUC is an
-    ordinary one, for a single look.
-
-    \b
-    paimon-features models compare churn
-    paimon-features models compare churn 3 4 --metric log_loss --out compare.html
-    paimon-features models compare churn --json | jq .winner
-
-    The table outcomes_NAME has to be there: see 'models outcomes'.
-    """
-    from paimon_features.outcomes.compare import compare_versions
-    from paimon_features.outcomes.comparison_report import comparison_lines, write_comparison
-    from paimon_features.outcomes.drift_by_day import drift_by_day
-
-    project = Project.open(path)
-    clock_ms = now_ms()
-    since_ms = moment_ms(since, clock_ms)
-    until_ms = clock_ms + 1 if until is None else moment_ms(until, clock_ms)
-    found = compare_versions(
-        project, name, first, second,
-        metric=metric, alpha=alpha, since_ms=since_ms, until_ms=until_ms,
-    )  # fmt: skip
-    drift = drift_by_day(project, name, (found.first, found.second), since_ms, until_ms)
-    if out is not None:
-        write_comparison(found, drift, out)
-    if as_json:
-        document = {**found.to_document(), "drift": [asdict(each) for each in drift]}
-        click.echo(json.dumps(document, indent=2))
-        return
-    click.echo("\n".join(comparison_lines(found, drift)))
-
-
-def _outcome_lines(table: str, done: OutcomeStats) -> Iterator[str]:
-    yield f"{done.written:,} predictions with labels written to {table}"
-    if done.written:
-        yield f"  {done.with_outcome:,} had an outcome"
-    until = done.known_until_ms
-    for count, reason in (
-        (
-            done.immature,
-            "are not mature: outcomes are known until "
-            + ("nowhere" if until is None else time_text(until)),
-        ),
-        (done.without_label, "have no outcome, and --otherwise says no label for that"),
-        (done.without_keys, "have null keys: their entity is hashed, and no outcome shows it"),
-        (done.other_salt, "have an entity hashed with another salt"),
-        (done.not_numbers, "are of several numbers, which have no outcome here"),
-    ):
-        if count:
-            yield f"  {count:,} {reason}"
 
 
 def _report(states: ModelStates, as_json: bool) -> None:
