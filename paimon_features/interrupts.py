@@ -1,4 +1,5 @@
-"""Delays Ctrl-C and SIGTERM to a safe point: inside a call they would break a connection."""
+"""Delays Ctrl-C and SIGTERM to a safe point: inside a call they would break a connection, or lose a
+process that has been started."""
 
 from __future__ import annotations
 
@@ -29,3 +30,25 @@ def interruptible() -> Iterator[threading.Event]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Delay SIGINT and SIGTERM to the end of the block, for a few steps that belong together.
+
+    A process that is started and noted by who ends it, for example: between the two a
+    KeyboardInterrupt would leave it running.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Python runs handlers in the main thread only
+        return
+    delayed: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    previous = {s: signal.signal(s, lambda number, _: delayed.append(number)) for s in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for number in delayed[:1]:
+            signal.raise_signal(number)

@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from paimon_features.errors import JobError, StoreNotReadyError
+from paimon_features.interrupts import uninterrupted
 
 
 class Processes:
@@ -50,13 +51,16 @@ class Processes:
         if self._ends:
             raise JobError("the demo has been ended")
         with path.open("a") as log:
-            process = self._start(words, stdout=subprocess.PIPE, stderr=log)
-            self._commands.add(process)
+            process = None
             try:
+                with uninterrupted():
+                    process = self._start(words, stdout=subprocess.PIPE, stderr=log)
+                    self._commands.add(process)
                 reported, _ = process.communicate()
             finally:
-                _end(process)
-                self._commands.remove(process)
+                if process is not None:
+                    _end(process)
+                    self._commands.remove(process)
             log.write(f"\n$ paimon-features {' '.join(words)}\n{reported}")
         if process.returncode:
             raise JobError(
@@ -69,8 +73,9 @@ class Processes:
         """Start a command that runs until the demo ends."""
         self.say(f"  [dim]$ paimon-features {' '.join(words)} &[/dim]")
         log = self.resources.enter_context((self.into / f"{words[0]}.log").open("w"))
-        process = self._start(words, stdout=log, stderr=subprocess.STDOUT)
-        self.resources.callback(_end, process)
+        with uninterrupted():
+            process = self._start(words, stdout=log, stderr=subprocess.STDOUT)
+            self.resources.callback(_end, process)
         self._background.append((words, process))
 
     def aside(self, action: Callable[[], None]) -> Callable[[], None]:
@@ -145,6 +150,8 @@ def _end(process: subprocess.Popen[str]) -> None:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
 
 
 def _tail(path: Path, lines: int = 12) -> str:
