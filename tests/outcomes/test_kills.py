@@ -27,8 +27,9 @@ from paimon_features.serving.request_log.commit import (
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.testing.tile_lake import PROJECT
 from tests.serving.http.test_published_models import VERSIONS, Published, check, published
-from tests.serving.http.test_server import Running, folder, until
+from tests.serving.http.test_server import Running, folder
 from tests.serving.prediction.networks import state
+from tests.waiting import await_true
 
 __all__ = ["folder", "published"]  # fixtures
 pytestmark = [
@@ -125,7 +126,7 @@ def test_one_version_answers_and_each_prediction_is_logged_once(
                 server.process.kill()
                 server.process.wait()
                 workers = server.workers
-                until(lambda workers=workers: not any(map(workers)))  # type: ignore[misc]
+                await_true(lambda workers=workers: not any(map(workers)))  # type: ignore[misc]
                 assert server.process.stdout is not None
                 server.process.stdout.close()
                 server = Host(folder, "--workers", "2")
