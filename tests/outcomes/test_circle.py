@@ -278,11 +278,51 @@ WRONG = {
     "price": ("--source", "sales", "--within", "1d", "--label", "price"),
     "expected a condition": ("--source", "sales", "--within", "1d", "--where", "paid"),
     "KEY=COLUMN": ("--source", "sales", "--within", "1d", "--key", "user"),
+    "expected a number or a truth value": (
+        "--source",
+        "sales",
+        "--within",
+        "1d",
+        "--label",
+        "CAST(paid AS string)",
+    ),
+    "column of rows 'labels.csv' 'moment'": (
+        "--rows",
+        "labels.csv",
+        "--within",
+        "1d",
+        "--time",
+        "moment",
+    ),
+    "its events can be retracted; write those that hold to a table": (
+        "--source",
+        "orders",
+        "--within",
+        "1d",
+    ),
+    "sent twice, which a sum would count twice": (
+        "--source",
+        "payments",
+        "--within",
+        "1d",
+        "--take",
+        "sum",
+        "--label",
+        "paid",
+    ),
     "nothing.csv": ("--rows", "nothing.csv", "--within", "1d"),
 }
 
 
-def test_a_wrong_rule_is_refused(shop: ServedShop) -> None:
+def test_a_wrong_rule_is_refused(shop: ServedShop, tmp_path: Path) -> None:
+    with (tmp_path / "features.py").open("a") as file:
+        file.write(
+            "columns = {'user': Int64, 'at': Int64, 'paid': Int64, 'gone': Bool, 'id': Int64}\n"
+            "more = {'schema': columns, 'event_time': 'at'}\n"
+            "orders = pf.EventSource('orders', **more, retraction='gone')\n"
+            "payments = pf.EventSource('payments', **more, event_id='id', dedup_horizon='1d')\n"
+        )
+    (tmp_path / "labels.csv").write_text("user,when,label\n1,5,1\n")
     assert (
         "no prediction of model"
         in run("models", "outcomes", "churn", "--source", "sales", "--within", "1d").output
