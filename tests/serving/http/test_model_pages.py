@@ -173,6 +173,15 @@ def test_of_several_models_an_invocation_names_one(client: Any) -> None:
     rows = {"instances": [[2.0]]}
     refused = post(client, "/invocations", rows)
     assert (refused.status, "churn, other" in refused.json["message"]) == (422, True)
+    for query in ("model=other&x=1", "other", "modle=other"):
+        wrong = post(client, "/invocations", rows, query=query)
+        assert wrong.status == 422
+        assert f"query {query!r}; expected model=NAME or nothing" in wrong.json["message"]
+    plain = post(client, "/invocations", rows, headers={"content-type": "text/plain"})
+    assert (plain.status, "content-type 'text/plain'; expected" in plain.json["message"]) == (
+        415, True,
+    )  # fmt: skip
+    assert client.get(f"{V2}/versions/1/nothing").status == 404
     answer = post(client, "/invocations", rows, query="model=other")
     assert answer.json["predictions"] == pytest.approx([sigmoid(2.0)])
     assert NULL == 0.5
@@ -217,6 +226,12 @@ def test_the_list_of_models_has_versions_states_and_problems(client: Any) -> Non
     assert model["versions"][0]["features"] == ["clicks:sum_n_1d", "clicks:count_12d"]
     assert model["problem"] == "version 4 is damaged"
     assert "version 4 is damaged" in client.get("/health").json["warnings"]
+    retyped = linear([1.0], [number("clicks:sum_n_1d", "float64")])
+    client.app.replace_models(models((retyped, state(retyped))))
+    [model] = client.get("/models").json["models"]
+    [version] = model["versions"]
+    assert not version["ready"]
+    assert "is now of type int64" in version["problem"]
 
 
 def test_a_token_uses_the_models_whose_features_it_may_read(
