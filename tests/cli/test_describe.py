@@ -90,7 +90,9 @@ def test_each_kind_is_described_with_its_tables_and_what_uses_it(project: Projec
     (entity,) = json.loads(run("describe", "customer", "--json").stdout)
     assert entity["used_by"] == [{"kind": "feature_view", "name": "activity"}]
     rows = {"customer_id": [1, 2], "event_time_ms": [100, 100], "left": [0, 1]}
-    project.build_training_set("sample", "churn_v1", rows, label="left")
+    built = project.build_training_set("sample", "churn_v1", rows, label="left")
+    for text in ("Training set training_sample", "left", "tiles_activity_g1"):
+        assert text in built._repr_html_()
     (found,) = json.loads(run("describe", "sample", "--json").stdout)
     assert (found["kind"], found["label"], found["tables"][0]["rows"]) == (
         "training_set", "left", 2,
