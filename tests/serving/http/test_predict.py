@@ -177,9 +177,9 @@ def test_an_explanation_has_the_value_of_an_entity_key(client: Any) -> None:
     assert all("status" in each for each in entries if each["of"] != "user")
 
 
-def test_classes_and_further_outputs_are_in_the_reply(client: Any) -> None:
-    """One network of three classes, and one of two numbers for each entity as well."""
-    made = linear([0.25, -0.5], [SUM, COUNT])
+def of_classes(bias: float = 0.0) -> ServedModel:
+    """A version whose first output has two classes, ``MODEL``'s and its logarithm."""
+    made = linear([0.25, -0.5], [SUM, COUNT], bias=bias)
     network = onnx.load_from_string(made.network)
     graph = network.graph
     log = onnx.helper.make_node("Log", ["probability"], ["logarithm"])
@@ -194,7 +194,11 @@ def test_classes_and_further_outputs_are_in_the_reply(client: Any) -> None:
         task="multiclass",
     )
     files = {"network.onnx": ModelFile(sha256_of(content), len(content))}
-    model = ServedModel(replace(made.manifest, signature=signature, files=files), content)
+    return ServedModel(replace(made.manifest, signature=signature, files=files), content)
+
+
+def test_classes_and_further_outputs_are_in_the_reply(client: Any) -> None:
+    model = of_classes()
     client.app.replace_models(models((model, state(model))))
     document = predict(client, {"entities": {"user": [1, 2]}}).json
     assert document["classes"] == ["yes", "log"]
