@@ -201,8 +201,6 @@ class DerivedView(ABC):
 
     def _aggregates(self, length_ms: int | None) -> list[Aggregate]:
         """The aggregates, one feature each, over the windows of the derived view only."""
-        if not isinstance(self.view, FeatureView):
-            raise DefinitionError(f"view={self.view!r}; expected a FeatureView")
         if self.features is None:
             found: list[Aggregate] = []
             for one in (a for given in self.view.features for a in given.each()):
@@ -217,8 +215,6 @@ class DerivedView(ABC):
         if not self.features:
             raise DefinitionError("features=[]; expected aggregates, or None for all of the view's")
         for given in self.features:
-            if not isinstance(given, Aggregate):
-                raise DefinitionError(f"features: {given!r} is not an aggregate")
             if given.lengths not in ((None,), (length_ms,)) or given.offset is not None:
                 raise DefinitionError(
                     f"{given.stem}: windows={given.windows!r}, offset={given.offset!r}; a derived "

@@ -118,12 +118,6 @@ class TableView:
     def compiled(self) -> CompiledTable:
         """The compiled view, for the offline store."""
         source, keys = self.source, self.entity.keys
-        if not isinstance(source, TableSource):
-            raise DefinitionError(
-                f"table view {self.name!r}: its source is {source!r}; expected a TableSource"
-            )
-        if self.edge not in ("closed", "open"):
-            raise DefinitionError(f"edge={self.edge!r}; expected 'closed' or 'open'")
         for key, kind in keys.items():
             if source.schema.get(key) != kind:
                 raise DefinitionError(

@@ -240,12 +240,12 @@ def _null_test(op: str) -> Rule:
 
 
 def _in(args: Sequence[Expression], _: DataType | None) -> Expression:
+    if args[0].type is NULL:
+        raise ExpressionError("IN of NULL itself is always NULL")
     for item in args[1:]:
         if not isinstance(item, Literal) or item.value is None:
             raise ExpressionError(f"IN takes constants that are not NULL, got {item.text}")
-    kind, operands = _coerced("IN", args)
-    if kind != args[0].type and args[0].type is not Int64 and not kind.is_decimal:
-        raise ExpressionError(f"IN: {args[0].text} of {args[0].type.text} in {kind.text} values")
+    _, operands = _coerced("IN", args)
     return Call(Bool, "in", operands)
 
 
@@ -260,7 +260,7 @@ def _case(args: Sequence[Expression], _: DataType | None) -> Expression:
 
 def _coalesce(args: Sequence[Expression], _: DataType | None) -> Expression:
     if len(args) < 2:
-        raise ExpressionError("coalesce takes at least 2 arguments")
+        raise ExpressionError(f"coalesce takes at least 2 arguments, got {len(args)}")
     kind, operands = _coerced("coalesce", args)
     return Call(kind, "coalesce", operands)
 
@@ -357,8 +357,6 @@ def _hash_bucket(args: Sequence[Expression], _: DataType | None) -> Expression:
 
 
 def _item(args: Sequence[Expression], _: DataType | None) -> Expression:
-    if not args:
-        raise ExpressionError("item takes at least 1 argument")
     for arg in args:
         _common("item", (arg,))
     return Call(String, "item", tuple(args))
@@ -372,13 +370,15 @@ def _list_of(what: str, arg: Expression) -> ListType:
 
 def _element(args: Sequence[Expression], _: DataType | None) -> Expression:
     if len(args) != 2:
-        raise ExpressionError(f"element takes a list and a position, got {len(args)} arguments")
+        raise ExpressionError(f"element takes 2 arguments, a list and a position, got {len(args)}")
     kind, position = _list_of("element", args[0]), args[1]
     if not isinstance(position, Literal) or position.type is not Int64 or position.value is None:
         raise ExpressionError(f"element needs a literal position, got {position.text}")
-    if not 1 <= position.value <= (kind.length or MAX_POSITION):
+    last = kind.length or MAX_POSITION
+    if not 1 <= position.value <= last:
         raise ExpressionError(
-            f"element: position {position.text} of {args[0].text} of {kind.text}; they count from 1"
+            f"element needs a position from 1 to {last} in {args[0].text} of {kind.text}, "
+            f"got {position.text}"
         )
     return Call(promoted(kind.item), "element", tuple(args))
 

@@ -98,18 +98,14 @@ class FeatureTools:
         """Definitions in order, from ``offset`` on: kind, name, state, description, owner, tags.
 
         ``search`` is looked for in names, descriptions, owners and tags, in any case. The result
-        has ``definitions``, ``total``, and ``next_offset`` (null at the end).
+        has ``definitions``, ``total``, and ``next_offset`` (null at the end). The protocol has
+        checked the page: an offset of 0 or more, a limit of 1 to ``MAX_PAGE``.
 
         Raises
         ------
         RequestError
-            For a page that cannot be, or an unknown kind.
+            For an unknown kind.
         """
-        if offset < 0 or not 1 <= limit <= MAX_PAGE:
-            raise RequestError(
-                f"offset={offset}, limit={limit}; expected an offset of 0 or more and a limit of "
-                f"1 to {MAX_PAGE}"
-            )
         found = self._definitions(rights)
         kinds = list(dict.fromkeys(one["kind"] for one in found))
         if kind is not None and kind not in kinds:

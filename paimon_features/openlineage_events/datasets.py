@@ -193,7 +193,7 @@ def _training_set(reader: _DatasetReader, params: Params) -> Datasets:
 
 
 def _history(reader: _DatasetReader, params: Params) -> Datasets:
-    inputs, columns = reader.features(params["features"])
+    inputs, columns = reader.features(params["features"].split(","))
     file = reader.file(params["output"])
     fields = tuple((name, "") for name in columns)
     target = LineageDataset(file.namespace, file.name, file.source, fields, columns=columns)

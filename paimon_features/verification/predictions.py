@@ -209,6 +209,11 @@ class _ModelCheck:
             except KeyError as error:
                 report.unchecked[f"the log lacks the input {error}"] += 1
                 continue
+            try:
+                json.loads(row["outputs"] or "{}")
+            except ValueError as error:
+                report.unchecked[f"outputs are not readable: {error}"] += 1
+                continue
             kept.append(row)
             values.append(inputs)
             report.from_lake += is_from_lake

@@ -81,6 +81,28 @@ def test_describe_tells_features_generations_and_lineage_of_a_view(project: Proj
         assert text in shown
 
 
+def test_each_kind_is_described_with_its_tables_and_what_uses_it(project: Project) -> None:
+    commit(project)
+    (source,) = json.loads(run("describe", "visits", "--json").stdout)
+    assert [(t["table"], t["rows"]) for t in source["tables"]] == [
+        ("events_visits", 2), ("rejected_visits", 0),
+    ]  # fmt: skip
+    (entity,) = json.loads(run("describe", "customer", "--json").stdout)
+    assert entity["used_by"] == [{"kind": "feature_view", "name": "activity"}]
+    rows = {"customer_id": [1, 2], "event_time_ms": [100, 100], "left": [0, 1]}
+    built = project.build_training_set("sample", "churn_v1", rows, label="left")
+    for text in ("Training set training_sample", "left", "tiles_activity_g1"):
+        assert text in built._repr_html_()
+    (found,) = json.loads(run("describe", "sample", "--json").stdout)
+    assert (found["kind"], found["label"], found["tables"][0]["rows"]) == (
+        "training_set", "left", 2,
+    )  # fmt: skip
+    assert {"kind": "feature_view", "name": "activity"} in found["made_of"]
+    Path("features.py").write_text(DEFINITIONS.replace("TILE", "5min").replace("_v1", "_v2"))
+    (service,) = json.loads(run("describe", "churn_v2", "--json").stdout)
+    assert service["state"] == "not applied"
+
+
 def test_what_is_defined_otherwise_than_applied_is_reported(project: Project) -> None:
     Path("features.py").write_text(DEFINITIONS.replace("TILE", "5min").replace("growth", "science"))
     found = {d["name"]: d["state"] for d in json.loads(run("describe", "--json").stdout)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import re
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.definitions.request import request_columns, row_inputs
+from paimon_features.definitions.request_values import input_column, key_values
 from paimon_features.errors import RequestError
 from paimon_features.schema import (
     Bool,
@@ -117,3 +119,46 @@ def test_entity_rows_have_the_inputs_as_columns() -> None:
         row_inputs({"price": Float64}, rows)
     with pytest.raises(RequestError, match="request input 'other' is string, expected Float64"):
         row_inputs({"other": Float64}, rows)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "expected"),
+    [
+        (Int64, [decimal.Decimal("7"), None, -(2**63)], [7, None, -(2**63)]),
+        (String, [b"a", "\xe4", None], ["a", "\xe4", None]),
+        (Date, [15_000, dt.date(2011, 1, 26), dt.datetime(2011, 1, 26, 5)],
+         [dt.date(2011, 1, 26)] * 3),
+    ],
+)  # fmt: skip
+def test_keys_of_each_form_are_values_of_their_type(
+    kind: DataType, given: list[Any], expected: list[Any]
+) -> None:
+    assert key_values(kind, given) == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        (Float64, 1.5, "an entity key cannot be Float64"),
+        (Date, "2011-01-26", "got '2011-01-26'; expected a date"),
+        (Int64, decimal.Decimal("7.5"), "got Decimal"),
+        (Int64, 2**63, "is not in range"),
+    ],
+)
+def test_a_key_of_another_type_is_refused(kind: DataType, value: Any, message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        key_values(kind, [value])
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (decimal.Decimal("1E+90"), "expected a decimal of 5 digits in row 1"),
+        (decimal.Decimal("NaN"), "expected a decimal of 5 digits in row 1"),
+        (12_345, "12345 has more than 5 digits in row 1"),
+        (decimal.Decimal("1.005"), "1.005 would be rounded to 2 digits after the point in row 1"),
+    ],
+)
+def test_a_decimal_that_does_not_fit_is_named_with_its_row(value: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(message)):
+        input_column(Decimal(5, 2), [decimal.Decimal("1.25"), value])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -11,6 +12,7 @@ from paimon_features.aggregates import Count
 from paimon_features.definitions import (
     Definitions,
     Entity,
+    EventSource,
     FeatureService,
     FeatureView,
     TableSource,
@@ -18,7 +20,7 @@ from paimon_features.definitions import (
 )
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
 from paimon_features.project import Project
-from paimon_features.schema import Int64, String
+from paimon_features.schema import Int64, String, Timestamp
 from paimon_features.tables.writer import EventWriter
 
 DEFINITIONS = """
@@ -73,6 +75,39 @@ def test_the_error_of_an_online_read_says_what_to_do(project: Project) -> None:
     for features in ("churn", "profile:plan"):
         with pytest.raises(RequestError, match=r"'profile' is read offline only .*Last"):
             project.online.fetcher(features)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"edge": "half"}, "edge='half'; expected 'closed', 'open'"),
+        ({"source": EventSource("e", schema={"user": Int64, "t": Int64}, event_time="t")},
+         "source=EventSource.*; expected TableSource"),
+        ({"columns": ["user"]}, "column 'user' of source 's' cannot be a feature; expected one of"),
+        ({"columns": ["x", "x"]}, "expected the names of one or more columns, each once"),
+    ],
+)  # fmt: skip
+def test_a_wrong_table_view_is_refused(changes: dict[str, Any], message: str) -> None:
+    source = TableSource("s", schema={"user": Int64, "t": Int64, "x": String}, event_time="t")
+    valid = {"source": source, "entity": Entity("user", keys={"user": Int64})}
+    with pytest.raises(DefinitionError, match=message):
+        TableView("v", **{**valid, **changes})
+
+
+def test_a_table_view_is_shown_and_its_created_time_may_be_a_timestamp() -> None:
+    source = TableSource(
+        "plans", schema={"user": Int64, "t": Int64, "made": Timestamp, "plan": String},
+        event_time="t", created_time="made",
+    )  # fmt: skip
+    assert source.schema["made"] == Int64
+    view = TableView(
+        "plan", source=source, entity=Entity("user", keys={"user": Int64}), ttl="7d",
+        description="newest <plan>",
+    )  # fmt: skip
+    assert [feature.name for feature in view.compiled.features] == ["plan"]
+    shown = view._repr_html_()
+    for text in ("TableView plan", "plans → plan, per user", "7d", "closed", "newest &lt;plan&gt;"):
+        assert text in shown
 
 
 def test_unknown_features_are_named(project: Project) -> None:

@@ -28,7 +28,7 @@ from paimon_features.testing.expression_generator import COLUMNS
 
 SCHEMA: dict[str, DataType] = {
     **COLUMNS, "__event_time": Int64, "end": Int64, "raw": Bytes, "vector": List(Float32, 3),
-    "huge": Decimal(38, 0), "fine": Decimal(38, 30),
+    "huge": Decimal(38, 0), "fine": Decimal(38, 30), "numbers": List(Int64),
 }  # fmt: skip
 
 
@@ -98,6 +98,8 @@ def test_a_text_has_one_canonical_form(text: str, canonical: str | None) -> None
         ("i // j", Int64), ("i = j", Bool), ("concat(s, t)", String), ("d", Date),
         ("w", Timestamp), ("m", Decimal(10, 2)), ("coalesce(m, n)", Decimal(20, 6)),
         ("coalesce(m, 0.125)", Decimal(11, 3)), ("coalesce(m, i)", Decimal(21, 2)),
+        ("coalesce(m, NULL, n)", Decimal(20, 6)), ("CAST(NULL AS decimal(7, 2))", Decimal(7, 2)),
+        ("element(numbers, 2)", Int64), ("element(vector, 3)", Float64), ("size(vector)", Int64),
         ("ordered(i, m)", String), ("scaled_int(m, 2)", Int64), ("finite(x)", Bool),
     ],
 )  # fmt: skip
@@ -152,6 +154,37 @@ def test_types_follow_from_the_operands(text: str, kind: DataType) -> None:
         ("abs(s)", "abs needs a number, got s of string"),
         ("power(x)", "power takes 2 arguments, got 1"),
         ("NOT i", "NOT needs bool, got i of int64"),
+        ("-s", "position 1: - needs a number, got s of string"),
+        ("NULL IS NULL", "position 6: IS NULL of NULL itself is always true"),
+        ("NULL IN (1, 2)", "position 6: IN of NULL itself is always NULL"),
+        ("i IN ('a')", "IN needs values of one type, got int64 and string"),
+        ("i IS NULL = p", "position 11: comparisons do not chain"),
+        ("i NOT 3", "position 7: got '3', expected 'IN' or 'BETWEEN'"),
+        ("coalesce(i)", "coalesce takes at least 2 arguments, got 1"),
+        ("nullif(i, 1, 2)", "nullif takes 2 arguments, got 3"),
+        ("least(i)", "least takes at least 2 arguments, got 1"),
+        ("greatest(s, t)", "greatest needs numbers, dates or timestamps, got string"),
+        ("abs(i, j)", "abs takes 1 argument, got 2"),
+        ("concat(s)", "concat takes at least 2 arguments, got 1"),
+        ("scaled_int(i)", "scaled_int takes 2 arguments, got 1"),
+        ("scaled_int(s, 2)", "scaled_int needs a number, got s of string"),
+        ("ordered(s, i)", "ordered takes an int64 time and a value, got string and int64"),
+        ("item()", "position 6: got ')', expected a column"),
+        ("element(i, 1)", "element needs a list, got i of int64"),
+        ("element(vector)", "element takes 2 arguments, a list and a position, got 1"),
+        ("element(vector, i)", "element needs a literal position, got i"),
+        (
+            "element(vector, 4)",
+            "element needs a position from 1 to 3 in vector of list(float32, 3), got 4",
+        ),
+        ("element(numbers, 0)", "in numbers of list(int64), got 0"),
+        ("size(vector, 1)", "size takes 1 argument, got 2"),
+        ("size(i)", "size needs a list, got i of int64"),
+        ("DECIMAL '1e5'", "'1e5' is not a decimal; expected digits, a point, digits, 38 at most"),
+        ("CAST(NULL AS decimal(7 2))", "position 24: got '2', expected ','"),
+        ("CAST(m AS decimal(7, x))", "position 11: 'decimal(7, x)' is not a type"),
+        # neither reading of END fits
+        ("end + price", "position 1: got 'end', expected a column"),
         ("(" * 150 + "i" + ")" * 150, "nested deeper than 100"),
         (" + ".join(["i"] * 150), "more than 100 operators"),
     ],

@@ -16,10 +16,11 @@ from typing import Any
 import httpx
 import pytest
 
-from paimon_features.errors import RequestError
+from paimon_features.errors import PaimonFeaturesError, RequestError
 from paimon_features.mcp_server.bounded import bounded
 from paimon_features.project import Project
-from paimon_features.serving.http.tokens import add_token
+from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.tokens import NewToken, Tokens, add_token
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.os_processes import line_with
 from tests.shop_projects import run, started_shop
@@ -268,6 +269,73 @@ async def _over_its_quota(url: str, slow: str, rare: str) -> None:
     await _connected(url, rare, requests)
 
 
+def test_the_rights_of_a_token_bound_each_tool(project: Project) -> None:
+    """The same tools that the protocol calls, in this process."""
+    from paimon_features.mcp_server.feature_tools import FeatureTools
+
+    file = project.root / "tokens.toml"
+    some = add_token(file, "scorer", ["churn_v1"], "2026-11-26")
+    dumb = add_token(file, "no_reasons", ["churn_v1"], "2026-11-26")
+    with file.open("a") as opened:
+        opened.write("explain = false\n")
+    slow = add_token(file, "batch", NewToken(["churn_v1"], requests_per_s=0.001), "2026-11-26")
+    rare = add_token(file, "rows", NewToken(["churn_v1"], rows_per_s=0.001), "2026-11-26")
+    tokens = Tokens(file)
+    scorer, no_reasons, batch, rows = (
+        tokens.rights(b"Bearer " + token.encode()) for token in (some, dumb, slow, rare)
+    )
+    tools = FeatureTools(project.root)
+    listed = tools.list(rights=scorer)["definitions"]
+    assert [(one["kind"], one["name"]) for one in listed] == [
+        ("service", "churn_v1"), ("feature_view", "customer_spend"), ("entity", "customer"),
+    ]  # fmt: skip
+    [service] = tools.describe("churn_v1", rights=scorer)["definitions"]
+    assert (service["kind"], service["name"]) == ("service", "churn_v1")
+    entity = {"customer_id": 12346}
+    why = tools.explain("customer_spend", entity, None, str(NOW), rights=scorer)
+    assert len(why["features"]) == 6
+    without_zone = tools.explain("customer_spend", entity, None, AT[:-1], rights=scorer)
+    assert without_zone == why == tools.explain("customer_spend", entity, None, AT, rights=scorer)
+    for call, message in (
+        (lambda: tools.describe("inner_view", rights=scorer),
+         "there is no definition 'inner_view'"),
+        (lambda: tools.explain("inner_view", entity, rights=scorer),
+         "the token 'scorer' may not read inner_view"),
+        (lambda: tools.explain("customer_spend", entity, ["x"], rights=scorer),
+         "the token 'scorer' may not read x"),
+        (lambda: tools.explain("customer_spend", entity, rights=no_reasons),
+         "the token 'no_reasons' may not explain features"),
+        (lambda: tools.plan(rights=scorer), "plan needs a token for all"),
+        (lambda: tools.status(rights=scorer), "status needs a token for all"),
+    ):  # fmt: skip
+        with pytest.raises(PaimonFeaturesError, match=re.escape(message)):
+            call()
+    tools.admit(batch)
+    with pytest.raises(RequestRejected, match="'batch' is over its quota"):
+        tools.admit(batch)
+    tools.explain("customer_spend", entity, rights=rows)
+    with pytest.raises(RequestRejected, match="'rows' is over its quota"):
+        tools.lookup(["churn_v1"], {"customer_id": [12346]}, rights=rows)
+
+
+def test_a_token_is_checked_against_the_file_as_it_is(tmp_path: Path) -> None:
+    from paimon_features.mcp_server.protocol import FileTokenVerifier
+
+    file = tmp_path / "tokens.toml"
+    first = add_token(file, "first", ["churn_v1"], "2026-11-26")
+    alone = file.read_text()
+    verifier = FileTokenVerifier(file)
+
+    def holder(token: str) -> str | None:
+        found = asyncio.run(verifier.verify_token(token))
+        return None if found is None else found.client_id
+
+    second = add_token(file, "second", ["churn_v1"], "2026-11-26")
+    assert [holder(token) for token in (first, second, "pf_x")] == ["first", "second", None]
+    file.write_text(alone)
+    assert [holder(token) for token in (first, second)] == ["first", None]
+
+
 def test_documents_are_cut_to_size() -> None:
     small = {"a": [1, 2], "b": "text"}
     assert bounded(small) == small
@@ -275,5 +343,7 @@ def test_documents_are_cut_to_size() -> None:
     cut = bounded(big)
     assert len(json.dumps(cut)) <= 48 << 10
     assert cut["truncated"]["rows"] == 50
+    names = bounded({"statuses": dict.fromkeys(map(str, range(2_000)), "PRESENT")})
+    assert (len(names["statuses"]), names["truncated"]) == (1_000, {"statuses": 2_000})
     with pytest.raises(RequestError, match="larger than 10 bytes"):
         bounded(small, 10)

@@ -236,3 +236,25 @@ def test_an_error_while_answers_are_written_commits_nothing_and_leaves_no_file(
             build_training_set(lake.store, "many", lake.refs("spend"), many_rows())
     assert not list(Path(lake.lake.path("training_many")).rglob("*.parquet"))
     assert build_training_set(lake.store, "many", lake.refs("spend"), many_rows()).rows == 3_000
+
+
+def test_columns_of_the_rows_keep_their_types_and_what_no_table_holds_is_refused(
+    lake: LakeOfViews,
+) -> None:
+    kinds = {
+        "word": (pa.dictionary(pa.int32(), pa.string()), pa.string()),
+        "price": (pa.decimal128(7, 2), pa.decimal128(7, 2)),
+        "small": (pa.int8(), pa.int32()),
+        "sizes": (pa.list_(pa.int64()), pa.list_(pa.int64())),
+    }
+    rows = ROWS
+    for name, (kind, _) in kinds.items():
+        rows = rows.append_column(name, pa.nulls(4, kind))
+    build(lake, rows)
+    schema = lake.lake.schema("training_churn")
+    assert {name: schema.field(name).type for name in kinds} == {
+        name: stored for name, (_, stored) in kinds.items()
+    }
+    spans = ROWS.append_column("span", pa.nulls(4, pa.duration("ms")))
+    with pytest.raises(RequestError, match=r"column 'span' is duration\[ms\], which a table canno"):
+        build(lake, spans, replace=True)

@@ -16,6 +16,7 @@ from referencing import Registry, Resource
 
 from paimon_features.cli import cli
 from paimon_features.openlineage_events import command_run
+from paimon_features.openlineage_events.datasets import command_datasets
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter
 from paimon_features.windows import DAY_MS, HOUR_MS
@@ -139,6 +140,86 @@ def test_events_tell_versions_and_columns_from_events_to_a_training_set(shop: Pa
     assert columns(online["facets"], "count_7d") == {("tiles_customer_spend_g1", "p_rows")}
 
 
+MORE = """
+prices = pf.TableSource("prices", event_time="since_ms",
+    schema={"customer_id": pf.Int64, "since_ms": pf.Int64, "plan": pf.String})
+profile = pf.TableView("profile", source=prices, entity=customer)
+daily = pf.TumblingView("daily", spend, "1d", features=[pf.Count()])
+"""
+
+
+def test_each_command_tells_what_it_reads_and_writes(shop: Path) -> None:
+    """Also one that fails: what it was asked for is known before it begins."""
+    with Path("features.py").open("a") as file:
+        file.write(MORE)
+    Path("incomplete.yaml").write_text("name: churn\ndata: {training_set: t, service: s}\n")
+    Path("events.csv").write_text(
+        "invoice,stock_code,description,quantity,invoice_time_ms,unit_price,customer_id,country\n"
+        f"1,a,x,1,{NOW - HOUR_MS},1.25,1,FR\n"
+    )
+    Path("rows.csv").write_text(f"customer_id,event_time_ms\n1,{NOW}\n")
+    assert run("apply").exit_code == 0
+    retail = {"events_retail", "rejected_retail"}
+    tiles = {"tiles_customer_spend_g1"}
+    (shop / "events.jsonl").unlink()
+    for command, job, kind, inputs, outputs in (
+        ("ingest retail events.csv --engine local", "ingest.retail", "COMPLETE",
+         {"events.csv"}, retail),
+        ("ingest retail --topic clicks --kafka k1:9092,k2:9092 --engine local", "ingest.retail",
+         "FAIL", {"clicks"}, retail),
+        ("ingest retail --from-table orders --engine local", "ingest.retail", "FAIL",
+         {"orders"}, retail),
+        ("derive daily", "derive.daily", "COMPLETE", tiles, {"features_daily"}),
+        ("history --features customer_spend:count_7d,profile:plan --rows rows.csv "
+         "--output joined.csv", "history", "COMPLETE",
+         {*tiles, "events_prices", "rows.csv"}, {"joined.csv"}),
+        ("maintain no_such_table", "maintain", "FAIL", {"no_such_table"}, {"no_such_table"}),
+        ("train incomplete.yaml", "train.incomplete", "FAIL", set(), set()),
+    ):  # fmt: skip
+        done = run(*command.split())
+        told = events(shop)
+        assert len(told) == 2, (command, done.output)
+        start, end = told
+        assert (start["job"]["name"], end["job"]["name"]) == (job, job), command
+        assert end["eventType"] == kind, (command, done.output)
+        assert {*named(end["inputs"])} == inputs, command
+        assert {*named(end["outputs"])} == outputs, command
+        places = {one["namespace"] for one in [*end["inputs"], *end["outputs"]]}
+        if "--kafka" in command:
+            assert "kafka://k1:9092" in places, command
+        if command.startswith("history"):
+            joined = named(end["outputs"])["joined.csv"]
+            assert columns(joined, "plan") == {("events_prices", "plan")}
+            assert columns(joined, "count_7d") == {("tiles_customer_spend_g1", "p_rows")}
+
+
+def test_what_is_at_another_place_is_named_by_that_place(shop: Path) -> None:
+    project = Project.open(".")
+    project.apply()
+    given = {"source": "retail", "paths": ["s3://exports/2011/a.csv"]}
+    [file], _ = command_datasets(project, "ingest", given)
+    assert (file.namespace, file.name) == ("s3://exports", "2011/a.csv")
+    given = {"view": "customer_spend", "topic": "spend", "kafka": "k1:9092, k2:9092"}
+    [records], [topic] = command_datasets(project, "publish", given)
+    assert (records.namespace, records.name) == ("memory://", "shop.customer_spend")
+    assert (topic.namespace, topic.name) == ("kafka://k1:9092", "spend")
+    given = {"name": "churn", "training_set": "t"}
+    [rows], [model] = command_datasets(project, "train", given)
+    assert rows.alias == "features.training_t"
+    assert (model.namespace, model.name) == ("paimon-features://shop", "models.churn")
+
+
+def test_an_interrupted_command_is_told_as_aborted(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Project, "apply", interrupt)
+    assert run("apply").exit_code == 130
+    assert [event["eventType"] for event in events(shop)] == ["START", "ABORT"]
+
+
 def test_a_failure_is_told_with_its_message_and_without_secrets(
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,11 +241,13 @@ class Collector(BaseHTTPRequestHandler):
     """Keeps events; answers nothing while ``silent``."""
 
     received: list[dict[str, Any]]
+    keys: set[str | None]
     silent: threading.Event | None = None
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.received.append(json.loads(body))
+        self.keys.add(self.headers["Authorization"])
         if self.silent is not None:
             self.silent.wait()
         self.send_response(201)
@@ -176,7 +259,7 @@ class Collector(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def collector() -> Iterator[HTTPServer]:
-    Collector.received, Collector.silent = [], None
+    Collector.received, Collector.keys, Collector.silent = [], set(), None
     with HTTPServer(("127.0.0.1", 0), Collector) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
@@ -192,10 +275,14 @@ def set_target(shop: Path, target: str) -> None:
     file.write_text(file.read_text().replace("events.jsonl", target))
 
 
-def test_events_go_to_a_server(shop: Path, collector: HTTPServer) -> None:
+def test_events_go_to_a_server(
+    shop: Path, collector: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     set_target(shop, f"http://127.0.0.1:{collector.server_port}")
+    monkeypatch.setenv("OPENLINEAGE_API_KEY", "key-of-the-collector")
     done = run("apply")
     assert (done.exit_code, done.stderr) == (0, "")
+    assert Collector.keys == {"Bearer key-of-the-collector"}
     assert [event["eventType"] for event in Collector.received] == ["START", "COMPLETE"]
     for event in Collector.received:
         check(event)
@@ -223,7 +310,6 @@ def test_a_server_that_is_gone_or_silent_changes_nothing(
     assert done.exit_code == 0
     assert "+ service churn_v1" in done.stdout
     assert "lineage events were not delivered: no answer" in done.stderr
-    set_target(shop, "http://127.0.0.1:1")
     file = shop / "paimon-features.toml"
     file.write_text(file.read_text().replace(str(collector.server_port), "1"))
     monkeypatch.setattr(command_run, "WAIT_S", 60.0)
@@ -237,3 +323,11 @@ def test_only_commands_that_exist_are_observed() -> None:
     from paimon_features.cli import COMMANDS, OBSERVED
 
     assert {*OBSERVED} <= {name for section in COMMANDS.values() for name in section}
+
+
+def test_a_target_that_cannot_be_is_reported_and_changes_nothing(shop: Path) -> None:
+    set_target(shop, "http://[")
+    done = run("apply")
+    assert done.exit_code == 0
+    [line] = [line for line in done.stderr.splitlines() if "lineage" in line]
+    assert line.startswith("warning: lineage events were not delivered: ValueError: ")

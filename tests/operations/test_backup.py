@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import stat
 import threading
 from pathlib import Path
@@ -16,16 +18,16 @@ from paimon_features.ingestion.inputs import InputFile
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.job_control import backfill as job_control
 from paimon_features.local import backfill_job
-from paimon_features.operations.backup import back_up, copying, past
+from paimon_features.operations.backup import back_up, copying, cut, past
 from paimon_features.operations.backup.cut import HOLD, take_cut
 from paimon_features.schema import Int64
 from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
-from paimon_features.tables.consumers import consumers
+from paimon_features.tables.consumers import consumers, register_consumer
 from paimon_features.tables.json_files import read_json, write_json
 from paimon_features.tables.lease import acquire, holder_of
 from paimon_features.tables.records import lost_records
 from paimon_features.tables.specs import feedback_spec
-from paimon_features.tables.tags import create_tag, delete_tag
+from paimon_features.tables.tags import create_tag, delete_tag, tagged
 from paimon_features.tables.writer import EventWriter
 from paimon_features.verification.parity import verify
 from tests.operations.conftest import Shop
@@ -177,8 +179,6 @@ def test_files_enter_once_wherever_an_ingest_was(moment: str, shop: Shop, tmp_pa
 def test_a_cut_is_one_moment_although_commits_go_on(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paimon_features.operations.backup import cut
-
     real, reads = cut._contents, [0]
     project = shop.project
 
@@ -198,6 +198,52 @@ def test_a_cut_is_one_moment_although_commits_go_on(
     monkeypatch.setattr(cut, "_contents", lambda *a: (shop.sell([(7, "DE", 1, -100)]), real(*a))[1])
     with pytest.raises(TableError, match="committed all the time"):
         take_cut(project.lake, project.config.state_dir, timeout_s=0.0)
+
+
+def test_the_newest_complete_checkpoint_of_each_job_is_copied(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project = shop.project
+    jobs = project.config.state_dir / "checkpoints/spend/g1"
+    for age, name in enumerate(
+        ("a/chk-8/_metadata", "a/savepoint-7/_metadata", "a/savepoint-7/state", "b/chk-1/_metadata")
+    ):
+        file = jobs / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(name)
+        os.utime(file, (1_000 - age, 1_000 - age))
+    for name in ("a/shared/state", "a/chk-9/part"):  # chk-9 was never finished
+        (jobs / name).parent.mkdir()
+        (jobs / name).write_text(name)
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/features.py").write_text((shop.folder / "features.py").read_text())
+    (tmp_path / "other/paimon-features.toml").write_text(
+        f'[project]\nname = "other"\n[lake]\nwarehouse = "{project.lake.warehouse}"\n'
+        'database = "other"\n'
+    )
+    Shop(tmp_path / "other").run("apply")
+    back_up(project, tmp_path / "backup")
+    state = restored(shop, tmp_path / "backup").project.config.state_dir
+    copied = {str(file.relative_to(state)) for file in state.rglob("*") if file.is_file()}
+    kept = ("a/chk-8/_metadata", "a/shared/state", "b/chk-1/_metadata")
+    assert copied == {f"checkpoints/spend/g1/{name}" for name in kept}
+    copies = (tmp_path / "backup/warehouse").rglob("*")
+    assert [file for file in copies if file.name.startswith("other.")] == []
+
+    real = cut._time
+
+    def replaced(folder: Path) -> int:
+        if (jobs / "b").exists():  # by the next checkpoint of the job, after it was listed
+            shutil.rmtree(jobs / "b")
+            raise FileNotFoundError(jobs / "b")
+        return real(folder)
+
+    monkeypatch.setattr(cut, "_time", replaced)
+    found = take_cut(project.lake, project.config.state_dir)
+    assert {*found.checkpoints} == {f"checkpoints/spend/g1/{name}" for name in kept[:2]}
+    monkeypatch.setattr(cut, "MAX_CHECKPOINT_BYTES", 20)
+    with pytest.raises(TableError, match="too much to be read in one moment; stop the job"):
+        take_cut(project.lake, project.config.state_dir)
 
 
 def test_tags_and_consumers_are_restored_and_a_deleted_tag_fails_the_backup(
@@ -247,13 +293,52 @@ def test_what_cannot_be_restored_is_refused(shop: Shop, tmp_path: Path) -> None:
     refused = shop.run_plain("restore", str(folder), str(tmp_path / "x"), code=2)
     assert "a later version wrote it" in refused.output
     assert not (tmp_path / "x").exists()
+    write_json(folder / "backup.json", document)
+    [newest] = (folder / "warehouse").rglob("events_sales/snapshot/snapshot-1")
+    newest.unlink()
+    damaged = shop.run_plain("restore", str(folder), str(tmp_path / "y"), code=1)
+    assert "snapshot 1 of table 'events_sales' is missing" in damaged.output
+
+
+def test_what_cannot_be_backed_up_is_refused(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = shop.folder / "paimon-features.toml"
+    plain = config.read_text()
+    config.write_text(plain + '[flink]\ncheckpoints = "s3://bucket/checkpoints"\n')
+    refused = shop.run("backup", str(tmp_path / "a"), code=2).output
+    assert "[flink] checkpoints is 's3://bucket/checkpoints'" in refused
+    config.write_text(plain)
+    project, real = shop.project, copying._copy_table
+
+    def dropping(*arguments: Any) -> None:
+        if project.lake.exists("tiles_spend_g1"):
+            project.lake.drop("tiles_spend_g1")
+        real(*arguments)
+
+    monkeypatch.setattr(copying, "_copy_table", dropping)
+    with pytest.raises(TableError, match="'tiles_spend_g1' was dropped or rolled back during"):
+        back_up(project, tmp_path / "b")
+
+
+def test_definitions_outside_the_project_stay_where_they_are(shop: Shop, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (shop.folder / "features.py").rename(tmp_path / "shared/features.py")
+    config = shop.folder / "paimon-features.toml"
+    config.write_text(config.read_text() + 'definitions = "../shared/features.py"\n')
+    back_up(shop.project, tmp_path / "backup")
+    assert [file.name for file in (tmp_path / "backup/project").iterdir()] == [config.name]
+    (tmp_path / "shared/features.py").rename(shop.folder / "features.py")
+    config.write_text(config.read_text().replace("../shared/", ""))
+    (shop.folder / "fitted").mkdir()
+    (shop.folder / "fitted/scaler.json").write_text("{}")
+    back_up(shop.project, tmp_path / "second")
+    assert (tmp_path / "second/project/fitted/scaler.json").read_text() == "{}"
 
 
 def test_a_lost_online_store_and_a_lost_side_folder_are_made_again(
     served: Shop, tmp_path: Path
 ) -> None:
-    import shutil
-
     served.run("backup", str(tmp_path / "backup"))
     side = served.project.lake.side_folder
     shutil.rmtree(side)
@@ -264,7 +349,7 @@ def test_a_lost_online_store_and_a_lost_side_folder_are_made_again(
     assert served.run("records").exit_code == 0
     served.sell([(3, "FR", 5, -10)])
     served.run("backfill", "spend", "--rebuild")
-    served.project.store.delete([key for page in served.project.store.scan(b"*") for key in page])
+    served.project.store.delete([key for page in served.project.store.scan(b"") for key in page])
     assert_exact(served)
 
 
@@ -285,6 +370,8 @@ def test_a_copy_is_set_back_to_a_point_in_time(
     with acquire(project.lake, "events_sales"):
         ledger.finish(run, 2, None)
     create_tag(project.lake, "events_sales", "later", 2)
+    create_tag(project.lake, "events_sales", "now", 1)
+    register_consumer(project.lake, "events_sales", "follower", 3)
     feedback = feedback_spec("feedback_loop", {"customer_id": Int64})
     project.lake.create(feedback)
     append_arrow(project.lake, feedback.name, pa.table({"customer_id": [1], "loss": [0.5]}))
@@ -297,6 +384,10 @@ def test_a_copy_is_set_back_to_a_point_in_time(
     lake = copy.project.lake
     assert sorted(map(str, read_arrow(lake, "events_sales").to_pylist())) == before
     assert read_arrow(lake, "feedback_loop").num_rows == 0
+    assert {"follower", "now", "later"} & {
+        *consumers(lake, "events_sales"),
+        *tagged(lake, "events_sales"),
+    } == {"now"}
     there = IngestLedger(lake, copy.project.definitions.sources["sales"])
     assert there.choose([late]).new == (late,)
     assert latest_snapshot(lake, "tiles_spend_g1") is not None

@@ -18,7 +18,8 @@ import pytest
 from paimon_features.errors import GenerationError, OwnershipError, RequestError
 from paimon_features.operations.forget import Deletion, EntitySet
 from paimon_features.operations.forget import deletion as module
-from paimon_features.schema import Date, Int64, String
+from paimon_features.ports import free_ports
+from paimon_features.schema import Bool, Date, Int64, String
 from paimon_features.serving.request_log.log_rows import EntityText
 from paimon_features.tables import append_arrow, latest_snapshot, overwrite, read_arrow
 from paimon_features.tables.lease import ProcessHolder, acquire
@@ -357,15 +358,70 @@ def test_an_unreachable_store_stops_it_before_anything_is_deleted(shop: Shop) ->
     assert everything(shop) == before
 
 
+def test_a_project_with_little_to_search_has_notes_on_what_was_not(
+    shop: Shop, redis_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tiles never computed, a store never written, an empty log, a table of no known model."""
+    monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
+    with (shop.folder / "features.py").open("a") as file:
+        file.write(
+            "fresh = pf.FeatureView('fresh', source=sales, entity=pair,\n"
+            "    features=[pf.Count(windows=['1d'])])\n"
+        )
+    with (shop.folder / "paimon-features.toml").open("a") as file:
+        file.write('[serve]\nrequest_log = "spool"\n')
+    (shop.folder / "spool").mkdir()
+    (shop.folder / "spool/1.arrow").write_bytes(b"not ingested yet")
+    shop.run("apply")
+    lake = shop.project.lake
+    lake.create(served_spec("served_shop"))
+    lake.create(predictions_spec("predictions_orphan"))
+    report = shop.json("forget", "--entity", "customer_id=1", "--yes")
+    rows = {table["table"]: table["rows"] for table in report["tables"]}
+    assert rows["events_sales"] == 3
+    assert rows.get("served_shop", 0) == rows.get("tiles_fresh_g1", 0) == 0
+    assert report["online"] == {"spend": 0, "pairs": 0}
+    [spool] = [note for note in report["notes"] if "spool" in note]
+    assert "were not searched; 'paimon-features request-log' ingests them" in spool
+
+
+def test_tiles_of_a_job_that_may_run_are_not_changed(shop: Shop) -> None:
+    from paimon_features.tables import generations
+
+    before = everything(shop)
+    lake = shop.project.lake
+    job = {**(generations.get(lake, "spend", 1).job or {})}
+    gone = f"http://127.0.0.1:{free_ports(1)[0]}"
+    job |= {"kind": "stream", "engine": "flink", "local": False, "rest": gone, "process": None}
+    job.pop("state")
+    generations.update(lake, "spend", 1, job=job)
+    with pytest.raises(OwnershipError, match="'paimon-features cancel spend' stops it"):
+        deletion(shop, online=False).carry_out()
+    assert everything(shop) == before
+
+
+def test_a_row_is_theirs_by_all_keys_of_one_entity() -> None:
+    types = {"shop": String, "user": Int64, "member": Bool}
+    two = EntitySet.of(["shop=a,user=1", "shop=b,user=2"], types)
+    rows = pa.table({"shop": ["a", "a", "b", None], "user": [1, 2, 2, 1]})
+    assert two.mask(rows).tolist() == [True, False, True, False]
+    named = EntitySet.of(["shop=a"], types)
+    assert named.mask(pa.table({"shop": [1, 2]})).tolist() == [False, False]  # of another type
+    members = EntitySet.of(["member=TRUE"], types)
+    assert members.mask(pa.table({"member": [True, False, None]})).tolist() == [True, False, False]
+
+
 def test_wrong_entities_are_refused_by_name(tmp_path: Path) -> None:
-    types = {"customer_id": Int64, "born": Date}
+    types = {"customer_id": Int64, "born": Date, "member": Bool}
     for texts, message in (
         ([], "no entity is given"),
         (["customer_id"], "expected COLUMN=VALUE"),
         (["customer_id=x"], "not a valid"),
         (["customer_id=99999999999999999999"], "not a valid"),
         (["born=2011-13-01"], "not a valid"),
-        (["age=3"], "'age' is no key of an entity; the keys are: born, customer_id"),
+        (["member=yes"], "member=yes: 'yes' is not a valid"),
+        (["age=3"], "'age' is no key of an entity; the keys are: born, customer_id, member"),
+        (["customer_id=1"] * 100_001, "100,001 entities; at most 100,000 at a time"),
         (["customer_id=1", "born=2011-12-01"], "entities of different columns"),
     ):
         with pytest.raises(RequestError, match=message):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,8 +13,11 @@ from typing import Any
 
 import pytest
 
+from paimon_features.clock import now_ms
+from paimon_features.operations.status import StatusReader
+from paimon_features.operations.status.job_status import JobStatus
 from paimon_features.ports import free_ports
-from paimon_features.tables import claims, lease
+from paimon_features.tables import append_arrow, claims, lease, read_arrow
 from paimon_features.tables.lease import ProcessHolder, acquire
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.operations.conftest import Shop
@@ -188,3 +192,55 @@ def test_watch_redraws_until_ctrl_c_and_loads_no_engine(shop: Shop) -> None:
 
 def test_watch_is_not_for_programs(shop: Shop) -> None:
     assert "--watch draws" in shop.run("status", "--watch", "--json", code=2).output
+
+
+def test_each_view_says_what_keeps_it_from_being_served(served: Shop) -> None:
+    """All in one document: none of them hides another."""
+    shop = served
+    file = shop.folder / "features.py"
+    source = file.read_text()
+    file.write_text(source.replace('"spend", source', '"spent", source'))
+    store = shop.project.store
+    keys = [key for page in store.scan(b"") for key in page]
+    store.delete([key for key in keys if b":lands:" in key and key.endswith(b"#marker")][:1])
+    found = by(shop.json("status", code=1)["views"], "view")
+    assert found["spend"]["problem"] == "it is not in the definitions file any more"
+    assert found["spent"]["problem"] == "it is not applied; run 'paimon-features apply'"
+    assert "the online store has lost 1 of " in found["lands"]["problem"]
+    assert found["pairs"]["problem"] is None
+    shown = StatusReader(shop.project).read()._repr_html_()
+    for text in ("Project shop", "needs attention", "view spent: it is not applied", "tiles_pairs"):
+        assert text in shown
+
+
+def test_a_view_behind_its_tiles_needs_attention_as_time_passes(served: Shop) -> None:
+    project = served.project
+    rows = read_arrow(project.lake, "tiles_lands_g1").slice(0, 1)
+    append_arrow(project.lake, "tiles_lands_g1", rows)
+    later = StatusReader(project, clock=lambda: now_ms() + HOUR_MS).read()
+    [lands] = [view for view in later.views if view.view == "lands"]
+    assert (lands.committed_snapshot, lands.applied_snapshot, lands.lag_snapshots) == (2, 1, 1)
+    attention = [text for text in later.attention if text.startswith("view lands: ")]
+    assert re.fullmatch(
+        r"view lands: 3,6\d\d s behind its tile table; its materializer has stopped or is too slow",
+        attention[0],
+    )
+
+
+def test_a_job_that_has_ended_or_has_no_checkpoint_needs_attention() -> None:
+    job = JobStatus(
+        view="spend", generation=2, kind="stream", job_id="a", state="RUNNING", where="flink:8081",
+        since_ms=0, snapshot=1, committed_checkpoint=None, lag_snapshots=0, checkpoint=None,
+        checkpoint_ms=None, restarts=0, last_error=None,
+    )  # fmt: skip
+    for changes, expected in (
+        ({}, "job of spend g2: no checkpoint for more than 5 minutes"),
+        ({"checkpoint_ms": HOUR_MS - 1}, None),
+        ({"kind": "backfill"}, None),
+        ({"state": "RESTARTING", "last_error": "disk full"},
+         "job of spend g2: RESTARTING: disk full"),
+        ({"state": "LOST"}, "job of spend g2: LOST; 'paimon-features submit spend --resume' "
+         "continues from its last checkpoint"),
+        ({"state": "UNKNOWN"}, "job of spend g2: its cluster flink:8081 does not respond"),
+    ):  # fmt: skip
+        assert replace(job, **changes).attention(HOUR_MS) == expected

@@ -16,11 +16,13 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.models import ModelInput
 from paimon_features.oracle.outcomes import outcome_of
 from paimon_features.outcomes.record import OutcomeRecorder
 from paimon_features.outcomes.rule import OutcomeRule
 from paimon_features.tables import append_arrow, read_arrow
-from tests.outcomes.served_shop import ServedShop, filled
+from tests.outcomes.served_shop import COUNT, ServedShop, filled
+from tests.serving.prediction.networks import linear, number
 
 USERS = 40
 SALT = "a secret of some length"
@@ -96,6 +98,85 @@ def test_what_cannot_be_computed_again_is_said(shop: ServedShop) -> None:
     assert "prediction_log_reads above 0" in done.output
     assert run("verify", "--predictions", "--from-log").exit_code == 2
     assert run("verify", "clicks", "--model", "churn").exit_code == 2
+
+
+def test_each_prediction_that_is_not_compared_has_its_reason(shop: ServedShop) -> None:
+    """A log that another program changed, a row at a time; what is left is compared."""
+    shop.serve(everyone()[:7])
+    table = "predictions_churn"
+    logged = rows_of(shop, table)
+    [read] = json.loads(logged[0]["reads"])
+    values = json.loads(read["feature_values"])
+    first = {"sum_n_1d": values["sum_n_1d"]}
+
+    def changed(**changes: Any) -> dict[str, str]:
+        return {"reads": json.dumps([{**read, **changes}])}
+
+    cases: dict[str, dict[str, Any]] = {
+        "not readable: Expecting property name": {"reads": "{"},
+        "not readable: values, statuses and inputs have to be": changed(feature_values="[]"),
+        "not readable: there is not one status for each value": changed(
+            feature_values=json.dumps(first)
+        ),
+        "not readable: generation is null": changed(generation=None),
+        "the log lacks the input 'clicks:sum_n_1d'": {"reads": "[]"},
+        "version 1 of 'churn' is another one than was served": {"manifest": "0" * 64},
+        "version 9 of 'churn' cannot be loaded": {"version": 9},
+        "outputs are not readable": {"outputs": "[0.5"},
+    }
+    rows = [
+        {**logged[0], "request_id": f"changed {number}", **changes}
+        for number, changes in enumerate(cases.values())
+    ]
+    # of two rows of a request, one without what was read
+    rows += [
+        {**logged[0], "request_id": "half", "row": 0},
+        {**logged[0], "request_id": "half", "row": 1, "reads": None},
+    ]
+    # a feature that no definition has: it cannot be read again, and the logged value counts
+    unknown = changed(
+        feature_values=json.dumps({**values, "sum_n_9d": 1}),
+        feature_statuses=json.dumps(
+            {**json.loads(read["feature_statuses"]), "sum_n_9d": "PRESENT"}
+        ),
+    )
+    rows += [{**logged[0], "request_id": "unknown", **unknown}]
+    rows += [{**logged[0], "request_id": "null", "prediction": None}]
+    append_arrow(shop.lake, table, pa.Table.from_pylist(rows, shop.lake.schema(table)))
+    done = run("verify", "--predictions", "--json")
+    assert done.exit_code == 1, done.output
+    report = json.loads(done.stdout)
+    reasons = {**cases, "what was read is not logged": {}}
+    found = report["unchecked"]
+    for reason in reasons:
+        assert [count for text, count in found.items() if text.startswith(reason)], (reason, found)
+    assert report["compared"] == len(logged) + 3
+    assert report["from_lake"] == report["compared"] - 1
+    assert report["features"]["unchecked"] == {"the definition of 'clicks' has changed since": 1}
+    [null] = report["differences"]
+    assert null["request_id"] == "null"
+    refused = run("verify", "--predictions", "--model", "nope")
+    assert "there is no table 'predictions_nope': set [serve] prediction_log" in refused.output
+
+
+def test_keys_as_inputs_are_read_from_the_log_unless_they_are_hashed(
+    shop: ServedShop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = [
+        number("user", source="entity"),
+        ModelInput("name", "entity", "user", "int64", "string"),
+    ]
+    made = linear([0.01, 0.1], [keys[0], COUNT, keys[1]])
+    shop.project.models.register(made.manifest, {"network.onnx": made.network})
+    shop.project.models.promote("churn", 2)
+    shop.serve(everyone()[:3])
+    report = json.loads(run("verify", "--predictions", "--json").stdout)
+    assert (report["compared"], report["differences"]) == (6, [])
+    monkeypatch.setenv("PAIMON_FEATURES_REQUEST_LOG_SALT", SALT)
+    shop.serve(everyone()[:2], salt=SALT.encode())
+    report = json.loads(run("verify", "--predictions", "--json").stdout)
+    assert report["compared"] == 6
+    assert report["unchecked"] == {"the log lacks the input 'user (a key, and keys are hashed)'": 4}
 
 
 @pytest.mark.parametrize("salt", [None, SALT])
@@ -197,11 +278,51 @@ WRONG = {
     "price": ("--source", "sales", "--within", "1d", "--label", "price"),
     "expected a condition": ("--source", "sales", "--within", "1d", "--where", "paid"),
     "KEY=COLUMN": ("--source", "sales", "--within", "1d", "--key", "user"),
+    "expected a number or a truth value": (
+        "--source",
+        "sales",
+        "--within",
+        "1d",
+        "--label",
+        "CAST(paid AS string)",
+    ),
+    "column of rows 'labels.csv' 'moment'": (
+        "--rows",
+        "labels.csv",
+        "--within",
+        "1d",
+        "--time",
+        "moment",
+    ),
+    "its events can be retracted; write those that hold to a table": (
+        "--source",
+        "orders",
+        "--within",
+        "1d",
+    ),
+    "sent twice, which a sum would count twice": (
+        "--source",
+        "payments",
+        "--within",
+        "1d",
+        "--take",
+        "sum",
+        "--label",
+        "paid",
+    ),
     "nothing.csv": ("--rows", "nothing.csv", "--within", "1d"),
 }
 
 
-def test_a_wrong_rule_is_refused(shop: ServedShop) -> None:
+def test_a_wrong_rule_is_refused(shop: ServedShop, tmp_path: Path) -> None:
+    with (tmp_path / "features.py").open("a") as file:
+        file.write(
+            "columns = {'user': Int64, 'at': Int64, 'paid': Int64, 'gone': Bool, 'id': Int64}\n"
+            "more = {'schema': columns, 'event_time': 'at'}\n"
+            "orders = pf.EventSource('orders', **more, retraction='gone')\n"
+            "payments = pf.EventSource('payments', **more, event_id='id', dedup_horizon='1d')\n"
+        )
+    (tmp_path / "labels.csv").write_text("user,when,label\n1,5,1\n")
     assert (
         "no prediction of model"
         in run("models", "outcomes", "churn", "--source", "sales", "--within", "1d").output

@@ -89,6 +89,20 @@ def test_another_process_with_the_same_id_is_not_the_owner(
     acquire(lake, "tiles").release()
 
 
+def test_a_process_is_known_by_its_host_its_boot_and_its_start(
+    other: subprocess.Popen[str],
+) -> None:
+    holder = ProcessHolder.of(other.pid)
+    assert holder.alive()[0]
+    assert replace(holder, boot="earlier").alive() == (False, "the host was rebooted since")
+    assert replace(holder, host="elsewhere", boot="other").alive()[0]  # it cannot be seen
+    other.kill()
+    other.wait()
+    assert holder.alive() == (False, "it has ended")
+    with pytest.raises(OwnershipError, match=f"process {other.pid} does not exist on this host"):
+        ProcessHolder.of(other.pid)
+
+
 def test_an_operator_can_release_a_lease_by_force(lake: Lake, other: subprocess.Popen[str]) -> None:
     released = lease.release(lake, "tiles")
     assert released is not None

@@ -8,7 +8,7 @@ import time
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import SnapshotExpiredError, UnknownNameError
+from paimon_features.errors import SnapshotExpiredError, TableError, UnknownNameError
 from paimon_features.schema import Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.snapshots import (
@@ -19,6 +19,7 @@ from paimon_features.tables.snapshots import (
     snapshots,
 )
 from paimon_features.tables.specs import TableSpec
+from paimon_features.tables.tags import create_tag, delete_tag, tagged
 from paimon_features.tables.writer import append_arrow
 
 
@@ -47,6 +48,23 @@ def test_an_empty_table_has_no_snapshot(lake: Lake, table: str) -> None:
     assert snapshot_as_of(lake, table, time.time_ns()) is None
     with pytest.raises(SnapshotExpiredError, match="it has none"):
         snapshot(lake, table, 1)
+
+
+def test_a_tag_is_made_once_and_of_a_snapshot_that_is_retained(lake: Lake, table: str) -> None:
+    commit(lake, 3)
+    create_tag(lake, table, "kept", 1)
+    create_tag(lake, table, "kept", 1)  # again
+    with pytest.raises(TableError, match="the tag 'kept' exists for snapshot 1, not 2; delete"):
+        create_tag(lake, table, "kept", 2)
+    expire(lake, 1, 2)
+    create_tag(lake, table, "copy", 1)  # of the tag's snapshot, which is only there
+    assert {name: found.id for name, found in tagged(lake, table).items()} == {"kept": 1, "copy": 1}
+    with pytest.raises(SnapshotExpiredError, match="no snapshot 2; it has 3 to 3, and"):
+        create_tag(lake, table, "late", 2)
+    delete_tag(lake, table, "kept")
+    delete_tag(lake, table, "kept")  # again
+    delete_tag(lake, "no_such_table", "kept")
+    assert [*tagged(lake, table)] == ["copy"]
 
 
 def test_snapshots_come_in_order_with_what_they_added(lake: Lake, table: str) -> None:

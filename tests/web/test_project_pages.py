@@ -113,6 +113,33 @@ def test_profiles_are_those_of_monitor(pages: ProjectPages) -> None:
     assert any(pin["table"].startswith("tiles_spend") for pin in one["sources"])
 
 
+def test_a_project_that_has_just_been_applied_has_pages_without_values(tmp_path: Path) -> None:
+    shop = open_shop(tmp_path)
+    with (tmp_path / "features.py").open("a") as file:
+        file.write("pf_service = pf.FeatureService('scores', [spend])\n")
+    shop.project.models.register(*a_model())
+    pages = ProjectPages(Project.open(tmp_path), online=False)
+    items = {item["name"]: item for item in got(pages, "ui/api/catalogue")["items"]}
+    assert items["scores"]["features"]
+    sample = got(pages, "ui/api/sample", view="spend")
+    assert sample == {"as_of_ms": None, "features": [], "rows": []}
+    with pytest.raises(RequestError, match="feature view 'spend' has no tiles yet"):
+        got(pages, "ui/api/profile", view="spend")
+    [model] = got(pages, "ui/api/artifacts")["models"]
+    assert (model["name"], model["versions_in_all"]) == ("churn", 1)
+    assert [(one["version"], one["traffic"]) for one in model["versions"]] == [(1, 0.0)]
+    service = got(pages, "ui/api/definition", kind="service", name="scores")
+    assert (service["name"], service["state"]) == ("scores", "not applied")
+
+
+def a_model() -> tuple[Any, dict[str, bytes]]:
+    pytest.importorskip("onnx", reason="networks for tests")
+    from tests.serving.prediction.networks import linear, number
+
+    made = linear([1.0], [number("spend:count_7d")], key=("customer_id", "int64"))
+    return made.manifest, {"network.onnx": made.network}
+
+
 def test_a_query_that_cannot_be_right_is_an_error(pages: ProjectPages) -> None:
     good = {"view": "spend", "feature": "count_7d", "entity": "customer_id=1", "from": 0, "to": 9}
     for path, query, message in (
@@ -120,6 +147,8 @@ def test_a_query_that_cannot_be_right_is_an_error(pages: ProjectPages) -> None:
         ("ui/api/sample", "", "needs view"),
         ("ui/api/sample", "view=a&view=b", "twice"),
         ("ui/api/sample", "view=%ff", "cannot be read"),
+        ("ui/api/sample", "view=spend&entity=a%3D1", "the query has an unknown field 'entity'"),
+        ("ui/api/history", urlencode(good | {"entity": "1"}), "entity='1'; expected key=value"),
         ("ui/api/history", urlencode(good | {"points": MOST_POINTS + 1}), "2 to 200 points"),
         ("ui/api/history", urlencode(good | {"points": 2, "to": 0}), "from < to"),
         ("ui/api/history", urlencode(good | {"points": "two"}), "not an integer"),

@@ -12,6 +12,7 @@ pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
 from paimon_features.serving.http.served_models import LoadedModel, ModelSet
+from paimon_features.serving.http.tokens import NewToken, add_token
 from tests.serving.http.test_predict import CHALLENGER, MODEL, SCORES, SHADOW, models
 from tests.serving.prediction.networks import NULL, linear, number, sigmoid, state
 
@@ -173,6 +174,15 @@ def test_of_several_models_an_invocation_names_one(client: Any) -> None:
     rows = {"instances": [[2.0]]}
     refused = post(client, "/invocations", rows)
     assert (refused.status, "churn, other" in refused.json["message"]) == (422, True)
+    for query in ("model=other&x=1", "other", "modle=other"):
+        wrong = post(client, "/invocations", rows, query=query)
+        assert wrong.status == 422
+        assert f"query {query!r}; expected model=NAME or nothing" in wrong.json["message"]
+    plain = post(client, "/invocations", rows, headers={"content-type": "text/plain"})
+    assert (plain.status, "content-type 'text/plain'; expected" in plain.json["message"]) == (
+        415, True,
+    )  # fmt: skip
+    assert client.get(f"{V2}/versions/1/nothing").status == 404
     answer = post(client, "/invocations", rows, query="model=other")
     assert answer.json["predictions"] == pytest.approx([sigmoid(2.0)])
     assert NULL == 0.5
@@ -217,13 +227,17 @@ def test_the_list_of_models_has_versions_states_and_problems(client: Any) -> Non
     assert model["versions"][0]["features"] == ["clicks:sum_n_1d", "clicks:count_12d"]
     assert model["problem"] == "version 4 is damaged"
     assert "version 4 is damaged" in client.get("/health").json["warnings"]
+    retyped = linear([1.0], [number("clicks:sum_n_1d", "float64")])
+    client.app.replace_models(models((retyped, state(retyped))))
+    [model] = client.get("/models").json["models"]
+    [version] = model["versions"]
+    assert not version["ready"]
+    assert "is now of type int64" in version["problem"]
 
 
 def test_a_token_uses_the_models_whose_features_it_may_read(
     make_client: Any, tmp_path: Path
 ) -> None:
-    from paimon_features.serving.http.tokens import add_token
-
     path = tmp_path / "tokens.toml"
     reader = add_token(path, "reader", ["reading_v1"], "2026-01-01")
     visitor = add_token(path, "visitor", ["visiting_v1"], "2026-01-01")
@@ -238,6 +252,34 @@ def test_a_token_uses_the_models_whose_features_it_may_read(
     assert listed.json == {"models": []}
     metrics = client.get("/metrics").body.decode()
     assert 'paimon_features_predictions_total{model="churn",version="1"} 2.0' in metrics
+
+
+def test_a_token_of_a_model_predicts_and_shows_no_feature(make_client: Any, tmp_path: Path) -> None:
+    path = tmp_path / "tokens.toml"
+    scorer = add_token(path, "scorer", NewToken(models=["churn"]), "2026-01-01")
+    dumb = add_token(path, "dumb", ["reading_v1"], "2026-01-01")
+    with path.open("a") as file:
+        file.write("explain = false\n")
+    client = make_client(tokens=path)
+    client.app.replace_models(models((MODEL, state(MODEL))))
+
+    def asked(token: str, **fields: Any) -> Any:
+        headers = {"authorization": f"Bearer {token}"}
+        return post(
+            client, "/predict/churn", {"entities": {"user": [1]}, **fields}, headers=headers
+        )
+
+    assert asked(scorer).json["predictions"] == pytest.approx(SCORES[:1])
+    for fields in ({"full": True}, {"explain": True}):
+        status, code, detail = asked(scorer, **fields).problem
+        assert (status, code) == (403, "forbidden")
+        assert "the token 'scorer' may" in detail
+    assert (
+        "may use the model 'churn' but not read its features"
+        in (asked(scorer, full=True).problem[2])
+    )
+    assert asked(dumb, full=True).status == 200
+    assert "the token 'dumb' may not explain predictions" in asked(dumb, explain=True).problem[2]
 
 
 def test_a_model_that_never_loaded_is_there_and_not_ready(client: Any) -> None:

@@ -35,6 +35,7 @@ RSA_KEY = rsa.generate_private_key(65_537, 2_048)
 NEXT_KEY = rsa.generate_private_key(65_537, 2_048)
 EC_KEY = ec.generate_private_key(ec.SECP256R1())
 ED_KEY = ed25519.Ed25519PrivateKey.generate()
+PRIVATE = json.loads(jwt.algorithms.ECAlgorithm.to_jwk(EC_KEY))["d"]
 WEAK_KEY = rsa.generate_private_key(65_537, 1_024)
 
 
@@ -278,6 +279,8 @@ def test_what_is_no_jwt_is_401(issuer: OidcIssuer, token: bytes) -> None:
         ([public(WEAK_KEY, "first")], False),
         ([public(RSA_KEY, "first") | {"use": "enc"}], False),
         ([public(RSA_KEY, "first", "RS512")], False),
+        ([public(RSA_KEY, "first", "ES256")], False),
+        ([public(EC_KEY, "first") | {"d": PRIVATE}], False),  # no source of trust
         ([{"kty": "oct", "kid": "first", "k": "c2VjcmV0"}], False),
         ([{"kty": "RSA", "kid": "first", "n": "!", "e": "AQAB"}, public(RSA_KEY, None)], False),
         ([public(RSA_KEY, "first"), public(RSA_KEY, "first")], False),  # which one?
@@ -319,6 +322,16 @@ def test_a_configuration_of_another_issuer_is_not_taken(
         {"issuer": provider.issuer, "jwks_uri": "file:///etc/passwd"}
     ).encode()
     assert not issuer.refresh()
+    provider.body = lambda path: json.dumps({"issuer": provider.issuer}).encode()
+    assert not issuer.refresh()
+    assert issuer.subject_of(provider.token().encode()).name == "user-7"
+
+
+def test_a_provider_with_one_key_need_not_name_it(provider: Provider, issuer: OidcIssuer) -> None:
+    provider.keys = [public(RSA_KEY, None)]
+    assert issuer.refresh()
+    assert accepted(issuer, provider.token(headers={"kid": None}))
+    assert not accepted(issuer, provider.token(NEXT_KEY, headers={"kid": None}))
 
 
 def test_roles_may_be_in_an_object_and_a_single_text(provider: Provider) -> None:

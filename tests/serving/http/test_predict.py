@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -15,7 +16,16 @@ import pytest
 pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
-from paimon_features.models import ModelStates, VersionState
+import onnx
+
+from paimon_features.models import (
+    ModelFile,
+    ModelInput,
+    ModelOutput,
+    ModelStates,
+    VersionState,
+    sha256_of,
+)
 from paimon_features.online.models import ServedModel
 from paimon_features.serving.http.messages import Request
 from paimon_features.serving.http.served_models import LoadedModel, LoadedVersion, ModelSet
@@ -153,6 +163,77 @@ def test_an_input_may_be_an_entity_key(client: Any) -> None:
     document = predict(client, {"entities": {"user": [1, 2]}}).json
     expected = [sigmoid(0.1 + 0.2 * 12), sigmoid(0.2 + 0.2)]
     assert document["predictions"] == pytest.approx(expected)
+
+
+def test_an_explanation_has_the_value_of_an_entity_key(client: Any) -> None:
+    name = ModelInput("name", "entity", "user", "int64", "string")
+    model = linear([0.1, 0.2], [USER, name, SUM])
+    client.app.replace_models(models((model, state(model))))
+    document = predict(client, {"entities": {"user": [2]}, "explain": True}).json
+    [entries] = document["explanations"]
+    assert {each["input"]: each["value"] for each in entries} == {
+        "user": 2, "name": 2, "clicks__sum_n_1d": 1,
+    }  # fmt: skip
+    assert all("status" in each for each in entries if each["of"] != "user")
+
+
+def of_classes(bias: float = 0.0) -> ServedModel:
+    """A version whose first output has two classes, ``MODEL``'s and its logarithm."""
+    made = linear([0.25, -0.5], [SUM, COUNT], bias=bias)
+    network = onnx.load_from_string(made.network)
+    graph = network.graph
+    log = onnx.helper.make_node("Log", ["probability"], ["logarithm"])
+    wide = onnx.helper.make_node("Concat", ["probability", "logarithm"], ["both"], axis=1)
+    graph.node.extend([log, wide])
+    both = onnx.helper.make_tensor_value_info("both", onnx.TensorProto.FLOAT, ["rows", 2])
+    graph.output.insert(0, both)
+    content = network.SerializeToString()
+    signature = replace(
+        made.manifest.signature,
+        outputs=(ModelOutput("both", 2, ("yes", "log")), ModelOutput("probability")),
+        task="multiclass",
+    )
+    files = {"network.onnx": ModelFile(sha256_of(content), len(content))}
+    return ServedModel(replace(made.manifest, signature=signature, files=files), content)
+
+
+def test_classes_and_further_outputs_are_in_the_reply(client: Any) -> None:
+    model = of_classes()
+    client.app.replace_models(models((model, state(model))))
+    document = predict(client, {"entities": {"user": [1, 2]}}).json
+    assert document["classes"] == ["yes", "log"]
+    assert document["outputs"]["probability"] == pytest.approx(SCORES[:2], rel=1e-5)
+    expected = [[score, math.log(score)] for score in SCORES[:2]]
+    assert np.allclose(document["predictions"], expected, rtol=1e-5)
+    explained = predict(client, {"entities": {"user": [1]}, "explain": True}).json
+    assert [len(each["contribution"]) for each in explained["explanations"][0]] == [2, 2]
+
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "says"),
+    [
+        ({"headers": {"content-type": ARROW}}, 415, "take and return JSON and MessagePack"),
+        ({"headers": {"accept": ARROW}}, 406, "application/json or application/msgpack"),
+        ({"query": "full=true"}, 422, "the fields of a prediction belong in its body"),
+    ],
+)
+def test_what_predictions_do_not_take_is_told(
+    served: Any, options: dict[str, Any], status: int, says: str
+) -> None:
+    found, _, detail = predict(served, {"entities": {"user": [1]}}, **options).problem
+    assert (found, says in detail) == (status, True), detail
+
+
+def test_a_model_without_a_version_in_production_is_named_in_warnings(client: Any) -> None:
+    client.app.replace_models(models((MODEL, state(MODEL, "candidate"))))
+    status, code, detail = predict(client, {"entities": {"user": [1]}}).problem
+    assert (status, code) == (503, "not_ready")
+    assert "'paimon-features models promote churn VERSION' puts one there" in detail
+    warnings = client.get("/health").json["warnings"]
+    assert "model 'churn' has no version in production" in warnings
 
 
 # -- versions --------------------------------------------------------------------------------

@@ -26,7 +26,15 @@ from paimon_features.serving.request_log.prediction_rows import prediction_schem
 from paimon_features.serving.request_log.spool import read_spool
 from paimon_features.serving.request_log.spool_folder import SpoolLimits
 from paimon_features.testing.tile_lake import PROJECT
-from tests.serving.http.test_predict import COUNT, MODEL, SCORES, SUM, models, predict
+from tests.serving.http.test_predict import (
+    COUNT,
+    MODEL,
+    SCORES,
+    SUM,
+    models,
+    of_classes,
+    predict,
+)
 from tests.serving.prediction.networks import linear, state
 
 CHALLENGER = linear([0.0, 1.0], [SUM, COUNT], version=2)
@@ -82,6 +90,20 @@ def test_predictions_of_the_answering_version_and_of_shadows_are_logged(
     assert client.app.counts.logged_predictions["written"] == 6
     reported = page([client.app.counts], client.app.counts.written_s, 0, True).decode()
     assert 'paimon_features_prediction_log_rows_total{result="written"} 6.0' in reported
+
+
+def test_all_outputs_of_a_version_are_logged_by_name(client: Any, tmp_path: Path) -> None:
+    model = of_classes(bias=-800.0)
+    client.app.replace_models(models((model, state(model))))
+    with_log(client, tmp_path)
+    answer = predict(client, {"entities": {"user": [1, 2]}})
+    assert answer.json["predictions"] == [[0.0, None], [0.0, None]]  # the logarithm of 0
+    client.app.close()
+    rows = rows_of(tmp_path)
+    assert [row["prediction"] for row in rows] == [None, None]
+    assert [json.loads(row["outputs"]) for row in rows] == [
+        {"both": [0.0, None], "probability": [0.0]}
+    ] * 2
 
 
 def test_a_row_says_why_its_version_answered(client: Any, tmp_path: Path) -> None:

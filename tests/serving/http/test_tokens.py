@@ -107,6 +107,7 @@ def test_without_a_token_health_and_the_interface_tell_no_feature(
     [
         ("[[token]", "token file"),
         ("x = 1", "entries [[token]] and [role.NAME] only"),
+        ("[[token]]\n" * 10_001, "10,001 tokens and 0 roles; expected at most 10,000"),
         ("[[token]]\nname = 1", "expected a string"),
         ("[[token]]\nname = 'a'\nsha256 = 'xyz'\nservices = ['s']", "64 lower-case hex digits"),
         (f"[[token]]\nname = 'a'\nsha256 = '{'0' * 64}'\nservices = []", "names of services"),
@@ -118,6 +119,19 @@ def test_a_broken_token_file_is_reported(file: Path, text: str, message: str) ->
     with pytest.raises(ConfigurationError) as caught:
         Tokens(file)
     assert message in str(caught.value)
+
+
+def test_a_name_of_several_lines_is_refused_and_writes_nothing(file: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"'a\\nb' has control characters"):
+        add_token(file, "a\nb", ["s"], "2026-11-26")
+    assert not file.exists()
+
+
+def test_one_token_in_any_number_of_spellings_is_one_client(file: Path) -> None:
+    token = add_token(file, "a", ["s"], "2026-11-26").encode()
+    tokens = Tokens(file)
+    spelled = [b"Bearer" + b" " * spaces + token for spaces in range(1, 4_100)]
+    assert len({id(tokens.rights(each)) for each in spelled}) == 1
 
 
 def test_a_token_file_that_is_not_there_names_the_command(file: Path) -> None:
