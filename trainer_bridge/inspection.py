@@ -101,14 +101,12 @@ def inspect(
     With ``threads="auto"``, the stages count the threads chosen during that time.
     """
     options = {"rank": 0, **options}  # all ranks are alike
-    outputs = [options.pop("output")] if "output" in options else ["numpy", "arrow"]
-    for output in outputs:
-        try:
-            return _inspect(lake, table, seconds, threads, {**options, "output": output})
-        except RequestError:
-            if output == outputs[-1]:
-                raise
-    raise AssertionError("unreachable: the last output returns or raises")
+    if "output" in options:
+        return _inspect(lake, table, seconds, threads, options)
+    try:
+        return _inspect(lake, table, seconds, threads, {**options, "output": "numpy"})
+    except RequestError:
+        return _inspect(lake, table, seconds, threads, {**options, "output": "arrow"})
 
 
 def _inspect(

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.errors import RequestError
 from paimon_features.schema import Float32
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
@@ -96,6 +97,8 @@ def test_what_cannot_be_is_wrong_use(lake: Lake) -> None:
     missing = run(lake, "simples")
     assert missing.exit_code == 2
     assert "there is no table 'simples'; there is: samples" in missing.output
+    with pytest.raises(RequestError, match="'name' is string.*read with output='arrow'"):
+        inspect(lake, "samples", seconds=0.01, batch_size=4, output="numpy")
     column = run(lake, "samples", "--columns", "z")
     assert column.exit_code == 2
     assert "column of table 'samples' 'z'" in column.output

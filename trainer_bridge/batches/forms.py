@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Array, Ints
-from paimon_features.errors import UnknownNameError
+from paimon_features.errors import RequestError, UnknownNameError
 from trainer_bridge.batches.aligned import RECYCLED
 from trainer_bridge.batches.ragged import Ragged
 
@@ -64,6 +64,11 @@ class Batch:
             return self.columns[column]
         if column in self.ragged:
             return self.ragged[column]
+        if self.arrow is not None:
+            raise RequestError(
+                "a batch of a reader with output='arrow' has its columns in an Arrow table: write "
+                f"batch.arrow[{column!r}], or read with output='numpy'"
+            )
         raise UnknownNameError.of("column of this batch", column, [*self.columns, *self.ragged])
 
 

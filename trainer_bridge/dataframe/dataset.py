@@ -247,7 +247,7 @@ class Dataset:
         if not self._groups.values:
             return {name: as_value(column) for name, column in stored.items()}
         features = self._restored(stored)
-        lengths = {key: _blocks(stored[key]).lengths for key in self._groups.values}
+        lengths = {key: self._blocks(stored, key).lengths for key in self._groups.values}
         first, rows = next(iter(lengths.items()))
         out: Features = {}
         for name, column in stored.items():
@@ -271,10 +271,10 @@ class Dataset:
     def _restored(self, stored: Stored) -> Features:
         features: Features = {}
         for key, names in self._groups.values.items():
-            index, known = _blocks(stored[key]), {}
+            index, known = self._blocks(stored, key), {}
             masks = [mask for name in names for mask in self._decoding.masks_of(name)]
             for name in (*names, *masks):
-                uniques = _blocks(stored[name])
+                uniques = self._blocks(stored, name)
                 # columns of a group have equally many unique values, so they share one inverse
                 shape = uniques.splits.tobytes()
                 if shape not in known:
@@ -296,14 +296,14 @@ class Dataset:
             for name, column in features.items()
         }
 
+    def _blocks(self, stored: Stored, name: str) -> Blocks:
+        column = stored[name]
+        if not isinstance(column, Blocks):
+            raise RequestError(
+                f"{self._where(name)} is an index or value column of deduplicated data, and not a "
+                "list; each of its rows has to be a list with the rows of a block"
+            )
+        return column
+
     def _where(self, name: str) -> str:
         return f"{self._source.name!r}: column {name!r}"
-
-
-def _blocks(column: Any) -> Blocks:
-    if not isinstance(column, Blocks):
-        raise RequestError(
-            "an index or value column of deduplicated data is not a list; each of its rows has to "
-            "be a list with the rows of a block"
-        )
-    return column

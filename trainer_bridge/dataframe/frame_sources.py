@@ -162,32 +162,44 @@ def _resolved(
     files: Files, filesystem: pafs.FileSystem | None
 ) -> tuple[pafs.FileSystem, list[str]]:
     """Resolve names, globs, folders or URIs of one store to a file system and paths."""
-    names = [files] if isinstance(files, str | os.PathLike) else list(files)
+    given = [files] if isinstance(files, str | os.PathLike) else list(files)
+    names = [os.fspath(name) for name in given]
     paths: list[str] = []
-    for name in [os.fspath(name) for name in names]:
-        own, path = filesystem, name
-        if own is None:
-            own, path = _store_of(name)
-        if filesystem is not None and not own.equals(filesystem):
+    store = filesystem
+    opened: dict[str, pafs.FileSystem] = {}
+    for name in names:
+        own, path = _store_of(name, opened) if filesystem is None else (filesystem, name)
+        if store is not None and not own.equals(store):
             raise ConfigurationError(
                 f"{name!r} and {names[0]!r} are in different stores; read one store at a time"
             )
-        filesystem = own
+        store = own
         paths += _matching(own, path)
-    if not paths or filesystem is None:
-        raise ConfigurationError(f"no Parquet file matches {', '.join(map(str, names)) or '?'}")
-    return filesystem, paths
+    if not paths or store is None:
+        raise ConfigurationError(f"no Parquet file matches {', '.join(names) or '?'}")
+    return store, paths
 
 
-def _store_of(name: str) -> tuple[pafs.FileSystem, str]:
-    """Return the file system of a name (from the environment, as for tables) and the path."""
+def _store_of(name: str, opened: dict[str, pafs.FileSystem]) -> tuple[pafs.FileSystem, str]:
+    """Return the file system of a name (from the environment, as for tables) and the path.
+
+    ``opened`` keeps the file system of each bucket: names of one bucket share it.
+    """
     scheme, colon, _ = name.partition("://")
     if not colon:
         return pafs.LocalFileSystem(), name
     if scheme in SCHEMES:
-        own = make_filesystem(name, settings(name, {}), Retries().attempts)
-        return own, place_in(own, name)
-    found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
+        bucket = "/".join(name.split("/")[:3])
+        if bucket not in opened:
+            opened[bucket] = make_filesystem(name, settings(name, {}), Retries().attempts)
+        return opened[bucket], place_in(opened[bucket], name)
+    try:
+        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigurationError(
+            f"{name!r} is no URI that Arrow reads ({error}); for another file system pass one of "
+            "Arrow or fsspec: filesystem="
+        ) from error
     return found
 
 

@@ -167,7 +167,7 @@ class Decoding:
         if not read:
             raise ConfigurationError(
                 f"{where} has none of the fields {', '.join(self._plans)}, so the number of rows "
-                "are is unknown; read an existing column as well"
+                "is unknown; read an existing column as well"
             )
         self.schema = pa.schema([column.with_nullable(True) for column in read])
         self._optional = [self._names[name] for name in defaults if name in self._names]

@@ -57,7 +57,9 @@ class _Kinds(dict[str, DataType]):
         values = self._rows.as_read(name)
         kind = _kind(values)
         if kind is None:
-            what = values.dtype if isinstance(values, np.ndarray) else values.type
+            what = str(values.dtype if isinstance(values, np.ndarray) else values.type)
+            if isinstance(values, np.ndarray) and values.ndim > 1:
+                what = f"{what} of shape {values.shape[1:]} in each row"
             raise ExpressionError(f"column {name!r} is {what}: expressions do not support it")
         return kind
 

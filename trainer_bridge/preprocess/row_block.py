@@ -183,6 +183,12 @@ class RowBlock(Rows):
         for name in self._names:
             values = self[name]
             if not isinstance(values, np.ndarray):
+                if _is_number(values.type):
+                    raise RequestError(
+                        f"table {self._numbers.table!r}: column {name!r} is an Arrow array of "
+                        f"{values.type}, as a map() function returned it; return numbers as a "
+                        "NumPy array (to_numpy())"
+                    )
                 raise RequestError(
                     f"table {self._numbers.table!r}: column {name!r} is {values.type}, which has "
                     "no tensor form; drop it with select(), or convert it to numbers with map()"

@@ -219,6 +219,9 @@ class MixedReader(SnapshotReader):
             "sources": [source.describe(quality) for source in self._sources],
         }
 
+    def _shown_snapshot(self) -> str:
+        return ", ".join(f"{source.table}: {source.snapshot_id}" for source in self._sources)
+
 
 def _restored(
     plan: ReadPlan,

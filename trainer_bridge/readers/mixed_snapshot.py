@@ -44,9 +44,9 @@ class MixedLayout(Layout):
 
     @property
     def where(self) -> str | None:
-        """The conditions of all parts, one after the other; None if there are none."""
-        conditions = [part.where for part in self.parts]
-        return None if not any(conditions) else "; ".join(str(one) for one in conditions)
+        """The conditions of the parts, each with its table; None if there are none."""
+        conditions = [f"{part.table}: {part.where}" for part in self.parts if part.where]
+        return "; ".join(conditions) or None
 
     def has_groups(self, number: int) -> bool:
         return False

@@ -490,16 +490,16 @@ class SnapshotReader(Closeable):
     def _repr_html_(self) -> str:
         from paimon_features.notebook.markup import card, facts, table
 
-        said = self.describe()
+        layout = self.layout
         about = {
-            "snapshot": str(self.snapshot_id),
+            "snapshot": self._shown_snapshot(),
             "rows": self.num_rows,
             "batches left": self.remaining(),
             "epoch": str(self.epoch),
             "rank": f"{self.rank} of {self.world_size}",
-            "blocks": said["blocks"],
-            "where": said["where"],
-            "files left out": ", ".join(said["files_left_out"]),
+            "blocks": len(layout.blocks),
+            "where": layout.where,
+            "files left out": ", ".join(layout.left_out),
         }
         columns = table(
             ((field.name, str(field.type)) for field in self.schema), ("column", "type")
@@ -538,6 +538,9 @@ class SnapshotReader(Closeable):
         return {**result, **(shuffle_quality(self.order(self.epoch)) if quality else {})}
 
     # --- private ---
+
+    def _shown_snapshot(self) -> str:
+        return str(self.snapshot_id)
 
     @property
     def _state(self) -> ReaderState:

@@ -246,12 +246,6 @@ class _Calibration:
         """The next batch; None after the last one."""
         return next(self._batches, None)
 
-    def __iter__(self) -> _Calibration:
-        return self
-
-    def __next__(self) -> Arrays:
-        return next(self._batches)
-
 
 def reasons(
     microseconds: Mapping[int, tuple[float, float]], loss_before: float, loss_after: float

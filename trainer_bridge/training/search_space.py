@@ -67,7 +67,6 @@ class SearchSpace:
         dimensions: dict[str, Dimension] = {}
         parser = OverridesParser.create()
         texts = [_text(str(name), value) for name, value in sweep.items()]
-        given: set[str] = set()
         for source, lines in (("sweep in the file", texts), ("override", list(overrides))):
             for line in lines:
                 try:
@@ -80,9 +79,6 @@ class SearchSpace:
                 if source == "override":
                     dimensions.pop(name, None)
                     fixed = [each for each in fixed if each.split("=", 1)[0] != name]
-                if name in given and name in dimensions:
-                    raise ConfigurationError(f"{source} {line[:200]!r}: {name} is there already")
-                given.add(name)
                 if found is None:
                     fixed.append(line)
                 else:
@@ -114,7 +110,9 @@ class SearchSpace:
 
 def _text(name: str, value: Any) -> str:
     if isinstance(value, list | tuple):
-        return f"{name}=choice({','.join(map(_word, value))})"
+        words = ",".join(map(_word, value))
+        # choice() takes no null, a list of words does; a list of one word is no sweep
+        return f"{name}={words}" if None in value else f"{name}=choice({words})"
     return f"{name}={_word(value)}"
 
 

@@ -125,6 +125,40 @@ def test_several_keys_texts_among_them_and_a_loss_of_ones_own(lake: Lake) -> Non
     assert first["loss"] == pytest.approx(abs(float(make_model()(X[:1])[0, 0]) - Y[0, 0]), rel=1e-5)
 
 
+def test_a_second_fit_continues_and_other_features_reach_the_model_in_a_dict(lake: Lake) -> None:
+    inputs = {name: keras.Input((3,), name=name) for name in ("x", "z")}
+    both = keras.layers.Concatenate()([inputs["x"], inputs["z"]])
+    model = keras.Model(inputs, keras.layers.Dense(1, activation="sigmoid")(both))
+    model.compile(optimizer="sgd", loss="binary_crossentropy")
+    data = make_data({"sample_id": np.arange(ROWS), "z": X[::-1]})
+    with make_writer(lake) as writer:
+        for _ in range(2):
+            model.fit(data, verbose=0, shuffle=False, callbacks=[FeedbackCallback(writer)])
+    found = events(lake)
+    assert [row["seq"] for row in found] == [s for s, n in enumerate((8, 8, 4) * 2, 1)
+                                             for _ in range(n)]  # fmt: skip
+    assert [row["sample_id"] for row in found] == [*range(ROWS)] * 2
+
+
+def test_a_train_step_that_computes_no_loss_is_refused(lake: Lake) -> None:
+    class Own(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, data: Any) -> dict[str, Any]:
+            return {"loss": tf.reduce_mean(self(data[0]))}
+
+    model = Own()
+    model.compile(optimizer="sgd", loss="mse")
+    message = "the train_step of Own does not call compute_loss: write the feedback in that train_s"
+    with make_writer(lake) as writer, pytest.raises(ConfigurationError, match=message):
+        fit(writer, model)
+
+
 def test_an_error_in_fit_leaves_what_was_written_and_a_model_as_it_was(lake: Lake) -> None:
     class Stop(keras.callbacks.Callback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:

@@ -22,6 +22,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.batches.ragged import Ragged
+from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
 from trainer_bridge.testing.sample_tables import make_samples
@@ -303,6 +304,11 @@ def test_loss_weights_of_a_sampler_are_the_third_part(lake: Lake, tb: Any) -> No
         assert x.numpy().tolist() == arrays["x"].tolist()
         assert weight.numpy().tolist() == arrays["sample_weight"].tolist()
     assert "sample_weight" in tb.dataset(drawn).element_spec
+    by_arrow = SnapshotReader(lake, table, columns=["x", "flag"], batch_size=10, output="arrow")
+    data = tb.dataset(by_arrow.with_sampler(sampler), features="x", label="flag")
+    for (x, _, weight), arrays in zip(data, plain, strict=True):
+        assert x.numpy().tolist() == arrays["x"].tolist()
+        assert weight.numpy().tolist() == arrays["sample_weight"].tolist()
 
 
 LISTS = pa.table(
@@ -373,6 +379,16 @@ def test_lists_are_ragged_sparse_or_dense_tensors_and_texts_are_texts(
         assert as_dense.tolist() == arrays.ragged["deep"].to_dense().tolist()
     with pytest.raises(ConfigurationError, match="in sparse= and in to_dense="):
         tb.dataset(reader, sparse=["tags"], to_dense={"tags": True})
+    with pytest.raises(ConfigurationError, match="'point', which has no lists of any length"):
+        tb.dataset(reader, sparse=["point"])
+    known = Vocabulary.of(["Oslo", "Rome"], unknown=-1)
+    coded = SnapshotReader(lake, "lists", columns=["city"], batch_size=2, codes={"city": known})
+    with pytest.raises(ConfigurationError, match="one code for all other texts, which cannot bec"):
+        tb.dataset(coded, texts=["city"])
+    by_arrow = SnapshotReader(lake, "lists", columns=["tags"], batch_size=2, output="arrow")
+    for named in ({}, {"sparse": ["tags"]}):
+        with pytest.raises(ConfigurationError, match="'tags' holds lists.*output='numpy'"):
+            tb.dataset(by_arrow, **named)
 
 
 def test_blocks_that_are_aligned_are_not_copied(lake: Lake, tb: Any) -> None:

@@ -242,6 +242,7 @@ def test_factories_refuse_what_tensorflow_would_wait_for(monkeypatch: pytest.Mon
     with pytest.raises(ConfigurationError, match="each once"):
         DistributedStrategy.create_mirrored_strategy(["CPU:0", "/cpu:0"])
     assert DistributedStrategy.create_mirrored_strategy(["cpu:0"]).num_replicas_in_sync == 1
+    assert DistributedStrategy.create_mirrored_strategy().num_replicas_in_sync >= 1
 
     for text, words in [
         ("{", "expected JSON like"),

@@ -160,6 +160,9 @@ def test_a_benchmark_counts_and_measures(
     assert optimizer.benchmark(pairs, verbose=False)["total_samples"] == 3
     with pytest.raises(RequestError, match="no batch"):
         optimizer.benchmark(data.take(0))
+    with pytest.raises(RequestError, match="one batch, which is for warming up and not counted"):
+        optimizer.benchmark(data.take(1), num_batches=3)
+    assert optimizer.benchmark(data.take(1), verbose=False)["batch_count"] == 1
     with pytest.raises(ConfigurationError, match="num_batches=0"):
         optimizer.benchmark(data, num_batches=0)
 

@@ -78,6 +78,9 @@ def test_stacked_columns_of_one_dtype_are_a_matrix_and_not_copied(adapter: Any, 
     assert tensors["features"].tolist() == [[0, 0], [1, 2], [2, 4], [3, 6]]
     assert tensors["swapped"].tolist() == [[0, 0], [2, 0], [4, 0], [6, 0]]
     assert np.shares_memory(tensors["features"].numpy(), batch.blocks["float32"])
+    side_by_side = adapter.loader(reader, stack={"m": ["b", "c", "label"]}, stack_dtype="float64")
+    cast = side_by_side.tensors(batch)["m"]
+    assert cast.tolist() == [[0, 0, 0], [1, 2, 1], [2, 4, 2], [3, 6, 3]]
     with pytest.raises(UnknownNameError, match="'z'"):
         adapter.loader(reader, stack={"features": ["a", "z"]})
     with pytest.raises(ConfigurationError, match="float32 and int64.*stack_dtype='float32'"):

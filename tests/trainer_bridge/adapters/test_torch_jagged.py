@@ -10,7 +10,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, MissingExtraError, RequestError
+from paimon_features.errors import (
+    ConfigurationError,
+    MissingExtraError,
+    RequestError,
+    UnknownNameError,
+)
 from paimon_features.schema import Float32, Int64, List, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
@@ -119,6 +124,23 @@ def test_keyed_lists_have_the_parts_of_a_keyed_jagged_tensor(
     by_hand = 0.5 * table.weight[7] + 0.25 * table.weight[8]
     assert torch.allclose(pooled[0], by_hand)
     assert pooled[1:].abs().sum() == 0
+
+
+def test_lists_are_moved_with_all_their_parts(reader: SnapshotReader, adapter: Any) -> None:
+    keyed = {"sparse": {"tags": "shares"}}
+    batch = next(iter(adapter.loader(reader, keyed=keyed)))["sparse"]
+    parts = next(iter(adapter.loader(reader, ragged="parts")))["tags"]
+    for lists, names in ((batch, ("values", "weights", "lengths", "offsets")),
+                         (parts, ("values", "offsets", "mask"))):  # fmt: skip
+        moved = lists.to("meta")
+        for name in names:
+            part = getattr(moved, name)
+            devices = {each.device.type for each in (part if isinstance(part, tuple) else (part,))}
+            assert devices == {"meta"}, name
+    assert moved.offsets[0].shape == (2,)  # of the second batch, which has one row
+    assert batch.to("cpu").values.tolist() == [7, 8]
+    with pytest.raises(UnknownNameError, match="no column read 'tag'.*did you mean 'tags'"):
+        adapter.loader(reader, keyed={"sparse": ["tag"]})
 
 
 def test_deduplicated_lists_carry_inverse_indices(adapter: Any) -> None:

@@ -138,6 +138,42 @@ def test_what_torch_itself_shards_again_is_refused(lake: Lake, table: str, adapt
                     list(again)
 
 
+def test_accelerate_gets_the_share_of_its_own_rank_or_an_error(
+    lake: Lake, table: str, adapter: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="pip install accelerate")
+    from accelerate.state import AcceleratorState
+
+    from trainer_bridge.adapters.accelerate import accelerated
+
+    alone = adapter.loader(reader(lake, table))
+    with monkeypatch.context() as patched:  # as torchrun sets them
+        patched.setenv("RANK", "1")
+        patched.setenv("WORLD_SIZE", "2")
+        other = adapter.loader(reader(lake, table))
+    try:
+        accelerator = accelerate.Accelerator(cpu=True, device_placement=False)
+        message = "share of rank 1 of 2, the accelerator is rank 0 of 1: make it after the Accelera"
+        with pytest.raises(ConfigurationError, match=message):
+            accelerated(other, accelerator)
+        data = accelerated(alone, accelerator)
+        assert accelerator.prepare(data) is data
+        assert sorted(x for batch in data for x in batch["x"].tolist()) == list(range(sum(SIZES)))
+        assert data.end_of_dataloader
+    finally:
+        AcceleratorState._reset_state(True)
+
+
+def test_a_stream_in_worker_processes_says_what_to_write(
+    lake: Lake, table: str, adapter: Any
+) -> None:
+    from torch.utils.data import DataLoader
+
+    stream = adapter.loader(FollowingReader(lake, table, columns=["x"], batch_size=9))
+    with pytest.raises(ConfigurationError, match="a stream in 1 worker processes: .*num_workers=0"):
+        next(iter(DataLoader(stream, batch_size=None, num_workers=1)))
+
+
 @pytest.mark.long
 def test_a_loader_made_before_its_rank_was_known_is_refused(
     lake: Lake, table: str, adapter: Any, monkeypatch: pytest.MonkeyPatch

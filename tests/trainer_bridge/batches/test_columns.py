@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
 from paimon_features.oracle.column_values import reference_item_mask, reference_values
 from paimon_features.testing.sizes import every_seed
+from trainer_bridge.batches import numpy_form
 from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.ragged import Ragged, Rows
 from trainer_bridge.batches.tensor_columns import TensorColumn
@@ -156,6 +157,57 @@ def test_a_block_of_many_columns_in_parts_is_the_columns_side_by_side(
     assert block["float32"].flags.c_contiguous
 
 
+def test_blocks_are_filled_alike_without_the_native_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = np.random.default_rng(3)
+    values = dice.random((3_000, 20)).astype(np.float32)
+    # a column in no part, in one, and in several, of which some are empty
+    cuts: list[list[int]] = [[], [0, 7], [1_500, 1_500], [10, 700, 2_999]]
+    table = pa.table(
+        {
+            f"c{i}": pa.chunked_array(np.split(values[:, i], cuts[i % 4]), pa.float32())
+            for i in range(20)
+        }
+    )
+    form = NumpyForm(table.schema, table="t")
+    monkeypatch.setattr(numpy_form, "CORE", None)
+    monkeypatch.setattr(numpy_form, "_TILE_BYTES", 1_000)  # many tiles of a few rows
+    for rows in (table, table.slice(5, 100), table.slice(0, 0)):
+        found = form.decode(rows).blocks["float32"]
+        np.testing.assert_array_equal(found, np.stack([c.to_numpy() for c in rows.columns], axis=1))
+
+
+def test_dictionaries_are_decoded_as_their_values() -> None:
+    words = pa.array(["b", None, "a", "b"])
+    lists = pa.array([[1, 2], None, []], pa.list_(pa.int64()))
+    picked = pa.DictionaryArray.from_arrays(pa.array([2, 0, 1, 0]), lists)
+    table = pa.table(
+        {
+            "word": words.dictionary_encode(),
+            "words": pa.array([["a"], [], None, ["b", None]], pa.list_(pa.string())).cast(
+                pa.list_(pa.dictionary(pa.int32(), pa.string()))
+            ),
+            "number": pa.array([7, 7, None, 9]).dictionary_encode(),
+            "list": picked,
+        }
+    )
+    codes = {name: Vocabulary.collected([table[name]]) for name in ("word", "words")}
+    assert [one.words.to_pylist() for one in codes.values()] == [["a", "b"]] * 2
+    form = NumpyForm(
+        table.schema, table="t", codes=codes, fill={"word": -1, "words": -1, "number": 0},
+        item_masks=["words"],
+    )  # fmt: skip
+    batch = form.batch(form.decode(table), 0, 4, position=0, epoch=0, row_numbers=np.arange(4))
+    assert {name: as_lists(batch[name]) for name in form.specs} == {
+        "word": [1, -1, 0, 1],
+        "words": [[0], [], None, [1, -1]],
+        "words_present_1": [[True], [], [], [True, False]],
+        "number": [7, 7, 0, 9],
+        "list": [[], [1, 2], None, [1, 2]],
+    }
+    with pytest.raises(UnknownNameError, match="of this batch 'wrd'.*did you mean 'word'"):
+        batch["wrd"]
+
+
 @every_seed(150)
 def test_gathering_viewing_and_joining_lists_is_what_python_lists_do(seed: int) -> None:
     dice = random.Random(seed)
@@ -217,6 +269,19 @@ def test_a_null_list_may_have_items_behind_it() -> None:
     assert rows.to_lists() == [[1, 2], None, [4, 5]]  # type: ignore[union-attr]
 
 
+def test_lists_are_sliced_in_runs_and_padded_by_what_their_type_has() -> None:
+    lists = Ragged(np.array([1, 2, 3], np.int32), (np.array([0, 2, 2, 3]),))
+    assert lists[2:1].to_lists() == []
+    with pytest.raises(RequestError, match="a slice of ragged rows with step 2: expected step 1"):
+        lists[::2]
+    assert lists.to_dense(-1).tolist() == [[1, 2], [-1, -1], [3, -1]]
+    for pad in (0.5, 2**40, float("nan")):
+        with pytest.raises(RequestError, match="items are int32, which cannot represent that"):
+            lists.to_dense(pad)
+    with pytest.raises(RequestError, match="a list of 2 items at level 0 does not fit a dense arr"):
+        lists.to_dense(0, [1])
+
+
 def test_nulls_of_half_precision_are_filled() -> None:
     array = pa.array([np.float16(1.5), None, np.float16(-2)], pa.float16())
     plan = TensorColumn.plan(pa.field("x", array.type), "t", fill=0.5)
@@ -254,6 +319,7 @@ def test_lists_of_a_declared_length_are_one_array() -> None:
         ([[[1], None]], pa.list_(pa.list_(pa.int64())), "has a null list inside a list; declare"),
         ([Decimal("1e30")], pa.decimal128(38, 2), "too large for scaled=.*store it as a float"),
         (["Paris"], pa.string(), "column 'x': 'Paris' is not among the 5 words"),
+        ([Decimal("1.5")], pa.decimal256(50, 2), r"decimal256\(50, 2\); scaled= takes .* of 128 b"),
     ],
 )
 def test_values_that_have_no_number_are_refused(
@@ -301,6 +367,7 @@ def test_declarations_that_do_not_fit_a_type_are_refused() -> None:
         ({"shapes": {"t": [0]}}, "expected sizes of 1 or more"),
         ({"shapes": {"y": [2]}}, "names 'y'"),
         ({"item_masks": ["y"]}, "names 'y'"),
+        ({"float_dtype": "float16"}, "float_dtype='float16': expected 'float32', 'float64' or N"),
         ({"item_masks": ["x"]}, "column 'x' is int64, which has no items; .* masks= for the rows"),
     ):
         with pytest.raises(ConfigurationError, match=message):

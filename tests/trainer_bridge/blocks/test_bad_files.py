@@ -25,6 +25,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.tags import create_tag
 from paimon_features.tables.writer import append_arrow
+from tests.data_files import replace_file
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 OPTIONS: dict[str, Any] = {"columns": ["n"], "block_rows": 16, "canonical_streams": 2, "seed": 1}
@@ -75,6 +76,31 @@ def test_the_error_names_table_snapshot_split_and_file_and_what_to_do(
     with pytest.raises(TableError, match=message) as error:
         read(lake, where=where)
     assert isinstance(error.value, SnapshotExpiredError) == (harm is Path.unlink)
+
+
+def test_a_file_that_breaks_where_rows_are_filtered_is_left_out_and_reported(lake: Lake) -> None:
+    paths = make(lake)
+    scramble(paths[2])
+    batches, reader = read(lake, where="n % 2 = 0", on_bad_file="skip")
+    assert sorted(flat(batches)) == [*range(0, 30, 2), *range(100, 130, 2), *range(300, 330, 2)]
+    assert list(reader.describe()["files_left_out"]) == [str(paths[2])]
+
+
+def test_a_column_that_a_file_lost_is_an_error_that_names_it(lake: Lake) -> None:
+    paths = make(lake)
+    rows = pq.read_table(paths[1])
+    place = rows.column_names.index("n")
+    names = [*rows.column_names[:place], "m", *rows.column_names[place + 1 :]]
+    replace_file(paths[1], rows.rename_columns(names))
+    with pytest.raises(TableError, match=f"{paths[1]}.*has no column 'n', which its schema has"):
+        read(lake)
+
+
+def test_a_file_of_another_format_is_an_error_that_names_it(lake: Lake) -> None:
+    lake.create(TableSpec("other", {"n": Int64}, options={"file.format": "orc"}))
+    append_arrow(lake, "other", pa.table({"n": [1, 2]}))
+    with pytest.raises(TableError, match="only Parquet files can be read; write the table with"):
+        SnapshotReader(lake, "other", batch_size=1)
 
 
 @pytest.mark.parametrize("harm", [cut, Path.unlink])
@@ -170,6 +196,7 @@ def test_a_pin_is_a_snapshot_a_tag_or_a_time(lake: Lake) -> None:
         ({"as_of_ms": times[0] - 1}, SnapshotExpiredError, "has expired; the oldest is 3"),
         ({"tag": "before", "snapshot_id": 2}, ConfigurationError, "snapshot_id=2 and tag='before'"),
         ({"on_bad_file": "ignore"}, ConfigurationError, "expected 'error' or 'skip'"),
+        ({"canonical_streams": 0}, ConfigurationError, "canonical_streams=0: expected at least 1"),
     ):
         with pytest.raises(error, match=message):
             rows(**pin)

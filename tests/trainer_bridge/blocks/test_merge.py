@@ -247,6 +247,77 @@ def test_a_reader_of_a_merged_table_stopped_before_any_batch_yields_the_rest(lak
         assert [row for rows in zip(*parts, strict=True) for row in rows] == whole[number]
 
 
+@pytest.mark.parametrize("column", ["score", "digits", "long", "far"])
+@pytest.mark.parametrize("second", [None, "other"])
+def test_keys_of_every_kind_merge_as_pypaimon_merges_them(
+    lake: Lake, column: str, second: str | None
+) -> None:
+    values: dict[str, list[Any]] = {
+        "score": [0.5, -1.25, 2.0, 1e300],
+        "digits": [decimal.Decimal(10**20 + n) for n in range(4)],
+        "long": [f"{'x' * 80}{n}" for n in range(4)],  # too long to be padded
+        "far": [-(2**62), -1, 5, 2**62],
+    }
+    kinds = {"score": Float64, "digits": Decimal(30, 0), "long": String, "far": Int64}
+    columns = {column: kinds[column], "other": Int64, "n": Int64}
+    keys = (column, *([] if second is None else [second]))
+    lake.create(TableSpec("keyed", columns, keys, options={"bucket": "1"}))
+    kind = lake.schema("keyed").field(column).type
+    for turn in range(3):
+        data = {
+            column: pa.array(values[column][turn % 2 :], kind),
+            "other": pa.array([2**61, -(2**61), 0, 7][turn % 2 :]),
+            "n": pa.array([10 * turn + number for number in range(4 - turn % 2)]),
+        }
+        write(lake, "keyed", pa.table(data), native=True)
+    wanted = oracle(lake, "keyed")
+    assert wanted.num_rows == 4
+    assert sorted_rows(read(lake, "keyed")) == sorted_rows(wanted)
+
+
+def test_sums_of_floats_without_a_null_add_in_the_order_of_writes(lake: Lake) -> None:
+    options = {"bucket": "1", "merge-engine": "aggregation"}
+    options |= {"fields.x.aggregate-function": "sum", "fields.n.aggregate-function": "product"}
+    columns = {"k": Int64, "x": Float64, "n": Float64}
+    lake.create(TableSpec("keyed", columns, ("k",), options=options))
+    for x in (1e16, 1.0, -1e16, 3.0):  # in another order the sum is another one
+        rows = pa.table({"k": [1, 2], "x": [x, x / 4], "n": [x, 2.0]})
+        write(lake, "keyed", rows, native=False)
+    wanted = oracle(lake, "keyed")
+    assert wanted["x"][0].as_py() == 1e16 + 1.0 - 1e16 + 3.0
+    assert sorted_rows(read(lake, "keyed")) == sorted_rows(wanted)
+
+
+def test_deletes_are_left_out_where_the_table_says_so(lake: Lake) -> None:
+    columns = {"k": Int64, "n": Int64, "op": String}
+    options = {"bucket": "1", "merge-engine": "partial-update", "ignore-delete": "true"}
+    lake.create(TableSpec("keyed", columns, ("k",), options=options))
+    lake.create(TableSpec("plain", columns, ("k",), options={"bucket": "1", "rowkind.field": "op"}))
+    for op, n in (("+I", 3), ("-D", 9)):
+        write(lake, "plain", pa.table({"k": [1, 2], "n": [n, 4 + n], "op": [op, "+I"]}), False)
+    adopt_files(lake, "plain", "keyed")
+    found = read(lake, "keyed", columns=["k", "n"])
+    assert sorted(zip(*found.to_pydict().values(), strict=True)) == [(1, 3), (2, 13)]
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [("listagg", "listagg of a column of type int64; it supports strings only")],
+)
+def test_a_function_that_does_not_take_the_type_is_an_error(
+    lake: Lake, function: str, message: str
+) -> None:
+    columns = {"k": Int64, "v": Int64}
+    options = {"merge-engine": "aggregation", "fields.v.aggregate-function": function}
+    lake.create(TableSpec("keyed", columns, ("k",), options={"bucket": "1", **options}))
+    lake.create(TableSpec("plain", columns, ("k",), options={"bucket": "1"}))
+    for value in (1, 2):
+        write(lake, "plain", pa.table({"k": [1], "v": [value]}), native=False)
+    adopt_files(lake, "plain", "keyed")
+    with pytest.raises(TableError, match=message):
+        read(lake, "keyed")
+
+
 def adopt_files(lake: Lake, source: str, target: str) -> None:
     """Give a table that pypaimon does not write the files of another."""
     for folder in ("snapshot", "manifest", "bucket-0"):

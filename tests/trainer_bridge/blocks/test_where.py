@@ -275,6 +275,52 @@ def test_bounds_never_rule_out_a_row_that_is_there(
     assert not condition.must_hold(bounds) or mask.all()
 
 
+@pytest.mark.parametrize(
+    ("text", "can", "must"),
+    [
+        # a is 5 to 6, f is 0.5 to 2, d is 1.5 to 3.25, s is "b" to "d"; none has a null
+        ("a > 2 + 2", True, True),
+        ("7 > a", True, True),
+        ("5 > a", False, False),
+        ("6 <= a", True, False),
+        ("4.5 < a", True, False),
+        ("a >= 6.5", False, False),
+        ("a < DECIMAL '5.5'", True, False),
+        ("a = NULL", False, False),
+        ("a > CASE WHEN FALSE THEN 2 END", False, False),
+        ("a <> 7 AND NOT (a = 7)", True, True),
+        ("f > 3", False, False),
+        ("f < 3", True, False),  # bounds leave NaN out
+        ("d BETWEEN 1 AND 4", True, True),
+        ("d > 3.5", False, False),
+        ("s > concat('d', 'a')", False, False),
+        ("lower('E') > s", True, True),
+        ("s = 'bb' AND a > 1", True, False),
+        ("unknown = 3", True, False),
+        ("number = 'x'", True, False),  # bounds of another type than the column's
+        ("nan > 3", True, False),
+    ],
+)
+def test_what_bounds_say_of_a_condition(text: str, can: bool, must: bool) -> None:
+    schema = pa.schema(
+        [
+            ("a", pa.int64()), ("f", pa.float64()), ("d", pa.decimal128(8, 2)),
+            ("s", pa.string()), ("unknown", pa.int64()), ("number", pa.string()),
+            ("nan", pa.float64()),
+        ]
+    )  # fmt: skip
+    bounds = {
+        "a": Bounds(5, 6, 0),
+        "f": Bounds(0.5, 2.0, 0),
+        "d": Bounds(decimal.Decimal("1.50"), decimal.Decimal("3.25"), 0),
+        "s": Bounds("b", "d", 0),
+        "number": Bounds(1, 5, 0),
+        "nan": Bounds(float("nan"), float("nan"), 0),
+    }
+    condition = RowFilter(text, schema, table="t")
+    assert (condition.can_hold(bounds), condition.must_hold(bounds)) == (can, must)
+
+
 def test_times_in_bounds_are_those_of_utc() -> None:
     schema = pa.schema([("t", pa.timestamp("us", tz="UTC")), ("d", pa.date32())])
     late = RowFilter("t > TIMESTAMP '2020-01-01 00:00:00.000'", schema, table="t")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import re
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +43,18 @@ class Scaler:
         return {"x": rows["x"] * self.factor}
 
 
+def with_property(number: int) -> Any:
+    class Steps:
+        def __call__(self, rows: Any) -> Any:
+            return self.factor
+
+        @property
+        def factor(self) -> int:
+            return number
+
+    return Steps()
+
+
 def test_equal_functions_have_equal_fingerprints() -> None:
     one, other = (lambda rows: {"x": rows["x"] + 1}), (lambda rows: {"x": rows["x"] + 1})
     assert fingerprint(one) == fingerprint(other)
@@ -67,6 +81,8 @@ def test_equal_functions_have_equal_fingerprints() -> None:
         (functools.partial(helper, x=[1, [2]]), functools.partial(helper, x=[1, [3]])),
         (functools.partial(helper, x=pa.array([1])), functools.partial(helper, x=pa.array([2]))),
         (lambda r, p=re.compile("a"): p, lambda r, p=re.compile("b"): p),
+        (functools.partial(helper, x=np.dtype("i4")), functools.partial(helper, x=np.dtype("i8"))),
+        (with_property(1), with_property(2)),
         (np.log, np.exp),
     ],
 )  # fmt: skip
@@ -96,6 +112,18 @@ def test_a_module_of_the_users_own_is_part_of_it(
     before = fingerprint(function)
     (tmp_path / "own_steps_for_test.py").write_text("def f(x):\n    return x + 1\n")
     assert fingerprint(function) != before
+
+
+def test_a_function_may_use_what_is_not_there_yet_and_modules_of_python_itself() -> None:
+    def uses_later() -> Any:
+        return later
+
+    before = fingerprint(uses_later)
+    assert before == fingerprint(uses_later)
+    later = 1
+    assert uses_later() == 1
+    assert fingerprint(uses_later) != before
+    assert fingerprint(lambda: time) != fingerprint(lambda: itertools)
 
 
 def test_functions_that_call_themselves_end() -> None:

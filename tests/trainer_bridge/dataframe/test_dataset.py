@@ -308,7 +308,11 @@ def test_a_default_value_stands_for_nulls_and_for_columns_that_are_not_there(
         (["word"], TableError, "a.parquet.*no column 'word'.*declare a default_value for it"),
         (None, TableError, "has no column 'word'"),
         ([Field("none", default_value=1)], ConfigurationError, "declare its dtype as well"),
-        ([Field("none", np.int8, default_value=1)], ConfigurationError, "has none of the fields"),
+        (
+            [Field("none", np.int8, default_value=1)],
+            ConfigurationError,
+            "of rows is unknown",
+        ),
         ([Field("x", default_value=0.5)], ConfigurationError, "cannot represent that"),
         (["x", "x"], ConfigurationError, "fields x, x: expected at least one, without duplicates"),
         ([], ConfigurationError, "fields none: expected at least one"),
@@ -349,6 +353,70 @@ def test_fields_that_do_not_fit_are_refused(files: Path) -> None:
     with pytest.raises(RequestError, match="has a list of 0 items; its shape says 2"):
         list(Dataset.from_parquet(files, [Field("C", shape=[2])]).batch(3))
     assert Field("x", bool, 0) == DataFrame.Field("x", np.bool_, ragged_rank=0, shape=None)
+    with pytest.raises(ConfigurationError, match="'x': ragged_rank=-1; expected 0 or more"):
+        Field("x", ragged_rank=-1)
+    with pytest.raises(ConfigurationError, match=r"'x': shape=\[2, 0\]; expected sizes of 1 or m"):
+        Field("x", shape=[2, 0])
+
+
+def test_options_that_do_not_fit_are_refused(files: Path) -> None:
+    data = Dataset.from_parquet(files, ["A", "E"])
+    for wrong, message in (
+        (lambda: data.batch(0), "batch_size=0: expected at least 1"),
+        (lambda: data.batch(1).prefetch(0), "buffer_size=0: expected at least 1"),
+        (lambda: data.rebatch(4, 5), "min_batch_size=5: expected 1 to batch_size=4"),
+        (lambda: data.rebatch(4, 0), "min_batch_size=0: expected 1 to batch_size=4"),
+        (lambda: Dataset.from_parquet(files, ["A"], fill={"B": 0}), "names 'B', .*read are: A"),
+        (
+            lambda: Dataset.from_parquet([files, "mock:///a.parquet"]),
+            "'mock:///a.parquet' and '/.*' are in different stores; read one store at a time",
+        ),
+        (
+            lambda: Dataset.from_parquet("floppy://a/b.parquet"),
+            "'floppy://a/b.parquet' is no URI that Arrow reads .*filesystem=",
+        ),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            wrong()
+    with pytest.raises(RequestError, match=r"pad=\[3\] for lists of rank 2: expected 2 sizes, or"):
+        list(Dataset.from_parquet(files, ["E"], to_dense=[3]).batch(5))
+    with pytest.raises(RequestError, match="list is not a column of a batch"):
+        DataFrame.parse([1, 2])
+
+
+def test_uris_and_names_of_one_store_are_read_together(files: Path) -> None:
+    data = Dataset.from_parquet([f"file://{files}/b.parquet", files / "a.parquet"], ["A"])
+    assert [n for b in data.batch(9) for n in b["A"].tolist()] == [10, 11, 12, *range(10)]
+
+
+def test_all_lists_are_padded_to_the_same_sizes(files: Path) -> None:
+    (batch,) = Dataset.from_parquet(files, ["A", "C", "D"], to_dense=[None, 3]).batch(25)
+    wanted = rows(0, 25).to_pydict()
+    assert batch["A"].tolist() == wanted["A"]
+    for name in ("C", "D"):
+        assert batch[name].tolist() == [(row + [0] * 3)[:3] for row in wanted[name]]
+
+
+def test_batches_without_rows_are_left_out_of_what_is_batched_again(files: Path) -> None:
+    batches = Dataset.from_parquet(files, ["A", "C"]).batch(10)
+    some = batches.map(lambda batch: {name: col[:0] for name, col in batch.items()}
+                       if batch["A"][0] == 10 else batch)  # fmt: skip
+    found = [plain(batch) for batch in some.rebatch(6)]
+    assert [len(batch["A"]) for batch in found] == [6, 6, 3]
+    wanted = pa.concat_tables([rows(0, 10), rows(20, 5)]).to_pydict()
+    for name in ("A", "C"):
+        assert [value for batch in found for value in batch[name]] == wanted[name]
+
+
+def test_damaged_files_are_an_error_or_skipped(files: Path, caplog: Any) -> None:
+    (files / "b.parquet").write_bytes(b"PAR1 no PAR1")
+    with pytest.raises(TableError, match="b.parquet: .*; skip_corrupted_data=True skips"):
+        Dataset.from_parquet(files, ["A"])
+    data = Dataset.from_parquet(files, ["A"], skip_corrupted_data=True)
+    assert [n for b in data.batch(9) for n in b["A"].tolist()] == [*range(10), *range(13, 25)]
+    assert "b.parquet is skipped" in caplog.text
+    with pytest.raises(TableError, match="none of the Parquet files can be read: .*b.parquet"):
+        Dataset.from_parquet(files / "b.parquet", skip_corrupted_data=True)
 
 
 def test_columns_are_found_in_any_case_where_requested(files: Path) -> None:

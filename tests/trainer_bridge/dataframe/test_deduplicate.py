@@ -20,6 +20,7 @@ from trainer_bridge.dataframe import (
     Dataset,
     Deduplicated,
     deduplicate,
+    unbatch_and_to_sparse,
     write_deduplicated_parquet,
     write_deduplicated_table,
 )
@@ -171,6 +172,13 @@ def test_unrestored_columns_are_values_and_an_inverse(tmp_path: Path) -> None:
     assert once.inverse is batch["vector"].inverse
     assert as_lists(once) == table.column("tags").to_pylist()
     assert DataFrame.parse(batch, pad=True)["tags"].shape[0] == 40
+    # a batch of rows that were batched before keeps their values once
+    for again in data.batch(2).map(lambda batch: {"tags": batch["tags"]}).rebatch(5).rebatch(40):
+        assert as_lists(again["tags"]) == table.column("tags").to_pylist()
+        assert len(again["tags"].values) == len(once.values)
+    user = data.batch(2).map(lambda batch: {"user": batch["user"][3:4]})
+    (row,) = user.apply(unbatch_and_to_sparse())
+    assert row["user"] == table["user"][3].as_py()
 
 
 def test_a_table_of_the_lake_holds_blocks_too(lake: Lake) -> None:
@@ -196,7 +204,7 @@ def test_the_same_user_shares_an_entry_only_where_all_columns_agree() -> None:
     assert block == {"user": [1, 1, 2], "age": [30.0, -0.0, 0.0], "user_index": [0, 0, 1, 2]}
 
 
-def test_what_cannot_be_deduplicated_is_refused() -> None:
+def test_what_cannot_be_deduplicated_is_refused(lake: Lake) -> None:
     table = pa.table({"user": [1], "age": [2], "user_index": [3]})
     for arguments, error, message in (
         ((0, ["user"]), ConfigurationError, "block_size=0"),
@@ -210,6 +218,46 @@ def test_what_cannot_be_deduplicated_is_refused() -> None:
             deduplicate(table, *arguments)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="no rows to deduplicate"):
         write_deduplicated_parquet([], "nowhere.parquet", 5, ["user"])
+    with pytest.raises(ConfigurationError, match="no rows to deduplicate"):
+        write_deduplicated_table(table.slice(1), lake, "nothing", 5, ["user"])
+    assert not lake.exists("nothing")
+
+
+def test_entries_of_every_kind_of_column_are_compared_by_all_they_contain() -> None:
+    rows = [
+        # the same user each time; a letter is a row that differs from all others
+        ("a", {"x": 1, "y": [0.5]}, [("k", 1)], "red"),
+        ("a", {"x": 1, "y": [0.5]}, [("k", 1)], "red"),
+        ("b", {"x": 1, "y": None}, [("k", 1)], "red"),
+        ("c", {"x": None, "y": None}, [("k", 1)], "red"),
+        ("d", None, [("k", 1)], "red"),
+        ("e", None, [("k", None)], "red"),
+        ("f", None, [], "red"),
+        ("g", None, None, "red"),
+        ("h", None, None, None),
+        ("g", None, None, "red"),
+        ("a", {"x": 1, "y": [0.5]}, [("k", 1)], "red"),
+    ]
+    letters, structs, maps, words = zip(*rows, strict=True)
+    table = pa.table(
+        {
+            "user": [1] * len(rows),
+            "struct": pa.array(
+                structs, pa.struct([("x", pa.int64()), ("y", pa.list_(pa.float64()))])
+            ),
+            "map": pa.array(maps, pa.map_(pa.string(), pa.int64())),
+            "word": pa.array(words).dictionary_encode(),
+        }
+    )
+    names = table.column_names
+    for start in (0, 1):  # a part of a column, which begins within its memory
+        part = table.slice(start)
+        (block,) = deduplicate(part, 100, names).to_pylist()
+        first = list(dict.fromkeys(letters[start:]))
+        assert block["user_index"] == [first.index(letter) for letter in letters[start:]]
+        for name in names:
+            restored = [block[name][place] for place in block["user_index"]]
+            assert restored == part[name].to_pylist()
 
 
 def test_columns_that_do_not_belong_together_are_reported(tmp_path: Path) -> None:
@@ -232,3 +280,30 @@ def test_columns_that_do_not_belong_together_are_reported(tmp_path: Path) -> Non
         data(value_field_names=[["i"]])
     with pytest.raises(UnknownNameError, match="'w'"):
         data(value_field_names=[["w"]])
+    with pytest.raises(RequestError, match="columns of different lengths .*'item': 1.*Dataset.reb"):
+        list(data().batch(1).rebatch(1))
+    pq.write_table(pa.table({"u": [[1, 2], None], "i": [[0], []]}), tmp_path / "d.parquet")
+    with pytest.raises(RequestError, match="'u' has a null where a block of rows is expected"):
+        list(data().batch(1))
+    pq.write_table(pa.table({"u": [1, 2], "i": [[0], [0]]}), tmp_path / "d.parquet")
+    with pytest.raises(RequestError, match="column 'u' is an index or value column .* not a list"):
+        list(data().batch(1))
+
+
+def test_blocks_of_several_row_groups_come_in_one_batch(tmp_path: Path) -> None:
+    table = random_rows(random.Random(7), 23)
+    stored = deduplicate(table, 5, GROUPS)
+    pq.write_table(stored, tmp_path / "d.parquet", row_group_size=2)
+    fields = [
+        # the level of the blocks may be counted, or not
+        DataFrame.Field("tags", ragged_rank=2),
+        *(field for field in DATA_FIELDS if field.name in ("item", "vector")),
+    ]
+    groups = {"key_idx_field_names": ["user_index"], "value_field_names": [GROUPS[0]]}
+    data = Dataset.from_parquet(tmp_path, fields, **groups)
+    batches = list(data.batch(3))
+    assert [len(batch["item"]) for batch in batches] == [3, 2]
+    for name in ("tags", "vector"):
+        found = [value for batch in batches for value in as_lists(batch[name])]
+        assert found == table[name].to_pylist()
+    assert [x for b in batches for row in b["item"].to_list() for x in row] == list(range(23))

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.definitions import FeedbackSource
 from paimon_features.errors import ConfigurationError, OnlineStoreError, RequestError, TableError
 from paimon_features.online.queue import BEGINNING, MemoryQueue
 from paimon_features.schema import Int64
@@ -78,6 +79,20 @@ def test_ranks_hand_over_and_one_drain_commits(lake: Lake) -> None:
     assert {state["way"] for state in states} == {"queue"}
     with make(lake, MemoryQueue()) as alone, pytest.raises(RequestError, match="'table'"):
         alone.load_state_dict({**states[0], "way": "table"})
+
+
+def test_a_drain_of_a_source_gives_up_on_a_queue_that_stays_away(lake: Lake) -> None:
+    class Away(MemoryQueue):
+        def read(self, *arguments: Any, **options: Any) -> Any:
+            raise OnlineStoreError("the queue does not answer")
+
+    source = FeedbackSource("loop", sample_keys=KEYS)
+    drained = FeedbackDrain(lake, source, queue=Away(), give_up_s=-1)
+    assert drained.table == TABLE
+    with pytest.raises(OnlineStoreError, match="the queue does not answer"), drained:
+        drained._thread.join()
+    with pytest.raises(ConfigurationError, match="'feedback_loop': give sample_keys"):
+        FeedbackDrain(lake, "loop", queue=MemoryQueue())
 
 
 def test_the_positions_of_writers_are_read_from_the_table_where_their_record_was_lost(

@@ -49,6 +49,20 @@ def events(lake: Lake) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["rank"], row["seq"], row["sample_id"]))
 
 
+def test_losses_that_are_no_numbers_make_no_commit_and_a_closed_writer_takes_none(
+    lake: Lake,
+) -> None:
+    with make(lake) as writer:
+        writer.write({"sample_id": [1, 2]}, [float("nan"), float("inf")], 0)
+        writer.flush()
+        assert list(snapshots(lake, TABLE)) == []
+        writer.write({"sample_id": [3]}, [0.5], 1)
+    assert [event["sample_id"] for event in events(lake)] == [3]
+    assert (writer.stats.not_finite, writer.stats.written) == (2, 1)
+    with pytest.raises(TableError, match="is closed"):
+        writer.write({"sample_id": [4]}, [0.5], 2)
+
+
 def test_every_event_is_in_the_table_after_close(lake: Lake) -> None:
     source = FeedbackSource("loop", sample_keys=KEYS)
     with FeedbackWriter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cmath
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -112,6 +113,21 @@ def sequences(rows: int) -> dict[str, Any]:
         length = row % 7
         codes[row, :, length:], values[row, :, length:] = 0, float("nan")
     return {"numbers": torch.randn(rows, 6), "codes": codes, "values": values}
+
+
+@pytest.mark.parametrize("missing", ["codes", "values"])
+def test_lists_of_one_kind_are_enough(missing: str) -> None:
+    shapes = replace(LISTS, **({"vocabularies": ()} if missing == "codes" else {"value_lists": 0}))
+    network = SequenceTransformerNetwork(shapes, **SMALL).eval()
+    rows = sequences(14)
+    del rows[missing]
+    found = network(**rows)
+    assert torch.isfinite(found).all()
+    alone = network(**{name: tensor[3:4] for name, tensor in rows.items()})
+    assert torch.allclose(alone, found[3:4], atol=1e-6)
+    # the lists count: other events, another answer
+    other = {**rows, **{name: rows[name].flip(0) for name in rows if name != "numbers"}}
+    assert not torch.allclose(network(**other)[3], found[3], atol=1e-6)
 
 
 def test_rows_are_independent_and_those_without_events_have_an_answer() -> None:

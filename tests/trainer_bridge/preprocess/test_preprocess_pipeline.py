@@ -28,7 +28,7 @@ from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.preprocess.stages import Rows
-from trainer_bridge.samplers import DifficultyWeightedSampler
+from trainer_bridge.samplers import DifficultyWeightedSampler, WeightedRandomSampler
 from trainer_bridge.testing.leaks import own_threads
 from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
 
@@ -593,6 +593,97 @@ def test_rows_of_a_table_with_a_primary_key_are_merged_before(lake: Lake, tmp_pa
         with pipeline.open() as batches:
             found = {row["id"]: row["v"] for row in rows_of(batches)}
         assert found == {n: float(n + 100 * (n >= 5)) for n in range(10)}
+
+
+def test_a_sampler_without_loss_weights_adds_no_column(lake: Lake) -> None:
+    pipeline = PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(8)
+    with pipeline.open() as batches:
+        numbers = batches.read_columns(["x"])["x"]
+    sampler = WeightedRandomSampler(np.where(numbers < 20, 1.0, 0.0), 50, seed=2)
+    with pipeline.open(sampler=sampler) as batches:
+        assert list(batches.spec) == ["x"]
+        drawn = [row["x"] for row in rows_of(batches)]
+    assert len(drawn) == 50
+    assert max(drawn) < 20
+
+
+def test_a_batch_function_that_loses_weighted_rows_is_refused(lake: Lake) -> None:
+    pipeline = PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(8)
+    first = pipeline.map_batches(lambda batch: {"x": batch["x"][:3]})
+    assert "map batches <lambda>" in first.explain()
+    sampler = DifficultyWeightedSampler(np.ones(86), seed=1)
+    message = r"turned a batch of 8 rows with loss weights into 3 rows; change the rows by map\(\)"
+    with first.open(sampler=sampler) as batches, pytest.raises(RequestError, match=message):
+        next(iter(batches))
+    with first.open() as batches:  # without weights rows may go
+        assert [len(batch["x"]) for batch in batches] == [3] * 11
+
+
+def test_an_epoch_can_be_chosen_and_is_not_begun_twice(lake: Lake) -> None:
+    pipeline = PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").shuffle(4).batch(16)
+    with pipeline.open() as batches:
+        epochs = [[batch["x"].tolist() for batch in batches] for _ in range(3)]
+    with pipeline.open() as batches:
+        batches.set_epoch(2)
+        read = iter(batches)
+        assert [next(read)["x"].tolist() for _ in range(2)] == epochs[2][:2]
+        batches.set_epoch(2)  # stays where it is
+        assert [batch["x"].tolist() for batch in batches] == epochs[2][2:]
+        assert batches.epoch == 3
+        batches.set_epoch(0)
+        assert [batch["x"].tolist() for batch in batches] == epochs[0]
+
+
+def test_arrow_columns_of_functions_are_those_of_their_chunks(lake: Lake) -> None:
+    def letters(rows: Rows) -> dict[str, Any]:
+        names = pa.array([f"{x}!" for x in rows["x"]])
+        return {"name": pa.chunked_array([names[:1], names[1:]])}
+
+    def some(rows: Rows) -> Any:
+        """Null, which is not kept, for each third row."""
+        odd = pa.array(rows["x"] % 2 == 1)
+        return pc.if_else(pa.array(rows["x"] % 3 == 0), None, odd)
+
+    p = PreprocessPipeline(lake, make_samples(lake, SIZES))
+    pipeline = p.map(letters, reads=["x"]).filter(some, reads=["x"]).map(length, reads=["name"])
+    pipeline = pipeline.select("x", "length").batch(9)
+    for optimised in (True, False):
+        with pipeline.open(optimised=optimised) as batches:
+            found = sorted((row["x"], row["length"]) for row in rows_of(batches))
+        assert found == [(x, len(f"{x}!")) for x in range(86) if x % 2 and x % 3]
+    numbers = p.map(lambda rows: {"z": pa.array(rows["x"])}, reads=["x"]).select("z").batch(4)
+    with pytest.raises(RequestError, match="'z' is an Arrow array of int64.* as a NumPy array"):
+        numbers.open()
+
+
+def test_a_plan_without_order_and_changes_is_short(lake: Lake) -> None:
+    text = PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(8).explain()
+    assert text.partition("as it runs")[2].split("\n")[1:4] == [
+        "  1. read samples at snapshot 6: 1 of 4 columns",
+        "  2. select x",
+        "  3. batch 8",
+    ]
+    assert "shuffle" not in text
+    assert "prefetch" not in text
+
+
+def test_filters_that_do_not_fit_their_columns_are_explained(lake: Lake) -> None:
+    p = PreprocessPipeline(lake, make_samples(lake, SIZES)).map(pair, reads=["x", "y"])
+    message = r"column 'pair' is float32 of shape \(2,\) in each row: expressions do not support it"
+    with pytest.raises(ExpressionError, match=message):
+        p.filter("pair > 1").batch(4).open()
+    with pytest.raises(UnknownNameError, match="no column at this stage 'z'"):
+        p.map(square, reads=["z"]).batch(4).open()
+    seen = itertools.count()
+
+    def moody(rows: Rows) -> Any:
+        return rows["x"] % 7 != next(seen) % 7
+
+    with (
+        p.filter(moody, reads=["x"]).select("x").batch(4).open() as batches,
+        pytest.raises(TableError, match="when they were counted and .* now; a filter has to"),
+    ):
+        list(batches)
 
 
 def test_a_cache_does_not_keep_what_came_in_place_of_bad_rows(lake: Lake) -> None:

@@ -125,6 +125,45 @@ def test_a_setting_that_cannot_be_run_is_passed_over(clock: Clock) -> None:
         autotune(build, caches=["ram"], **options)
 
 
+def test_a_pipeline_that_no_setting_runs_says_why(clock: Clock) -> None:
+    class Empty(Fake):
+        def __iter__(self) -> Iterator[Any]:
+            return iter(())
+
+    def refuses(setting: Any) -> Fake:
+        raise ConfigurationError("no threads here")
+
+    options: dict[str, Any] = {"memory_limit": 1 << 20, "parallel": [1], "prefetch": [0],
+                               "repeats": 1, "clock": clock, "verbose": False}  # fmt: skip
+    with pytest.raises(ConfigurationError, match="no threads here"):
+        autotune(refuses, **options)
+    with pytest.raises(ConfigurationError, match="yielded no batch"):
+        autotune(lambda setting: Empty(clock, 0.1), **options)
+    late = [Fake(clock, 0.1)]
+
+    def once(setting: Any) -> Fake:
+        """The first batch, whose size is taken, comes; no trial can be run then."""
+        return late.pop() if late else refuses(setting)
+
+    with pytest.raises(ConfigurationError, match="no setting could run: .*: no threads here"):
+        autotune(once, **options)
+
+
+def test_the_time_of_a_training_step_counts(clock: Clock) -> None:
+    steps: list[tuple[int, ...]] = []
+
+    def step(batch: Any) -> None:
+        clock.spend(0.3)
+        steps.append(batch.shape)
+
+    found = autotune(
+        lambda setting: Fake(clock, 0.1), memory_limit=1 << 20, caches=["none"], parallel=[1],
+        prefetch=[0], step=step, repeats=1, clock=clock, verbose=False,
+    )  # fmt: skip
+    assert set(steps) == {(4, 8)}
+    assert found.rate == pytest.approx(1 / 0.4, rel=0.02)
+
+
 def test_a_pipeline_opened_with_a_setting_gives_the_same_batches(
     lake: Lake, tmp_path: Path
 ) -> None:

@@ -24,7 +24,11 @@ from paimon_features.tables.writer import append_arrow
 from trainer_bridge.order.source_interleave import SourceInterleave, shares_of
 from trainer_bridge.readers.mixed_reader import MixedReader, mix
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.samplers import DifficultyWeightedSampler
+from trainer_bridge.samplers import (
+    BalancedBatchSampler,
+    DifficultyWeightedSampler,
+    PoissonSampler,
+)
 
 OPTIONS: dict[str, Any] = {"columns": ["x"], "block_rows": 8, "canonical_streams": 12}
 
@@ -314,6 +318,43 @@ def test_readers_that_do_not_go_together_are_refused(
         mix([old, both], [1, 1])
     with pytest.raises(ConfigurationError, match="by its readers"):
         both.with_sampler(DifficultyWeightedSampler(np.ones(both.num_rows)))
+
+
+def test_samplers_whose_draws_cannot_be_mixed_are_refused(
+    lake: Lake, tables: tuple[str, str]
+) -> None:
+    old, new = (SnapshotReader(lake, name, batch_size=4, columns=["x"]) for name in tables)
+    ones = np.ones(new.num_rows)
+    for sampler, message in (
+        (PoissonSampler(ones, 8), "another number of rows in each epoch.*by WeightedRandomSampler"),
+        (BalancedBatchSampler(ones, 2), "a BalancedBatchSampler makes complete batches"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            mix([old, new.with_sampler(sampler)], [1, 1])
+
+
+def test_a_rank_of_a_mixture_reads_its_share_and_shows_where_rows_come_from(
+    lake: Lake, tables: tuple[str, str]
+) -> None:
+    whole = mixed(lake, tables)
+    shares = [whole.with_rank(rank, 2) for rank in range(2)]
+    wanted, *dealt = (values(reader) for reader in (whole, *shares))
+    assert [sorted(a + b) for a, b in zip(*dealt, strict=True)] == [sorted(b) for b in wanted]
+    options: dict[str, Any] = {**OPTIONS, "global_batch_size": 12}
+    old = SnapshotReader(lake, tables[0], **options)
+    some = mix([old, SnapshotReader(lake, tables[1], where="y < 510", **options)], [1, 1])
+    html = some._repr_html_()
+    for text in (
+        "SnapshotReader of old + new",
+        "old: 12, new: 4",
+        "new: y &lt; ",
+        "0 of 1",
+        "int64",
+    ):
+        assert text in html
+    assert "old: y" not in html
+    assert "SnapshotReader of old" in old._repr_html_()
+    assert "&lt;" not in old._repr_html_()
 
 
 def test_arrow_readers_are_mixed_as_well(lake: Lake, tables: tuple[str, str]) -> None:

@@ -375,6 +375,10 @@ def test_an_arrow_reader_passes_every_type_in_the_same_order(lake: Lake) -> None
         assert x == (wanted if shuffle else x_by_row_number(lake, table))
         assert whole.column("name").to_pylist() == [f"row {n}" for n in x]
         assert whole.column("flag").to_pylist() == [n % 2 == 0 for n in x]
+    with SnapshotReader(lake, table, output="arrow", **options) as reader:
+        batch = next(iter(reader))
+    with pytest.raises(RequestError, match=r"write batch.arrow\['x'\], or read with outpu"):
+        batch["x"]
 
 
 def test_a_null_is_refused_unless_declared(lake: Lake) -> None:
@@ -454,6 +458,8 @@ def test_a_table_without_rows_is_refused(lake: Lake) -> None:
     lake.create(TableSpec("empty", {"x": Int64}))
     with pytest.raises(TableError, match="has no rows yet"):
         SnapshotReader(lake, "empty", batch_size=1)
+    with pytest.raises(TableError, match="'empty' had no commit yet at 5 ms"):
+        SnapshotReader(lake, "empty", batch_size=1, as_of_ms=5)
 
 
 def test_no_file_stays_open(lake: Lake) -> None:

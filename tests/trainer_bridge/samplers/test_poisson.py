@@ -8,10 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.array_types import Ints
+from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.oracle import samplers as naive
 from trainer_bridge.order.key_hashes import key_hashes
-from trainer_bridge.samplers import PoissonSampler
+from trainer_bridge.samplers import AdvancedSampler, PoissonSampler
 from trainer_bridge.testing.sampler_contract import SamplerContract
 
 WEIGHTS = np.array([4.0, 5.0, 1.0, 0.25, 3.0, 0.5, 2.0, 60.0, 1.0, 1.0, 2.0, 3.0])
@@ -122,6 +123,26 @@ def test_an_epoch_may_have_no_rows_at_all() -> None:
     assert 0 in lengths
     assert sampler.epoch == 100
     assert sum(lengths) > 0
+
+
+class OneByOne(AdvancedSampler):
+    """A sampler as users write one."""
+
+    def draw(self, epoch: int, positions: Ints) -> Ints:
+        return positions
+
+    def identity(self) -> dict[str, Any]:
+        return {}
+
+
+def test_what_is_never_drawn_cannot_be_weighed_back() -> None:
+    some = PoissonSampler([1.0, 0.0, 2.0], scale=0.4)
+    with pytest.raises(RequestError, match="rows of weight 0 are never drawn, which no weights"):
+        some.unbiased_weights(0, np.arange(3))
+    one_by_one = OneByOne(3, 3)
+    assert list(one_by_one) == [0, 1, 2]
+    with pytest.raises(RequestError, match="OneByOne has no weights that make the mean unbiased"):
+        one_by_one.unbiased_weights(0, np.arange(3))
 
 
 def test_arguments_that_do_not_fit_together_are_refused() -> None:

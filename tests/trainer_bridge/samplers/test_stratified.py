@@ -116,3 +116,8 @@ def test_a_state_of_other_arguments_is_refused() -> None:
 def test_less_than_one_of_each_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="num_samples_per_class=0"):
         StratifiedSampler(LABELS, 0)
+
+
+def test_more_draws_than_can_be_spread_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="2147483650 draws of 2 classes: at most 21474"):
+        StratifiedSampler([0, 1], (1 << 30) + 1)

@@ -199,6 +199,24 @@ def test_a_reader_reports_how_far_it_is_behind(lake: Lake) -> None:
         assert reader.lag() == Lag(0, 0, 0)
     with FollowingReader(lake, table, batch_size=8, **OPTIONS) as reader:
         assert reader.lag().rows == 60
+    os.unlink(f"{lake.path(table)}/snapshot/snapshot-1")  # the commit before it has expired
+    with FollowingReader(lake, table, start=2, batch_size=8, **OPTIONS) as reader:
+        assert reader.lag().rows == 50
+    os.unlink(f"{lake.path(table)}/snapshot/snapshot-2")
+    os.unlink(f"{lake.path(table)}/snapshot/snapshot-3")
+
+
+def test_a_stream_without_a_consumer_holds_nothing_and_knows_its_columns(lake: Lake) -> None:
+    table = make_samples(lake, [10])
+    with FollowingReader(lake, table, start=1, batch_size=4, until_snapshot=1, **OPTIONS) as reader:
+        assert reader.column_dtypes() == {"x": np.dtype(np.int64)}
+        assert [spec.dtype for spec in reader.column_specs().values()] == [np.dtype(np.int64)]
+        batches = iter(reader)
+        next(batches)
+        reader.release(reader.state_dict())
+        reader.forget()
+        assert consumers(lake, table) == {}
+        assert len(list(batches)) == 2
 
 
 def test_a_table_that_was_created_again_or_lost_its_commits_is_refused(lake: Lake) -> None:
@@ -218,6 +236,9 @@ def test_a_table_that_was_created_again_or_lost_its_commits_is_refused(lake: Lak
     for state in states[2:]:
         with pytest.raises(RequestError, match="rolled back or created again"):
             reader.load_state_dict(state)
+    # a state of a release that kept no mark of the table's history: the time of the commit tells
+    with pytest.raises(RequestError, match="snapshot 3 was committed at .* start again: start="):
+        reader.load_state_dict({**states[-1], "history": None})
     with pytest.raises(RequestError, match="of table 'other' does not fit"):
         reader.load_state_dict({**states[0], "table": "other"})
     with SnapshotReader(lake, table, columns=["x"], batch_size=5) as other:
@@ -295,6 +316,10 @@ def test_tables_whose_commits_do_not_simply_add_rows_are_refused(lake: Lake) -> 
     lake.create(TableSpec("keyed", {"x": Int64}, primary_key=("x",), options={"bucket": "1"}))
     with pytest.raises(TableError, match=r"has the primary key \(x\).*Follow an append table"):
         FollowingReader(lake, "keyed", batch_size=1)
+    options = {"deletion-vectors.enabled": "true"}
+    lake.create(TableSpec("deleting", {"x": Int64}, options=options))
+    with pytest.raises(TableError, match="deletion-vectors.enabled=true, so that commits also"):
+        FollowingReader(lake, "deleting", batch_size=1)
     lake.create(TableSpec("plain", {"x": Int64}))
     with (
         FollowingReader(lake, "plain", batch_size=1) as reader,
@@ -339,7 +364,9 @@ def test_a_stream_goes_through_the_torch_adapter_and_a_data_loader(lake: Lake) -
     from trainer_bridge.adapters.torch import loader
 
     table = make_samples(lake, SIZES)
+    options: dict[str, Any]
     options = {**OPTIONS, "start": 1, "global_batch_size": 8, "until_snapshot": len(SIZES)}
+    threads = own_threads()
     wanted = [values for _, values in expected(8, 1, 0)]
     with FollowingReader(lake, table, **options) as reader:
         batches = loader(reader)
@@ -349,3 +376,10 @@ def test_a_stream_goes_through_the_torch_adapter_and_a_data_loader(lake: Lake) -
         assert [first, *rest] == wanted
         batches.load_state_dict(state)
         assert [batch["x"].tolist() for batch in batches] == wanted[1:]
+        with pytest.raises(ConfigurationError, match="no rows by index"):
+            batches[0]
+        for options in ({"rank": 0, "world_size": 1}, {"restart": True}, {"pin_memory": True}):
+            with pytest.raises(ConfigurationError, match="where its FollowingReader is made"):
+                loader(reader, **options)
+        batches.close()
+        assert own_threads() == threads

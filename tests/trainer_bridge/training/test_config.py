@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -64,6 +65,35 @@ def test_groups_and_settings_are_overridden_and_the_document_reads_back(file: Pa
 def test_wrong_settings_are_explained(file: Path, override: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
         compose(file, [override])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"seed": "1"}, "seed='1': expected int"),
+        ({"card": 7}, "card=7: expected str"),
+        ({"data": ["churn"]}, r"data=\['churn'\]: expected settings"),
+        ({"model": None}, "model.kind=None: expected"),
+        ({"name": None}, "name=None: expected str"),
+    ],
+)
+def test_documents_that_are_none_are_explained(
+    file: Path, changes: dict[str, Any], message: str
+) -> None:
+    document = compose(file).to_document()
+    with pytest.raises(ConfigurationError, match=message):
+        TrainConfig.from_document({**document, **changes})
+
+
+def test_what_a_document_may_leave_out_has_its_default(file: Path) -> None:
+    config = compose(file)
+    document = config.to_document()
+    for name in ("seed", "card", "trainer", "round", "parents"):
+        del document[name]
+    assert TrainConfig.from_document(document) == config
+    del document["name"]
+    with pytest.raises(ConfigurationError, match="name is missing: the name of the model in the"):
+        TrainConfig.from_document(document)
 
 
 def test_files_that_are_none_are_explained(tmp_path: Path) -> None:

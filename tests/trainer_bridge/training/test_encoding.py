@@ -113,6 +113,16 @@ def test_lists_are_cut_padded_and_coded() -> None:
     assert np.isnan(found["values"][:, 0, 2:]).all()
 
 
+def test_vectors_alone_are_encoded_the_same_by_onnx() -> None:
+    table = rows(random.Random(2), 30).select(["vector"])
+    encoder = FeatureEncoder.from_text(FeatureEncoder.fit(table, [FEATURES[7]]).to_text())
+    wanted = encoder.apply(table)["numbers"]
+    assert wanted.shape == (30, encoder.width)
+    session = onnxruntime.InferenceSession(encoder.front().SerializeToString())
+    found = session.run(None, feeds_of(encoder.inputs(), {"vector": table["vector"]}))
+    np.testing.assert_allclose(found[0], wanted, rtol=1e-6, atol=1e-7)
+
+
 def test_what_cannot_be_encoded_is_refused() -> None:
     table = pa.table({"country": ["DE", NULL_TEXT], "words": [["a"], ["b"]]})
     with pytest.raises(ConfigurationError, match="stands for null"):
@@ -122,3 +132,6 @@ def test_what_cannot_be_encoded_is_refused() -> None:
     for document in ({}, {"features": [{}], "scalars": None, "words": {}, "scales": {}}):
         with pytest.raises(RequestError, match="no encoder of features"):
             FeatureEncoder.from_document(document)
+    for text in ("", "{", "[" * 100_000):
+        with pytest.raises(RequestError, match="this is no encoder of features"):
+            FeatureEncoder.from_text(text)

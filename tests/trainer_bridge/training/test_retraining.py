@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 torch = pytest.importorskip("torch", reason="pip install torch")
@@ -18,13 +21,18 @@ onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime
 
 from paimon_features.errors import (  # noqa: E402
     ConfigurationError,
+    OnlineStoreError,
+    OwnershipError,
+    SnapshotExpiredError,
     UnknownNameError,
     VerificationError,
 )
+from paimon_features.online import MemoryStore  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.project.models import ProjectModels  # noqa: E402
 from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
 from paimon_features.windows import DAY_MS  # noqa: E402
+from tests.models.networks import manifest, network  # noqa: E402
 from tests.trainer_bridge.training.shop import START, make_shop  # noqa: E402
 from trainer_bridge.models import (  # noqa: E402
     InputShapes,
@@ -34,6 +42,7 @@ from trainer_bridge.models import (  # noqa: E402
 from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import compose  # noqa: E402
 from trainer_bridge.training.module import TrainingModule  # noqa: E402
+from trainer_bridge.training.quantise import quantise  # noqa: E402
 from trainer_bridge.training.retraining import (  # noqa: E402
     RetrainDecision,
     Retrainer,
@@ -325,6 +334,247 @@ def test_a_version_that_cannot_be_made_changes_nothing(
     (failed,) = decisions(project)
     assert (failed.action, failed.version) == ("failed", "")
     assert states(project) == {1: "production"}
+
+
+class Interrupted(MemoryStore):
+    """An online store that answers so many more reads; all of them where that is None."""
+
+    answers: int | None = None
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        if self.answers is not None:
+            self.answers -= 1
+            if self.answers < 0:
+                raise OnlineStoreError("the online store does not answer")
+        return super().get_many(keys)
+
+
+class Waits(threading.Event):
+    """Does the next step where ``retrain`` waits for new rows; after the last one it is set."""
+
+    def __init__(self, *steps: Callable[[], None]) -> None:
+        super().__init__()
+        self.steps = list(steps)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.steps:
+            self.steps.pop(0)()
+        else:
+            self.set()
+        return self.is_set()
+
+
+@pytest.fixture
+def online(project: Project) -> tuple[Project, Interrupted]:
+    """The project with its models in an online store."""
+    (project.root / "paimon-features.toml").write_text(
+        '[project]\nname = "shop"\n[serve]\nbundle = "online"\n'
+    )
+    project, store = Project.open(project.root), Interrupted()
+    project.store = store
+    project.models.publish()
+    return project, store
+
+
+def served(project: Project, name: str = "trees") -> int:
+    """The version that serving hosts load."""
+    found = project.models.place.read().models[name].production
+    assert found is not None
+    return found.version
+
+
+@pytest.mark.long
+def test_who_follows_waits_for_rows_and_for_the_online_store(
+    online: tuple[Project, Interrupted],
+) -> None:
+    project, store = online
+
+    def rows(answers: int | None, table: pa.Table) -> None:
+        store.answers = answers
+        commit(project, table)
+
+    def back() -> None:
+        store.answers = None
+        assert served(project) == published.pop(0)  # the store has what it had before
+
+    published = [1, 2]
+    stop = Waits(
+        lambda: None,  # nothing is new
+        lambda: rows(None, new_rows(90, 1, seed=9)),  # fewer than min_rows
+        lambda: rows(0, new_rows(300, 2, seed=1)),
+        back,
+        lambda: rows(0, new_rows(300, 6, seed=2, turned=True)),
+        back,
+    )
+    messages: list[str] = []
+    options: Any = {"settings": SETTINGS, "stop": stop, "on_message": messages.append}
+    found = [(each.action, each.version) for each in retrain(project, "trees", follow=True,
+                                                             **options)]  # fmt: skip
+    assert not stop.steps
+    assert found[:2] == [("promoted", "trees@2"), ("rolled_back", "trees@2")]
+    unpublished = [each.partition(":")[0] for each in messages if "publish" in each]
+    assert unpublished[0] == "trees@2 is promoted, and not published yet"
+    assert "trees@2 is rolled back, and not published yet" in unpublished
+    again = "the models cannot be published; it is tried again"
+    assert set(unpublished[1:]) >= {again}
+    production = project.models.states("trees").production
+    assert production is not None
+    assert served(project) == production.version
+
+
+def test_a_round_that_cannot_publish_is_an_error_and_the_next_one_does(
+    online: tuple[Project, Interrupted],
+) -> None:
+    project, store = online
+    commit(project, new_rows(300, 2, seed=1))
+    for answers in (0, 1):  # the store is gone at the start; when the version is published
+        store.answers = answers
+        with pytest.raises(OnlineStoreError, match="does not answer"):
+            decisions(project, "trees")
+        assert states(project, "trees")[1] == ("production", "archived")[answers]
+    store.answers = None
+    assert served(project) == 1
+    assert decisions(project, "trees") == []
+    assert served(project) == 2
+    commit(project, new_rows(40, 6, seed=4, turned=True))  # too few rows to judge by
+    assert decisions(project, "trees") == []
+    commit(project, new_rows(90, 6, seed=2, turned=True))
+    store.answers = 1
+    with pytest.raises(OnlineStoreError, match="does not answer"):
+        decisions(project, "trees")
+    store.answers = None
+    assert states(project, "trees") == {1: "production", 2: "archived"}
+    assert served(project) == 2
+    list(retrain(project, "trees", settings={"retrain.min_rows": 1_000}))
+    assert served(project) == 1
+
+
+@pytest.mark.long
+def test_states_that_others_change_meanwhile_are_read_again(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    others = 0
+
+    def after_others(change: Any) -> Any:
+        """Somebody else promotes the version in production again, just before."""
+
+        def changed(self: ProjectModels, name: str, *rest: Any, **options: Any) -> Any:
+            nonlocal others
+            if others:
+                others -= 1
+                current = self.states(name).production
+                assert current is not None
+                original(self, name, current.version)
+            return change(self, name, *rest, **options)
+
+        return changed
+
+    original = ProjectModels.promote
+    for name in ("promote", "rollback"):
+        monkeypatch.setattr(ProjectModels, name, after_others(getattr(ProjectModels, name)))
+    trees = ["name=trees", "model=gradient_boosting", "model.trees=2"]
+    run.train(project, compose(project.root / "churn.yaml", trees))
+    commit(project, new_rows(300, 2, seed=1))
+    others = 1_000
+    with pytest.raises(OwnershipError, match="others change its states all the time; trees@3 wait"):
+        decisions(project, "trees")
+    # a candidate of ``train`` is none of a round, and waits for a person
+    assert states(project, "trees") == {1: "production", 2: "candidate", 3: "candidate"}
+    others = 2
+    (promoted,) = decisions(project, "trees")
+    assert (promoted.action, promoted.version, others) == ("promoted", "trees@3", 0)
+    commit(project, new_rows(90, 6, seed=2, turned=True))
+    others = 1
+    assert decisions(project, "trees") == []
+    assert states(project, "trees")[3] == "production"
+    (back,) = decisions(project, "trees")
+    assert (back.action, back.version, back.production) == ("rolled_back", "trees@3", "trees@1")
+
+
+def test_a_round_reads_commits_up_to_max_rows_and_waits_for_rows_of_both_parts(
+    project: Project, tables: list[RoundTable]
+) -> None:
+    unknown = new_rows(300, 1, seed=3)
+    labels = pa.nulls(300, pa.bool_())
+    place = unknown.column_names.index("churned")
+    commit(project, unknown.set_column(place, "churned", labels))
+    assert decisions(project, "trees") == []  # enough rows, and none has a label
+    messages: list[str] = []
+    same = new_rows(120, 2, seed=1)
+    times = pa.array([START] * 120)  # before all rows that the parent has seen
+    commit(project, same.set_column(same.column_names.index("event_time_ms"), "event_time_ms",
+                                    times))  # fmt: skip
+    assert decisions(project, "trees", on_message=messages.append) == []
+    assert "trees@1: 0 new rows to train on, and 120 to hold out; waiting for more" in messages[-1]
+    assert "retrain.holdout=0.3" in messages[-1]
+    assert tables == []
+    for day in range(2, 6):
+        commit(project, new_rows(150, 5 * day, seed=day))
+    (found,) = retrain(project, "trees", settings={**SETTINGS, "retrain.max_rows": 800})
+    assert found.is_round
+    (table,) = tables
+    # the commits of 300, 120 and two of 150 rows are at most 800
+    times = samples(pa.concat_tables([table.train_rows, table.held_out]), "event_time_ms")
+    assert END + 15 * DAY_MS < max(times) < END + 20 * DAY_MS
+
+
+def test_numbers_are_predicted_within_twice_their_span(
+    project: Project, tables: list[RoundTable]
+) -> None:
+    settings = ["name=amounts", "model=gradient_boosting", "model.trees=20",
+                "objective=regression", "data.label=spent"]  # fmt: skip
+    version, _ = run.train(project, compose(project.root / "churn.yaml", settings))
+    project.models.promote("amounts", version.version)
+    tables.clear()
+    commit(project, new_rows(300, 2, seed=1))
+    (found,) = decisions(project, "amounts")
+    assert found.action == "promoted", found.text
+    assert project.models.manifest("amounts", 2).signature.task == "regression"
+    (table,) = tables
+    assert table.held_out.num_rows == found.figures["overall"]["rows"] == 90
+
+
+@pytest.mark.long
+def test_rounds_of_another_training_set_do_not_count(project: Project) -> None:
+    commit(project, new_rows(300, 2, seed=1))
+    (found,) = decisions(project, "trees")
+    assert found.version == "trees@2"
+    given = ["customer_id", "event_time_ms", "sample_id", "churned", "weight", "spent", "favourite"]
+    rows = read_arrow(project.lake, "training_churn", given)
+    old = rows.filter(pc.less(rows["event_time_ms"], END)).slice(0, 480)
+    project.build_training_set("churn", "basket_v1", old, label="churned", replace=True)
+    with pytest.raises(SnapshotExpiredError):
+        decisions(project, "trees")
+    trees = ["name=trees", "model=gradient_boosting", "model.trees=20"]
+    third, _ = run.train(project, compose(project.root / "churn.yaml", trees))
+    project.models.promote("trees", third.version)
+    assert decisions(project, "trees") == []
+    for seed in (1, 2, 3):  # as many commits as before: snapshots have the same numbers
+        commit(project, new_rows(300, 2 + 4 * seed, seed=seed))
+    (again,) = decisions(project, "trees")
+    assert again.is_round
+    assert project.models.manifest("trees", 4).parents == ("trees@3",)
+
+
+def test_who_follows_a_network_has_its_modules_before_the_first_rows(project: Project) -> None:
+    stop = Waits()
+    assert list(retrain(project, "churn", follow=True, settings=SETTINGS, stop=stop)) == []
+    assert stop.is_set()
+    assert "trainer_bridge.training.network_run" in sys.modules
+
+
+def test_a_version_of_another_origin_is_neither_continued_nor_reproduced(project: Project) -> None:
+    files = {"network.onnx": network().SerializeToString()}
+    version = project.models.register(manifest("foreign"), files)
+    project.models.promote("foreign", version.version)
+    message = f"model {version} was not trained by 'paimon-features train'"
+    for call in (
+        lambda: decisions(project, "foreign"),
+        lambda: run.reproduce(project, "foreign"),
+        lambda: quantise(project, "foreign", None, "fp16"),
+    ):
+        with pytest.raises(ConfigurationError, match=message):
+            call()
 
 
 def test_trees_are_fitted_again_and_unknown_classes_are_left_out(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
@@ -52,7 +53,20 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_torch_thread")]
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    return make_shop(tmp_path_factory.mktemp("shop"))
+    project = make_shop(tmp_path_factory.mktemp("shop"))
+    rows = read_arrow(project.lake, "training_churn", ["customer_id", "event_time_ms", "churned"])
+    project.build_training_set("no_label", "churn_v1", rows)
+    words = {
+        "favourite": pa.array(["toys"] * ROWS),
+        "spent": pa.array([None, *range(ROWS - 1)], pa.float64()),
+        # a word that only the newest rows have
+        "rare": pa.array(np.where(pc.rank(rows["event_time_ms"]).to_numpy() > ROWS - 30, "new",
+                                  np.where(np.arange(ROWS) % 2, "often", "common"))),
+    }  # fmt: skip
+    for name, column in words.items():
+        rows = rows.append_column(name, column)
+    project.build_training_set("one_word", "churn_v1", rows, label="churned")
+    return project
 
 
 def config(project: Project, *overrides: str) -> TrainConfig:
@@ -116,6 +130,7 @@ def test_a_run_registers_what_can_be_served_from_raw_features(
     [
         ("model=wide_and_deep", "model.dim=16", "data.numbers=quantile"),
         ("model=gradient_boosting", "model.trees=10"),
+        ("model=gradient_boosting", "model.trees=5", "objective=regression", "data.label=spent"),
         ("model=gradient_boosting", "model.trees=5", "objective=multiclass",
          "data.label=favourite"),
         pytest.param(
@@ -362,6 +377,52 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
         (["data.label=favourite"], ConfigurationError, "objective=binary takes numbers"),
         (["data.label=spent"], ConfigurationError, "other values than 0 and 1"),
         (["data.service=basket_v1"], ConfigurationError, "reads no lists.*last_n_category"),
+        (
+            ["data.service=basket_v1", "model=gradient_boosting"],
+            ConfigurationError,
+            "reads no lists.*last_n_category",
+        ),
+        (
+            [
+                "data.weights=customer_id",
+                "data.label=favourite",
+                "objective=multiclass",
+                "data.training_set=one_word",
+            ],
+            ConfigurationError,
+            "the label has 1 class; expected 2 or",
+        ),
+        (
+            ["data.training_set=one_word", "data.weights=spent"],
+            ConfigurationError,
+            "data.weights: 'spent' has nulls, negative or infinite numbers",
+        ),
+        (
+            ["data.training_set=no_label"],
+            ConfigurationError,
+            "training_no_label names no label: set data.label, or build it with --label",
+        ),
+        (
+            ["data.training_set=no_label", "data.label=churned", "data.service=basket_v1"],
+            ConfigurationError,
+            "lacks spend:last_n_category.* of service 'basket_v1': build it with",
+        ),
+        (
+            [
+                "data.label=rare",
+                "data.training_set=one_word",
+                "objective=multiclass",
+                "model=gradient_boosting",
+            ],
+            ConfigurationError,
+            r"the label 'new' is no class of the training rows: \('common', 'often'\)",
+        ),
+        pytest.param(
+            ["trainer.accelerator=gpu"],
+            ConfigurationError,
+            "torch finds no GPU; say cpu or auto",
+            marks=pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU"),
+        ),
         (["model=sequence_transformer"], ConfigurationError, "add a LastN feature"),
         (["feedback.loop=shop"], UnknownNameError, "there is: earlier, losses"),
         (["feedback.loop=losses", "feedback.keys=[customer_id]"], ConfigurationError, "sample_id"),
@@ -372,6 +433,60 @@ def test_configurations_that_do_not_fit_are_explained(
 ) -> None:
     with pytest.raises(error, match=message):
         fitted(project, tmp_path, *overrides)
+
+
+def test_positive_rows_weigh_more_and_predictions_are_scores_then(
+    project: Project, tmp_path: Path
+) -> None:
+    trees = ("model=gradient_boosting", "model.trees=5", "data.weights=weight")
+    plain, heavy = (
+        fitted(project, tmp_path / str(weight), *trees, f"objective.positive_weight={weight}")
+        for weight in (1, 8)
+    )
+    rows = read_arrow(project.lake, "training_churn")
+    means = []
+    for made in (plain, heavy):
+        signature = made.manifest.signature
+        columns = {each.name: rows[each.name] for each in signature.inputs}
+        means.append(export.run_onnx(made.files["network.onnx"], signature.inputs, columns).mean())
+    assert means[1] > means[0] + 0.1
+    scores = "Positive rows had the weight 8: predictions are scores, and no probabilities."
+    assert scores in heavy.manifest.card
+    assert "no probabilities" not in plain.manifest.card
+
+
+def test_trees_are_validated_on_the_validation_rows(project: Project, tmp_path: Path) -> None:
+    settings = config(project, "model=gradient_boosting", "model.trees=20")
+    found = run.validate(project, settings, tmp_path)
+    table = TrainingTable.open(project, settings.data)
+    assert found["log_loss"].rows == table.part("validation", ["churned"]).num_rows
+    assert found["auc"].value > 0.6
+
+
+def test_a_run_whose_version_is_not_the_newest_is_trained_again(project: Project) -> None:
+    trees = ("name=twice", "model=gradient_boosting")
+    first = trained(project, *trees, "model.trees=3")
+    assert trained(project, *trees, "model.trees=3") == first
+    second = trained(project, *trees, "model.trees=4")
+    third = trained(project, *trees, "model.trees=3")
+    assert [each.version for each in (first, second, third)] == [1, 2, 3]
+    assert first.training is not None
+    assert third.training is not None
+    assert third.training.weights == first.training.weights
+
+
+def test_the_other_optimiser_and_a_constant_rate(project: Project) -> None:
+    module, _ = module_of(project, "optimiser=sgd", "optimiser.momentum=0.8", "schedule=constant")
+    found = module.configure_optimizers()
+    made, schedule = found["optimizer"], found["lr_scheduler"]["scheduler"]
+    assert isinstance(made, torch.optim.SGD)
+    assert {group["momentum"] for group in made.param_groups} == {0.8}
+    rates = []
+    for _ in range(12):
+        made.step()
+        schedule.step()
+        rates.append(schedule.get_last_lr()[0])
+    assert set(rates) == {0.05}
 
 
 def test_predictions_that_disagree_are_an_error() -> None:
@@ -388,7 +503,9 @@ class Evil:
         return sys.exit, ("a pickle of the store was run",)
 
 
-def test_a_program_of_the_store_runs_no_pickle(project: Project, first: ModelManifest) -> None:
+def test_a_program_of_the_store_runs_no_pickle(
+    project: Project, first: ModelManifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = project.models.file(first, "network.pt2")
     archive = zipfile.ZipFile(io.BytesIO(data))
     assert not any(archive.read(name)[:2] in (b"\x80\x02", b"PK") for name in archive.namelist())
@@ -417,12 +534,21 @@ def test_a_program_of_the_store_runs_no_pickle(project: Project, first: ModelMan
     ):  # fmt: skip
         with pytest.raises(ModelError):
             export.load_program(hostile)
+    nothing = io.BytesIO()
+    zipfile.ZipFile(nothing, "w").close()
+    with pytest.raises(ModelError, match="the file is no program of torch.export"):
+        export.load_program(nothing.getvalue())
+    monkeypatch.setattr(export, "MAX_FILE_BYTES", 100)
+    with pytest.raises(ModelError, match="bytes; expected at most 100"):
+        export.load_program(data)
 
 
 def test_a_network_in_other_arithmetic_is_a_child_of_it_if_that_brings_something(
     project: Project, first: ModelManifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     count = len(project.models.states("churn").versions)
+    speeds = quantise.speeds
+    monkeypatch.setattr(quantise, "_ROUND_S", 0.002)
     monkeypatch.setattr(quantise, "speeds", lambda *_: {1: (10.0, 10.0), 64: (1.0, 1.0)})
     refused = quantise.quantise(project, "churn", first.version, "fp16")
     assert refused.manifest is None
@@ -444,7 +570,12 @@ def test_a_network_in_other_arithmetic_is_a_child_of_it_if_that_brings_something
         project.models.file(first, "network.onnx"), first.signature.inputs, columns
     )
     for method in quantise.METHODS:
-        forced = quantise.quantise(project, "churn", first.version, method, force=True).manifest
+        if method == "fp16":
+            monkeypatch.setattr(quantise, "speeds", speeds)
+        result = quantise.quantise(project, "churn", first.version, method, force=True)
+        assert result.microseconds.keys() == {1, 64}
+        assert all(min(pair) > 0 for pair in result.microseconds.values())
+        forced = result.manifest
         assert forced is not None
         data = project.models.file(forced, "network.onnx")
         check_network(data, forced.signature)

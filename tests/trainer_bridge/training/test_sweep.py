@@ -48,6 +48,19 @@ def test_overrides_win_over_the_space_of_the_file() -> None:
     }
 
 
+def test_values_of_the_file_are_words_and_a_later_override_wins() -> None:
+    section = {"trainer.patience": [None, 3], "trainer.compile": [True, False]}
+    space = SearchSpace.of(section, ["seed=1,2", "seed=3,4", "model.dim=1,2", "model.dim=8"])
+    assert space.fixed == ("model.dim=8",)
+    assert space.dimensions == {
+        "trainer.patience": Choice(("null", "3")),
+        "trainer.compile": Choice(("True", "False")),
+        "seed": Choice(("3", "4")),
+    }
+    halves = SearchSpace.of({}, ["optimiser.lr=range(0.5,2,0.5)"]).dimensions["optimiser.lr"]
+    assert halves == Choice(("0.5", "1.0", "1.5"))
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [

@@ -57,7 +57,10 @@ def benchmark(
     if not waits_s:
         if first is None:
             raise RequestError("the dataset gave no batch to measure")
-        raise RequestError("the dataset gave one batch, which is not counted; num_batches=None is")
+        raise RequestError(
+            "the dataset gave one batch, which is for warming up and not counted; measure more, or "
+            "say num_batches=None, which counts it"
+        )
     p50, p90, p99 = np.percentile(waits_s, [50, 90, 99]) * 1e3
     return {
         "batch_count": len(waits_s),
