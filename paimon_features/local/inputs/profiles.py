@@ -525,7 +525,7 @@ def _is_read(column: pa.ChunkedArray, form: str, parser: TimeTexts) -> bool:
     if refused is None:
         return True
     parsed = parser.parse(cells.filter(pa.array(refused)), form)
-    return parsed.null_count == len(parsed)
+    return not len(parsed.drop_null())
 
 
 def _times(
