@@ -240,6 +240,7 @@ def test_what_has_no_record_online_is_named(folder: Path) -> None:
     assert "skipped, exact windows are read from the lake: all_sales" in done.stderr
 
 
+@pytest.mark.long
 def test_the_loader_of_a_table_of_the_project_is_inspected() -> None:
     run("ingest", "sales", "sales.csv")
     said = run("inspect-loader", "events_sales").stdout

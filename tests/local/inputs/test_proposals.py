@@ -244,7 +244,12 @@ READ: dict[str, Expected] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", READ)
+LONG = {"quotes within texts", "texts without a value that are given", "lines before the header"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.long if n in LONG else ()) for n in READ]
+)
 def test_a_file_is_understood_and_each_row_is_an_event_of_the_proposed_source(
     name: str, tmp_path: Path
 ) -> None:
