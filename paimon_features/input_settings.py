@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import codecs
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -132,6 +131,10 @@ class InputSettings:
             default = getattr(standard, name, None)
             if isinstance(default, Mapping):
                 column, _, in_file = value.partition("=")
+                if not in_file:
+                    raise ConfigurationError(
+                        f"--input {text}: expected columns=COLUMN=NAME, the name being the file's"
+                    )
                 values[name] = {**values.get(name, {}), column: in_file}
             elif isinstance(default, tuple):
                 # a format may contain a comma: repeat the option for several
@@ -140,7 +143,7 @@ class InputSettings:
             elif isinstance(default, bool):
                 values[name] = {"true": True, "false": False}.get(value.lower(), value)
             elif isinstance(default, int):
-                values[name] = int(value) if value.isdecimal() else value
+                values[name] = int(value) if value.removeprefix("-").isdecimal() else value
             else:
                 values[name] = {"tab": "\t", "space": " "}.get(value, value)
         return InputSettings.of(source, values)
@@ -158,8 +161,8 @@ class InputSettings:
         if self.delimiter == self.quote:
             refuse("quote", f"another character than the delimiter, {self.delimiter!r}")
         try:
-            codecs.lookup(self.encoding)
-        except LookupError:
+            "".encode(self.encoding)  # a codec of other things than text is refused, too
+        except (LookupError, ValueError):
             refuse("encoding", "a name such as utf-8, cp1252, latin-1 or utf-16")
         if self.decimal not in (".", ","):
             refuse("decimal", "'.' or ','")

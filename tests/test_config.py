@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.config import read_config
+from paimon_features.config import FILE_NAME, read_config
 from paimon_features.errors import ConfigurationError
 from paimon_features.operations.backup import back_up
 from paimon_features.project import Project
@@ -64,3 +64,46 @@ def test_a_project_with_a_rest_catalog_has_its_token_from_the_environment(
     assert "secret" not in repr(lake.rest)
     with pytest.raises(ConfigurationError, match="the tables belong to the REST catalog"):
         back_up(Project.open(tmp_path), tmp_path / "backup")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("[project", "paimon-features.toml: .*(at line 1|at end)"),
+        ("inputs = 1", r"\[inputs\]; expected a table \[inputs.NAME\] for a source"),
+        ('inputs.sales = "a.csv"', r"\[inputs\]; expected a table \[inputs.NAME\] for a source"),
+        ('[project]\nname = "My Shop"', r"\[project\] name = 'My Shop'; expected lower-case"),
+        (
+            '[project]\nengine = "spark"',
+            r"\[project\] engine = 'spark'; expected 'flink' or 'local'",
+        ),
+        ("[flink]\nparallelism = 0", r"\[flink\] parallelism = 0; expected 1 or more"),
+        ('[flink]\ncheckpoint_interval = "1"', r"\[flink\] checkpoint_interval: .*'1'"),
+        ("servr = 1", "unknown entry 'servr'; expected the tables project, .*outcomes.MODEL"),
+        ("outcomes = 1", r"outcomes.MODEL is no table; expected \[outcomes.MODEL\] with: "),
+        ('outcomes.churn = "a"', r"outcomes.churn is no table; expected \[outcomes.churn\] with: "),
+        (
+            "[outcomes.churn]\notherwise = 0\nkeys = { user = 1 }",
+            r"\[outcomes.churn\] keys = \{'user': 1\}; expected the name of a column for each key",
+        ),
+        (
+            '[serve]\nhosts = ["https://a"]',
+            r"\[serve\] hosts: 'https://a'; expected names without scheme and port",
+        ),
+        (
+            '[serve.oidc]\nissuer = "https://["\naudience = "a"',
+            r"\[serve.oidc\] issuer = 'https://\['; expected https://HOST/",
+        ),
+        (
+            '[serve.oidc]\nissuer = "https://a"\naudience = 1',
+            r"\[serve.oidc\] audience = 1; expected a list of texts",
+        ),
+    ],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_is_refused_with_the_file_and_what_it_takes(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / FILE_NAME).write_text(text)
+    with pytest.raises(ConfigurationError, match=said) as raised:
+        read_config(tmp_path)
+    assert str(raised.value).startswith(str(tmp_path / FILE_NAME))

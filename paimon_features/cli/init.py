@@ -273,11 +273,10 @@ def _report(
         console.print(f"note: {profile.unreadable:,} rows have another number of fields")
     for note in profile.notes:
         console.print(f"note: {escape(note)}")
-    if profile.first_ms is not None and profile.last_ms is not None:
-        console.print(
-            f"event time: {escape(profile.event_time.field)}, {time_text(profile.first_ms)} to "
-            f"{time_text(profile.last_ms)}"
-        )
+    console.print(
+        f"event time: {escape(profile.event_time.field)}, {time_text(profile.first_ms)} to "
+        f"{time_text(profile.last_ms)}"
+    )
     keys = ", ".join(key.field for key in proposal.keys)
     if keys:
         others = ", ".join(c.field for c in proposal.others)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -118,11 +119,14 @@ class _Converter:
         self.entities: dict[tuple[str, ...], str] = {}
         self.texts: list[str] = []
         self.views: dict[str, str] = {}
+        self.key_types: dict[tuple[str, str], str] = {}
 
     def run(self) -> Conversion:
-        for item in self.found:
-            if item.kind in VIEWS:
-                self._view(item)
+        views = [item for item in self.found if item.kind in VIEWS]
+        for view in views:
+            self._find_key_types(view)
+        for view in views:
+            self._view(view)
         for item in self.found:
             if item.kind == "FeatureService":
                 self._service(item)
@@ -149,11 +153,7 @@ class _Converter:
         if not entities:
             return self._unmapped(view, "it has no entity")
         columns = file_schema(file.get("path") if file else None, self.root)
-        keys = {
-            key: self._key_type(entity, key, view, columns)
-            for entity in entities
-            for key in _keys(entity)
-        }
+        keys = {key: self._key_type(entity, key) for entity in entities for key in _keys(entity)}
         if view.kind == "stream_feature_view" or view.get("udf") is not None:
             self.out.notes.append(
                 f"{view.name}: its Python function is left out; what it computes goes into "
@@ -266,13 +266,21 @@ class _Converter:
 
     # -- parts of views --------------------------------------------------------------------
 
-    def _key_type(
-        self, entity: Recorded, key: str, view: Recorded, columns: Mapping[str, Any]
-    ) -> str:
+    def _find_key_types(self, view: Recorded) -> None:
+        """A key has one type in all views of its entity: the first that one of them knows."""
+        file = _file_of(view.get("source") or view.get("stream_source") or view.get("batch_source"))
+        columns = file_schema(file.get("path") if file else None, self.root)
         declared = {f.name: type_text(f.get("dtype")) for f in view.get("schema") or ()}
-        kind = declared.get(key) or type_text(entity.get("value_type"))
-        if kind is None and key in columns:
-            kind = arrow_type_text(columns[key])
+        for entity in view.get("entities") or ():
+            for key in _keys(entity) if isinstance(entity, Recorded) else ():
+                kind = declared.get(key) or type_text(entity.get("value_type"))
+                if kind is None and key in columns:
+                    kind = arrow_type_text(columns[key])
+                if kind is not None:
+                    self.key_types.setdefault((entity.name, key), kind)
+
+    def _key_type(self, entity: Recorded, key: str) -> str:
+        kind = self.key_types.get((entity.name, key))
         if kind is None:
             kind = "pf.String"
             self.out.notes.append(f"entity {entity.name}: the type of {key} is a guess, String")
@@ -330,13 +338,14 @@ class _Converter:
         if ttl is not None:
             arguments.append(f"ttl={_text(ttl)}")
         arguments += _metadata(view)
-        self.views[view.name] = name
-        self.texts.append(_call(name, kind, name, arguments))
+        variable = f"{name}_view" if keyword.iskeyword(name) or name == "pf" else name
+        self.views[view.name] = variable
+        self.texts.append(_call(variable, kind, name, arguments))
         self._count("feature views")
 
     def _service(self, service: Recorded) -> None:
         parts = []
-        for item in service.get("features") or service.args[1:2] or ():
+        for item in service.get("features") or next(iter(service.args[1:2]), ()):
             variable = self.views.get(item.name)
             if variable is None:
                 self._unmapped(service, f"part {item.name}, which did not map", part=True)

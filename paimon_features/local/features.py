@@ -191,7 +191,10 @@ class _Join:
         """
         number, newest = identifier(_NUMBER), identifier(_NEWEST)
         time, tile_end = identifier(EVENT_TIME), identifier(TILE_END)
-        keys = " AND ".join(f"r.{identifier(key)} = e.{identifier(key)}" for key in self.view.keys)
+        keys = [identifier(key) for key in self.view.keys]
+        pairs = " AND ".join(
+            [*(f"r.{key} = e.{key}" for key in keys), f"e.{time} < r.{identifier(_HORIZON)}"]
+        )
         edges = [name for name in self.rows.column_names if name not in self.view.keys]
         used = [p for p in self.view.partials if any(p.name in f.partials for f in self.chosen)]
         partials = "".join(
@@ -223,9 +226,9 @@ class _Join:
         return (
             f"WITH pairs AS (\n  SELECT {', '.join(f'r.{identifier(n)}' for n in edges)}, e.*\n"
             f'  FROM "__rows" r JOIN (\n'
-            f"    SELECT {', '.join(map(identifier, self.view.keys))}, {time}, {tile_end}"
+            f"    SELECT {', '.join([*keys, time, tile_end])}"
             f"{partials}\n    FROM {entering_sql(self.view, identifier('__events'))}\n  ) e\n"
-            f"  ON {keys} AND e.{time} < r.{identifier(_HORIZON)}\n"
+            f"  ON {pairs}\n"
             f"), newest AS (\n"
             f"  SELECT {number}, max({time}) AS {newest}{ends}\n  FROM pairs GROUP BY {number}\n"
             f")\nSELECT {number}, any_value({newest}) AS {newest}{''.join(merged)}\n"

@@ -71,3 +71,24 @@ def test_while_a_job_writes_the_source_nothing_is_released(project: Project) -> 
         done = CliRunner().invoke(cli, ["release", "clicks"])
     assert done.exit_code == 1
     assert "table 'rejected_clicks' is owned by process" in done.output
+
+
+def test_an_ingest_releases_what_is_due(tmp_path: Path, project: Project) -> None:
+    pytest.importorskip("duckdb")
+    write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS)
+    (tmp_path / "a.csv").write_text(f"id,at_ms\n7,{NOW_MS - HOUR_MS}\n")
+    done = run("ingest", "clicks", "a.csv", "--engine", "local")
+    assert "1 held events released" in done.stdout
+    assert read_arrow(project.lake, "events_clicks").num_rows == 2
+
+
+def test_a_released_event_that_was_ingested_meanwhile_is_a_duplicate(tmp_path: Path) -> None:
+    project = make_project(
+        tmp_path,
+        FEATURES.replace('event_time="at_ms"', 'event_time="at_ms", event_id="id", '
+                         'dedup_horizon="30d"'),
+    )  # fmt: skip
+    write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS)
+    write(project, NOW_MS, NOW_MS - HOUR_MS)
+    said = run("release", "clicks").stdout
+    assert said == "0 events released to events_clicks\n1 were duplicates of ingested ids\n"

@@ -223,3 +223,126 @@ def test_the_command_writes_the_file_and_says_what_to_know(
     assert (again.exit_code, "already exists" in again.stderr) == (2, True)
     found = json.loads(run(str(repository), "--json").stdout)
     assert found["mapped"]["feature views"] == 4
+
+
+ODD = """
+import colorsys
+from datetime import timedelta
+
+import feast
+from feast import *
+from feast import (
+    Entity, FeatureService, FeatureView, Field, FileSource, KafkaSource, SavedDataset,
+    StreamFeatureView, stream_feature_view,
+)
+from feast.aggregation import Aggregation
+from feast.types import Float64, Int64, Map
+
+assert not hasattr(Float64, "__len__") and colorsys.ONE_THIRD
+day = timedelta(days=1)
+user, shop = Entity("user"), Entity(name="shop")
+folder = FileSource(name="folder", path="file://@ROOT@/data%20x", timestamp_field="at")
+remote = FileSource(path="s3://bucket/data.parquet", timestamp_field="at")
+stream = KafkaSource(name="clicks", kafka_bootstrap_servers="b:9092", topic="clicks")
+
+kept = FeatureView(name="User-Stats", entities=[user], source=folder,
+                   schema=[Field(name="n", dtype=Int64)])
+keyword = FeatureView(name="class", entities=[shop], source=remote,
+                      schema=[Field(name="n", dtype=Int64)])
+assert not hasattr(kept, "__iter__") and kept.schema[0].dtype is Int64 and kept.projection
+summed = StreamFeatureView(
+    name="sums", entities=[user], source=folder, udf=len,
+    aggregations=[Aggregation(column=c, function="sum", time_window=day, slide_interval=day)
+                  for c in ("n", "unknown")],
+)
+
+@stream_feature_view(name="clicked", entities=[user], source=stream,
+                     schema=[Field(name="n", dtype=Int64)])
+def clicked(frame):
+    raise AssertionError("is never run")
+
+alone = FeatureView(name="alone", entities=[], source=folder, schema=[])
+maps = FeatureView(name="maps", entities=[user], source=stream,
+                   schema=[Field(name="m", dtype=Map)])
+medians = StreamFeatureView(
+    name="medians", entities=[user], source=stream,
+    aggregations=[Aggregation(column="n", function="median", time_window=day)],
+)
+old = SavedDataset(name="old")
+served = FeatureService("served", [kept, keyword])
+nothing = FeatureService(name="nothing", features=[maps])
+"""
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    root = tmp_path / "odd"
+    (root / "data x" / "part=1").mkdir(parents=True)
+    times = pa.array([0], pa.timestamp("us"))
+    pq.write_table(
+        pa.table({"user": [1], "at": times, "n": [1]}), root / "data x" / "part=1" / "0.parquet"
+    )
+    (root / "json.py").write_text(ODD.replace("@ROOT@", str(root)))
+    return root
+
+
+@pytest.mark.parametrize("name", ["", "json.py"])
+def test_what_is_rare_in_a_repository_maps_or_is_listed(odd: Path, name: str) -> None:
+    done = run(str(odd / name), "--output", str(odd / "out.txt"))
+    assert done.exit_code == 0, done.output
+    definitions = load_definitions(odd / "out.txt")
+    assert set(definitions.tables) == {"user_stats", "class", "clicked"}
+    # of the file, where neither the entity nor the view has the type
+    assert definitions.tables["user_stats"].entity.keys["user"].text == "int64"
+    assert definitions.tables["class"].entity.keys["shop"].text == "string"
+    sums = definitions.views["sums"]
+    assert {f.name: f.type.text for f in sums.compiled.features} == {
+        "sum_n_1d": "int64",
+        "sum_unknown_1d": "float64",
+    }
+    # rows that change and events that are summed are two sources
+    assert (definitions.tables["user_stats"].source.name, sums.source.name) == (
+        "folder",
+        "folder_events",
+    )
+    assert [str(item) for item in definitions.services["served"].items()] == [
+        "user_stats:n",
+        "class:n",
+    ]
+    for text in (
+        "feature view alone: it has no entity",
+        "feature view maps: without its field m of type Map",
+        "feature view maps: none of its fields maps",
+        "stream feature view medians: none of its aggregations maps",
+        "saved dataset old: nothing like it here",
+        "feature service nothing: none of its parts maps",
+        "User-Stats: User-Stats is called user_stats here",
+        "entity shop: the type of shop is a guess, String",
+        "sums: the type of unknown is a guess, Float64",
+        "sums: its Python function is left out",
+        "clicked: its Python function is left out",
+        "source clicks: a stream; ingest it with 'ingest --topic'",
+        f"paimon-features ingest folder file://{odd}/data%20x",
+    ):
+        assert text in done.output
+    assert "slide_interval" not in done.output
+
+
+def test_without_a_file_the_definitions_are_the_output_and_the_rest_is_said(odd: Path) -> None:
+    done = run(str(odd))
+    assert done.exit_code == 0, done.output
+    (odd / "out.txt").write_text(done.stdout)
+    assert "class" in load_definitions(odd / "out.txt").tables
+    assert done.stderr.startswith("mapped: ")
+
+
+def test_feast_that_is_imported_already_stays(odd: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = type(sys)("feast")
+    monkeypatch.setitem(sys.modules, "feast", installed)
+    assert read_repository(odd / "json.py")
+    assert sys.modules["feast"] is installed
+
+
+def test_a_repository_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DefinitionError, match="there is no Feast repository .*gone"):
+        read_repository(tmp_path / "gone")

@@ -162,6 +162,7 @@ def _by_arrow(lines: Lines, group: FileGroup, file: InputFile) -> CellBatch:
     alone = len(text) - int((lines.ends - lines.starts).sum())
     if alone not in (len(lines) - 1, 2 * (len(lines) - 1)):  # other lines are between these
         text = b"\n".join(lines.line(number) for number in range(len(lines)))
+    text += b"\n"  # without it an empty last field after a quoted one is no null to Arrow
     table = pc_csv.read_csv(
         pa.BufferReader(text),
         pc_csv.ReadOptions(column_names=names, block_size=max(1, len(text)), use_threads=False),

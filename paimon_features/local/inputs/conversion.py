@@ -69,8 +69,10 @@ class CellConverter:
             return _milliseconds(cells, self.settings.time_unit)
         if name == self.time and self.settings.time_format and pa.types.is_integer(cells.type):
             return self._text(cells.cast(pa.string()), kind, True)  # 20101201
+        if pa.types.is_uint64(cells.type):
+            return cells.cast(pa.decimal128(20, 0))  # some are no int64: such a row is rejected
         if pa.types.is_unsigned_integer(cells.type):
-            return cells.cast(pa.int64(), safe=True)
+            return cells.cast(pa.int64())
         if pa.types.is_decimal256(cells.type) or pa.types.is_float16(cells.type):
             return cells.cast(pa.float64())
         return cells
@@ -120,7 +122,6 @@ class TimeTexts:
             "times",
         )
         values = found.column("v").combine_chunks()
-        values = values.chunk(0) if isinstance(values, pa.ChunkedArray) else values
         bad = pc.less(pc.year(values), 1000 if "%Y" in form else 1)
         if form in _COMPACT:
             bad = pc.or_(bad, pc.not_equal(found.column("l").combine_chunks(), _COMPACT[form]))
@@ -178,7 +179,7 @@ def plain_numbers(cells: pa.Array, decimal: str, thousands: str) -> pa.Array:
     matching = pc.match_substring_regex(bare, pattern)
     made = bare
     if thousands:
-        for letter in "\u00a0\u202f ".strip("") if thousands in " \u00a0\u202f" else thousands:
+        for letter in "\u00a0\u202f " if thousands in " \u00a0\u202f" else thousands:
             made = pc.replace_substring(made, letter, "")
     if decimal == ",":
         made = pc.replace_substring(made, ",", ".")

@@ -82,7 +82,19 @@ class InputCopies:
         if form is None:
             return False
         known = any(path.name.lower().endswith(ending) for ending in FORMATS)
-        return not known or not self.settings.is_default
+        return not known or not self.settings.is_default or self._has_odd_numbers(path)
+
+    def _has_odd_numbers(self, path: Path) -> bool:
+        """Whether a Parquet file has numbers that only a copy has in a type ``ingest`` reads."""
+        if form_of(path) != "Parquet":
+            return False
+        try:
+            schema = pq.read_schema(path)
+        except (pa.ArrowException, OSError):
+            return False  # inspecting it says what it is
+        names = self.columns_of(OpenedInput("Parquet", schema, iter(()))).values()
+        kinds = [schema.field(name).type for name in names]
+        return any(pa.types.is_unsigned_integer(k) or pa.types.is_float16(k) for k in kinds)
 
     def inspect(self, path: Path) -> InputFile:
         """The columns of an input as its copy has them.

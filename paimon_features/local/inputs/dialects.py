@@ -56,7 +56,8 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
             settings = replace(settings, delimiter=max(",;\t|", key=line.count))
     if "quote" not in kept and found["Quote"] not in ("", "(empty)"):
         settings = replace(settings, quote=found["Quote"])
-    if "skip" not in kept and found["SkipRows"]:
+    # a broken row at the end misleads the search: it would skip all others
+    if "skip" not in kept and 0 < found["SkipRows"] <= text.count("\n") // 2:
         settings = replace(settings, skip=int(found["SkipRows"]))
         notes.append(f"the first {settings.skip} lines are skipped (--input skip=0 reads them)")
     if "header" not in kept and not settings.names and not found["HasHeader"]:
@@ -75,16 +76,21 @@ def _encoding(path: Path, head: bytes, notes: list[str]) -> str:
     for mark, name in _BOMS:
         if head.startswith(mark):
             return name
+    # zero bytes are UTF-8, too, but no text has them
+    if head.count(0) > len(head) // 100:
+        for name, high in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2])):
+            if high.count(0) > 0.4 * len(head) / 2 and head.count(0) < 1.1 * high.count(0):
+                return name
+        raise ConfigurationError(
+            f"{path}: it contains zero bytes, so it is no text file; if it is one, name its "
+            "encoding (--input encoding=utf-16-le)"
+        )
     try:
         head.decode("utf-8")
         return "utf-8"
     except UnicodeDecodeError as error:
         if error.start >= len(head) - 4:  # a character that the end of the sample cuts
             return "utf-8"
-    if head.count(0) > len(head) // 100:
-        if head[1::2].count(0) / max(1, len(head) // 2) > 0.4:
-            return "utf-16-le"
-        raise ConfigurationError(f"{path}: it contains zero bytes: it is no text file")
     try:
         head.decode("cp1252")
     except UnicodeDecodeError as error:

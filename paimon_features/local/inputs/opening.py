@@ -279,28 +279,34 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
             f"{path}: there is no JSON object in it; expected an array of objects or one a line"
         )
     names = list(dict.fromkeys(name for row in first for name in row))
-    schema = pa.Table.from_pylist([{n: row.get(n) for n in names} for row in first]).schema
-    # what differs in type from row to row, or later, is a text
+    kinds = {n: _json_column(path, n, [row.get(n) for row in first]).type for n in names}
+    # a key that has its first value later: any value is a text
     schema = pa.schema(
-        [(f.name, pa.string() if pa.types.is_null(f.type) else f.type) for f in schema]
+        [(n, pa.string() if pa.types.is_null(kind) else kind) for n, kind in kinds.items()]
     )
 
     def batches() -> Iterator[pa.RecordBatch]:
         rows = chain(first, objects)
         while piece := list(islice(rows, BATCH_ROWS)):
-            columns = [_json_column([row.get(f.name) for row in piece], f.type) for f in schema]
+            columns = [
+                _json_column(path, f.name, [row.get(f.name) for row in piece], f.type)
+                for f in schema
+            ]
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return OpenedInput("JSON", schema, batches())
 
 
-def _json_column(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _json_column(
+    path: Path, name: str, values: list[Any], kind: pa.DataType | None = None
+) -> pa.Array:
     try:
         return pa.array(values, kind)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise ConfigurationError(
-            f"values of one JSON key are not all {kind}: {str(error).splitlines()[0]}; write "
-            "numbers and texts of a key alike, or one object a line, which ingest reads row by row"
+            f"{path}: values of the key {name!r} differ in type, or are too large: "
+            f"{str(error).splitlines()[0]}; write numbers and texts of a key alike, or one object "
+            "a line in a .jsonl file, which ingest reads row by row"
         ) from error
 
 
@@ -314,12 +320,9 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
         held = text.read(1 << 16).lstrip()
         is_array = held.startswith("[")
         held = held[1:] if is_array else held
-        ended = False
         while True:
             held = held.lstrip(" \t\r\n,") if is_array else held.lstrip()
             if is_array and held.startswith("]"):
-                return
-            if not held and ended:
                 return
             try:
                 value, end = decoder.raw_decode(held)
@@ -328,6 +331,11 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
                 if not more:
                     if held:
                         raise
+                    if is_array:
+                        raise ConfigurationError(
+                            f"{path}: its array does not end with ']': the file is cut off; write "
+                            "it again"
+                        ) from None
                     return
                 if len(held) > LONGEST_OBJECT:
                     raise ConfigurationError(
@@ -335,7 +343,6 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
                     ) from None
                 held += more
                 continue
-            ended = True
             if not isinstance(value, dict):
                 raise ConfigurationError(
                     f"{path}: expected JSON objects, got {type(value).__name__}: {held[:40]!r}"

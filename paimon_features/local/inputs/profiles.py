@@ -69,6 +69,7 @@ class InputColumnProfile:
 
     ``type`` is None for a column that cannot be one of a source; ``notes`` say why, and what is
     ambiguous. ``per_value`` is the mean number of rows of a value, 0 without values.
+    ``is_read`` says whether ``ingest`` reads the texts of ``time_format`` as they are.
     """
 
     field: str
@@ -84,6 +85,7 @@ class InputColumnProfile:
     time_format: str | None = None
     time_unit: str | None = None
     days_only: bool = False
+    is_read: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -98,8 +100,8 @@ class InputProfile:
     complete: bool
     total: int | None
     columns: list[InputColumnProfile]
-    first_ms: int | None
-    last_ms: int | None
+    first_ms: int
+    last_ms: int
     unreadable: int = 0
     notes: list[str] = field(default_factory=list)
     times: Any = None
@@ -151,8 +153,14 @@ def profile_input(
     finally:
         parser.close()
     known = times.drop_null()
+    if not len(known):
+        unit = f" in {settings.time_unit}" if chosen.time_format is None else ""
+        raise ConfigurationError(
+            f"{path}: no value of {chosen.field!r}, as {chosen.example!r}, is a time{unit} of the "
+            "years 1 to 9999; name another column by --event-time, the unit of numbers by --input "
+            "time_unit=..., or the form of texts by --input time_format='...'"
+        )
     columns = [_role(c, sample.num_rows) for c in columns]
-    mapping = {c.name: c.field for c in columns if c.type is not None and _plain(c.field) != c.name}
     clear = {c.name: c.field for c in columns if c.type is not None and c.name != c.field}
     kept_names = {
         n: f
@@ -160,7 +168,6 @@ def profile_input(
         if re.sub(r"[^0-9a-z]", "", f.lower()) != re.sub(r"[^0-9a-z]", "", n)
     }
     settings = replace(settings, columns={**kept_names, **given.columns})
-    del mapping
     return InputProfile(
         path,
         opened.form,
@@ -169,8 +176,8 @@ def profile_input(
         complete,
         sample.num_rows if complete else opened.rows,
         columns,
-        pc.min(known).as_py() if len(known) else None,
-        pc.max(known).as_py() if len(known) else None,
+        pc.min(known).as_py(),
+        pc.max(known).as_py(),
         len(opened.unreadable),
         notes,
         times,
@@ -278,7 +285,8 @@ def _column(
     role: Role = "other" if kind is not None else "skipped"
     return InputColumnProfile(
         name, name, stored, kind, nulls, distinct, example, role, decimals,
-        valid / distinct if distinct else 0.0, fmt, unit, days, tuple(notes),
+        valid / distinct if distinct else 0.0, fmt, unit, days,
+        fmt is not None and _is_read(column, fmt, parser), tuple(notes),
     )  # fmt: skip
 
 
@@ -300,7 +308,15 @@ def _type(column: pa.ChunkedArray, name: str, settings: InputSettings, parser: T
         unit = _unit(column) if _unit(column) and not _KEY_NAME.search(name.lower()) else None
         return Int64, None, [], None, unit, False
     if pa.types.is_floating(kind):
-        return Float64, _decimals_of(column), [], None, _unit(column), False
+        # Arrow compares no half floats
+        finite = column.drop_null().cast(pa.float64())
+        finite = finite.filter(pc.is_finite(finite))
+        odd = len(column) - column.null_count - len(finite)
+        if not len(finite):
+            return None, None, ["skipped: no value is a finite number"], None, None, False
+        note = "values are NaN or infinite: ingest rejects these rows; write null for no value"
+        notes = [f"{odd:,} {note}"] if odd else []
+        return Float64, _decimals_of(finite), notes, None, _unit(finite), False
     if pa.types.is_decimal(kind):
         return Float64, kind.scale, [], None, None, False
     reason = f"skipped: {kind} is no type of a source's column; flatten or convert it"
@@ -422,8 +438,7 @@ def _unit(column: pa.ChunkedArray) -> str | None:
 
 
 def _decimals_of(column: pa.ChunkedArray) -> int | None:
-    values = column.drop_null().slice(0, 20_000).to_numpy()
-    values = values[np.isfinite(values)]
+    values = column.slice(0, 20_000).to_numpy()
     for scale in range(5):
         if np.allclose(np.round(values * 10**scale), values * 10**scale, rtol=0, atol=1e-6):
             return scale
@@ -484,11 +499,11 @@ def _choose_time(
     unit = settings.time_unit if "time_unit" in kept else chosen.time_unit or "ms"
     form = chosen.time_format
     if "time_format" not in kept:
-        forms = [c.time_format for c in candidates if c.time_format]
-        forms = [f for f in dict.fromkeys([form, *forms]) if f is not None and not _is_iso(f)]
-        settings = replace(settings, time_format=tuple(forms))
+        forms = [c.time_format for c in (chosen, *candidates) if c.time_format and not c.is_read]
+        settings = replace(settings, time_format=tuple(dict.fromkeys(forms)))
     settings = replace(settings, time_unit=unit if form is None else "ms")
-    if chosen.type is not None and chosen.type.is_numeric and form is None:
+    is_number = chosen.type is not None and chosen.type.is_numeric and form is None
+    if is_number and not settings.time_format:
         notes.append(f"numbers in {chosen.field!r} are read as {unit} since 1970 in UTC")
     out = []
     for c in columns:
@@ -500,14 +515,17 @@ def _choose_time(
     return out, settings
 
 
-def _is_iso(form: str) -> bool:
-    """Whether ``ingest`` reads the texts of a format as they are."""
-    return (
-        form.startswith("%Y-%m-%d")
-        and not form.endswith("%z")
-        and "%I" not in form
-        and (", " not in form)
-    )
+def _is_read(column: pa.ChunkedArray, form: str, parser: TimeTexts) -> bool:
+    """Whether ``ingest`` reads the texts of a format as they are: ISO 8601 with all digits."""
+    if not form.startswith("%Y-%m-%d") or form.endswith("%z") or "%I" in form or ", " in form:
+        return False
+    cells = pa.array(_different(column, 20_000), pa.string())
+    refused = text_values(cells, Int64, True).wrong
+    # texts that neither reads are the rows', not the format's
+    if refused is None:
+        return True
+    parsed = parser.parse(cells.filter(pa.array(refused)), form)
+    return not len(parsed.drop_null())
 
 
 def _times(
@@ -550,8 +568,7 @@ def _named(columns: list[InputColumnProfile]) -> list[InputColumnProfile]:
     for column in columns:
         name = _plain(column.field)
         if name in _RESERVED or name.startswith("p_"):
-            name = f"{name}_" if name in _RESERVED else f"c_{name}"
-            name = name.rstrip("_") + "_value" if name.endswith("_") else name
+            name = f"{name}_value" if name in _RESERVED else f"c_{name}"
         stem, number = name, 2
         while name in taken:
             name, number = f"{stem}_{number}", number + 1

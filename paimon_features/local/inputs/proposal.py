@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -84,8 +85,6 @@ def _windows(
     profile: InputProfile, keys: Sequence[InputColumnProfile], tile_ms: int
 ) -> tuple[str, ...]:
     """Two or three windows: from about the time between events of an entity to the span."""
-    if profile.first_ms is None or profile.last_ms is None:
-        return ("1d",)
     span = max(profile.last_ms - profile.first_ms, 1)
     ladder = [w for w in _LADDER if w >= tile_ms and w <= span] or [max(HOUR_MS, tile_ms)]
     gap = _median_gap(profile, keys)
@@ -100,10 +99,7 @@ def _median_gap(profile: InputProfile, keys: Sequence[InputColumnProfile]) -> fl
     times = profile.times.fill_null(0).to_numpy(zero_copy_only=False)
     if keys:
         column = profile.sample.column(keys[0].field)
-        codes = pa.chunked_array(column).combine_chunks().dictionary_encode() if isinstance(
-            column, list) else column.combine_chunks()  # fmt: skip
-        if isinstance(codes, pa.ChunkedArray):
-            codes = pa.concat_arrays(codes.chunks)
+        codes = column.combine_chunks()
         if not pa.types.is_dictionary(codes.type):
             codes = codes.dictionary_encode()
         groups = codes.indices.fill_null(-1).to_numpy(zero_copy_only=False)
@@ -119,6 +115,8 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
     """The text of features.py."""
     known = [c for c in profile.columns if c.type is not None]
     width = max(len(c.name) for c in known)
+    source = _variable(proposal.source, "source")
+    entity = _variable(proposal.entity, "entity", source)
     lines = [
         f'"""First features of {_shown(profile.path.name)}: a proposal of `paimon-features init '
         "--from`.",
@@ -130,7 +128,7 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
         "import paimon_features as pf",
         "",
         "# An event source is a typed log that only grows. Columns that no feature needs may go.",
-        f"{proposal.source} = pf.EventSource(",
+        f"{source} = pf.EventSource(",
         f"    {proposal.source!r},".replace("'", '"'),
         "    schema={",
     ]
@@ -155,19 +153,17 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
         lines.append("# Other columns that could be keys:")
         lines += [f"#   {c.name}, {c.distinct:,} values" for c in proposal.others]
     keys = ", ".join(f'"{c.name}": pf.{c.type!r}' for c in proposal.keys)
-    variable = (
-        f"{proposal.entity}_entity" if proposal.entity == proposal.source else proposal.entity
-    )
-    lines += [f'{variable} = pf.Entity("{proposal.entity}", keys={{{keys}}})', ""]
+    lines += [f'{entity} = pf.Entity("{proposal.entity}", keys={{{keys}}})', ""]
     windows = ", ".join(f'"{w}"' for w in proposal.windows)
     long = proposal.windows[-1]
     lines += [
         f"# Windows for events of {_span(profile)}; more windows of the same sums cost little.",
         "view = pf.FeatureView(",
         f'    "{proposal.view}",',
-        f"    source={proposal.source},",
-        f"    entity={variable},",
+        f"    source={source},",
+        f"    entity={entity},",
         f'    tile="{proposal.tile}",  # the lake keeps sums per tile; a window merges tiles',
+        *([] if proposal.keys else ["    buckets=1,"]),
         "    features=[",
         f"        pf.Count(windows=[{windows}]),",
     ]
@@ -190,11 +186,20 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
         "    ],",
         ")",
         "",
-        "# A service is what one model reads, in the order of its inputs.",
-        f'service = pf.FeatureService("{proposal.source}_v1", [view])',
-        "",
     ]
+    if proposal.keys:
+        lines += [
+            "# A service is what one model reads, in the order of its inputs.",
+            f'service = pf.FeatureService("{proposal.source}_v1", [view])',
+            "",
+        ]
     return "\n".join(lines)
+
+
+def _variable(name: str, kind: str, *taken: str) -> str:
+    """A variable for a definition: its name, if no other variable or word of Python is that."""
+    is_free = name not in ("pf", "view", "service", *taken) and not keyword.iskeyword(name)
+    return name if is_free else f"{name}_{kind}"
 
 
 def _about(c: InputColumnProfile, profile: InputProfile) -> str:
@@ -217,8 +222,6 @@ def _shown(text: str) -> str:
 def _span(profile: InputProfile) -> str:
     import datetime as dt
 
-    if profile.first_ms is None or profile.last_ms is None:
-        return "unknown times"
     first, last = (
         (dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=ms)).date().isoformat()
         for ms in (profile.first_ms, profile.last_ms)

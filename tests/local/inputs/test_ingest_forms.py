@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 import pytest
 
 from paimon_features.definitions import Definitions, EventSource
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest_job import ingest_files
 from paimon_features.planning.plan import apply_plan
-from paimon_features.schema import Float64, Int64, String
+from paimon_features.schema import Bytes, Float64, Int64, String
 from paimon_features.tables import Lake, read_arrow
 
 pytest.importorskip("duckdb")
@@ -59,3 +62,38 @@ def test_a_dialect_is_ingested_once_and_its_bad_rows_are_kept(tmp_path: Path) ->
     assert again.accepted == 0
     assert [path for path, _ in again.skipped] == [str(file)]
     assert not list(state.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
+def test_a_row_kind_that_is_none_and_a_time_that_is_none_are_rejected(
+    name: str, tmp_path: Path
+) -> None:
+    schema = {"id": Int64, "time": Int64, "op": String}
+    if name == "a.parquet":
+        schema |= {"raw": Bytes}
+    source = EventSource("orders", schema=schema, event_time="time", retraction="op")
+    lake = Lake.open(str(tmp_path / "lake"), "features")
+    apply_plan(lake, Definitions.of([source]), now_ms=1)
+    rows = pa.table(
+        {
+            "id": [1, 2, 3, 4, 5, 6],
+            "time": [
+                "2024-01-02 10:00", "2024-01-02T10:00:00", "2024-01-02", "2024x01x02",
+                "2024-01-02x10:00", "2024-01-02",
+            ],
+            "op": ["+I", "-D", "delete", "+I", "+I", None],
+        }
+    )  # fmt: skip
+    if name == "a.csv":
+        pyarrow.csv.write_csv(rows, tmp_path / name)
+    else:
+        pq.write_table(rows.append_column("raw", [[b"\xff\x00"] * 6]), tmp_path / name)
+    done = ingest_files(lake, source, [tmp_path / name], state_dir=tmp_path / "state")
+    assert (done.accepted, sum(done.rejected.values())) == (2, 4)
+    found = read_arrow(lake, source.rejected_table).to_pylist()
+    assert sorted(row["detail"] for row in found) == [
+        "column op: expected +I, +U, -U, -D, got delete",
+        "column op: expected +I, +U, -U, -D, got null",
+        "column time: expected int64 or a time, got '2024-01-02x10:00'",
+        "column time: expected int64 or a time, got '2024x01x02'",
+    ]
