@@ -50,5 +50,5 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in previous.items():
             signal.signal(number, handler)
-        for number in delayed[:1]:
-            signal.raise_signal(number)
+        if delayed:
+            signal.raise_signal(delayed[0])
