@@ -12,6 +12,7 @@ import hashlib
 import io
 import json
 import lzma
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ from paimon_features.input_settings import InputSettings
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, TOO_MANY_COLUMNS
 
 BATCH_ROWS = 1 << 16
+_BETWEEN_ITEMS, _BETWEEN_LINES = re.compile(r"[ \t\r\n,]*"), re.compile(r"\s*")
 LONGEST_OBJECT = 16 << 20
 """Bytes of one object of a JSON array."""
 
@@ -319,14 +321,17 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
     ):
         held = text.read(1 << 16).lstrip()
         is_array = held.startswith("[")
-        held = held[1:] if is_array else held
+        between = _BETWEEN_ITEMS if is_array else _BETWEEN_LINES
+        # the next object begins there: to cut off each that was read would copy the rest each time
+        at = 1 if is_array else 0
         while True:
-            held = held.lstrip(" \t\r\n,") if is_array else held.lstrip()
-            if is_array and held.startswith("]"):
+            at = _end_of(between, held, at)
+            if is_array and held.startswith("]", at):
                 return
             try:
-                value, end = decoder.raw_decode(held)
+                value, end = decoder.raw_decode(held, at)
             except ValueError:
+                held, at = held[at:], 0
                 more = text.read(max(1 << 16, len(held)))
                 if not more:
                     if held:
@@ -345,12 +350,19 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             if not isinstance(value, dict):
                 raise ConfigurationError(
-                    f"{path}: expected JSON objects, got {type(value).__name__}: {held[:40]!r}"
+                    f"{path}: expected JSON objects, got {type(value).__name__}: "
+                    f"{held[at : at + 40]!r}"
                 )
             yield value
-            held = held[end:]
-            if len(held) < 1 << 12:
-                held += text.read(1 << 20)
+            at = end
+            if len(held) - at < 1 << 12:
+                held, at = held[at:] + text.read(1 << 20), 0
+
+
+def _end_of(between: re.Pattern[str], text: str, at: int) -> int:
+    found = between.match(text, at)
+    assert found is not None, "it matches nothing, too"
+    return found.end()
 
 
 class _Readable(io.RawIOBase):
