@@ -3,8 +3,8 @@
 #   make demo     the whole circle on the retail extract, into ./demo
 #   make test     the tests, one process more than cores (at most four); ten minutes on two cores;
 #                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
-#   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), and the
-#                 random tests with all their cases
+#   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), the random
+#                 tests with all their cases, and those of the native core without it
 #   make test-fast  those of `make test` that need no engine and no server
 #   make coverage   all tests with branch coverage, processes that they start included; the report in htmlcov/
 #   make lint     style, types (of the public API also by pyright, where Node.js is), import layers
@@ -49,6 +49,10 @@ SHELL := bash
 REQUIRED = PAIMON_FEATURES_REQUIRE=$$(.venv/bin/python -c "import sys; \
 	print('flink,kafka,' * (sys.version_info < (3, 13)) + 'redis,tensorflow,torch')")
 
+# tests of what the native core computes, which also run by NumPy alone
+WITH_A_CORE := tests/offline/joins tests/trainer_bridge/order tests/trainer_bridge/batches \
+	tests/trainer_bridge/blocks $(wildcard tests/serving/test_*.py) tests/test_buckets.py
+
 # a module stays in one process, because its tests share what is dear to start
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
 
@@ -71,6 +75,8 @@ test:
 test-long:
 	@tools/setup.sh test
 	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) --long $(ARGS)
+	PAIMON_FEATURES_NATIVE=0 .venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=sample \
+		-m "not long" $(WITH_A_CORE)
 
 test-fast:
 	@tools/setup.sh test
