@@ -75,8 +75,8 @@ test:
 test-long:
 	@tools/setup.sh test
 	$(REQUIRED) .venv/bin/python -m pytest --durations=15 $(PARALLEL) --long $(ARGS)
-	PAIMON_FEATURES_NATIVE=0 .venv/bin/python -m pytest $(PARALLEL) --hypothesis-profile=sample \
-		-m "not long" $(WITH_A_CORE)
+	$(if $(ARGS),,PAIMON_FEATURES_NATIVE=0 .venv/bin/python -m pytest $(PARALLEL) \
+		--hypothesis-profile=sample -m "not long" $(WITH_A_CORE))
 
 test-fast:
 	@tools/setup.sh test
