@@ -242,10 +242,14 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
         )
         return "skip"
 
+    has_byte_line_ends = len("\n\n".encode(settings.encoding)) == 1 + len(
+        "\n".encode(settings.encoding)
+    )
+
     def batches() -> Iterator[pa.RecordBatch]:
         with text_bytes(path) as file:
             reader = pc_csv.open_csv(
-                file,
+                _EndedLines(file) if has_byte_line_ends else file,
                 pc_csv.ReadOptions(
                     column_names=names,
                     skip_rows=settings.skip + settings.header,
@@ -378,6 +382,24 @@ class _Readable(io.RawIOBase):
         data = self._file.read(len(buffer))
         buffer[: len(data)] = data
         return len(data)
+
+
+class _EndedLines(_Readable):
+    """The same with an end of the last line: without one, Arrow reads an empty cell there that
+    follows a quoted one as an empty text, and not as null."""
+
+    def __init__(self, file: Any) -> None:
+        super().__init__(file)
+        self._last = b""
+
+    def readinto(self, buffer: Any) -> int:
+        if size := super().readinto(buffer):
+            self._last = bytes(buffer[size - 1 : size])
+            return size
+        if self._last in (b"", b"\n", b"\r"):
+            return 0
+        self._last = buffer[:1] = b"\n"
+        return 1
 
 
 # -- with types -----------------------------------------------------------------------------

@@ -30,7 +30,9 @@ def test_a_dialect_is_ingested_once_and_its_bad_rows_are_kept(tmp_path: Path) ->
         '1;01.03.2024 08:00;1.234,50;"two\nlines, Köln"\n'
         "2;31.02.2024 08:00;1,00;no such day\n"
         "3;01.03.2024 08:00;12.34,5;no number\n"
-        "4;01.03.2024 08:00\n".encode("cp1252")
+        "4;01.03.2024 08:00\n"
+        # a null behind a quoted cell, and no line end
+        '5;01.03.2024 08:01;"1,00";'.encode("cp1252")
     )
     settings = InputSettings.of(
         "sales",
@@ -46,9 +48,10 @@ def test_a_dialect_is_ingested_once_and_its_bad_rows_are_kept(tmp_path: Path) ->
     )
     state = tmp_path / "state"
     done = ingest_files(lake, source, [file], state_dir=state, settings=settings)
-    assert done.accepted == 1
+    assert done.accepted == 2
     assert done.rejected == {"too_few_columns": 1, "wrong_type": 2}
-    (event,) = read_arrow(lake, source.table, columns=list(SCHEMA)).to_pylist()
+    event, last = read_arrow(lake, source.table, columns=list(SCHEMA)).sort_by("time").to_pylist()
+    assert (last["customer_id"], last["note"]) == (5, None)
     assert event == {
         "customer_id": 1,
         "time": 1_709_280_000_000,
