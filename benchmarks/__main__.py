@@ -89,7 +89,11 @@ class Run:
         return "_".join(word.strip("-").replace("/", "-") for word in self.words)[:120] + ".txt"
 
     def __str__(self) -> str:
-        return shlex.join(["python", "-m", f"benchmarks.{self.words[0]}", *self.words[1:]])
+        return shlex.join(self.command("python"))
+
+    def command(self, python: str = sys.executable) -> list[str]:
+        """The command line, by an interpreter."""
+        return [python, "-m", f"benchmarks.{self.words[0]}", *self.words[1:]]
 
 
 def page_runs(names: Sequence[str], tools: dict[str, str]) -> list[Run]:
@@ -153,7 +157,7 @@ def run_page(runs: Sequence[Run], into: Path, idle: float, again: bool) -> int:
                 file.write(f"# {line}\n")
             file.flush()
             code = subprocess.run(
-                [sys.executable, "-m", f"benchmarks.{run.words[0]}", *run.words[1:]],
+                run.command(),
                 stdout=file, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, check=False,
             ).returncode  # fmt: skip
         seconds = time.monotonic() - began
@@ -210,8 +214,7 @@ def main(arguments: Sequence[str]) -> int:
     failed = 0
     for name in given.names or known:
         print(f"\n== {name}", flush=True)
-        command = [sys.executable, "-m", f"benchmarks.{name}"]
-        failed += subprocess.run(command, check=False).returncode != 0
+        failed += subprocess.run(Run((name,)).command(), check=False).returncode != 0
     return failed
 
 

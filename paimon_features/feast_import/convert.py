@@ -120,6 +120,7 @@ class _Converter:
         self.texts: list[str] = []
         self.views: dict[str, str] = {}
         self.key_types: dict[tuple[str, str], str] = {}
+        self._file_columns: dict[str | None, Mapping[str, Any]] = {}
 
     def run(self) -> Conversion:
         views = [item for item in self.found if item.kind in VIEWS]
@@ -144,7 +145,7 @@ class _Converter:
     # -- views -----------------------------------------------------------------------------
 
     def _view(self, view: Recorded) -> None:
-        source = view.get("source") or view.get("stream_source") or view.get("batch_source")
+        source = _source_of(view)
         file = _file_of(source)
         if not isinstance(source, Recorded) or source.kind not in SOURCES:
             kind = source.kind if isinstance(source, Recorded) else "no source"
@@ -152,7 +153,7 @@ class _Converter:
         entities = [e for e in view.get("entities") or () if isinstance(e, Recorded)]
         if not entities:
             return self._unmapped(view, "it has no entity")
-        columns = file_schema(file.get("path") if file else None, self.root)
+        columns = self._columns_of(file)
         keys = {key: self._key_type(entity, key) for entity in entities for key in _keys(entity)}
         if view.kind == "stream_feature_view" or view.get("udf") is not None:
             self.out.notes.append(
@@ -266,10 +267,16 @@ class _Converter:
 
     # -- parts of views --------------------------------------------------------------------
 
+    def _columns_of(self, file: Recorded | None) -> Mapping[str, Any]:
+        """The columns of a file source; its footer is read once."""
+        path = file.get("path") if file else None
+        if path not in self._file_columns:
+            self._file_columns[path] = file_schema(path, self.root)
+        return self._file_columns[path]
+
     def _find_key_types(self, view: Recorded) -> None:
         """A key has one type in all views of its entity: the first that one of them knows."""
-        file = _file_of(view.get("source") or view.get("stream_source") or view.get("batch_source"))
-        columns = file_schema(file.get("path") if file else None, self.root)
+        columns = self._columns_of(_file_of(_source_of(view)))
         declared = {f.name: type_text(f.get("dtype")) for f in view.get("schema") or ()}
         for entity in view.get("entities") or ():
             for key in _keys(entity) if isinstance(entity, Recorded) else ():
@@ -400,6 +407,10 @@ def _kind(item: Recorded) -> str:
 def _keys(entity: Recorded) -> list[str]:
     keys = entity.get("join_keys") or [entity.get("join_key") or entity.name]
     return [str(key) for key in keys]
+
+
+def _source_of(view: Recorded) -> Any:
+    return view.get("source") or view.get("stream_source") or view.get("batch_source")
 
 
 def _file_of(source: Any) -> Recorded | None:

@@ -149,6 +149,11 @@ def test_materializers_forced_onto_the_same_buckets_are_exact(
         store.close()
 
 
+def expire_leases(store: OnlineStore) -> None:
+    """As if the lifetime of all leases had passed."""
+    store.delete([key for page in store.scan(b"") for key in page if b"#lease" in key])
+
+
 def test_a_second_materializer_waits_for_the_lease_and_takes_it_over(
     lake: TileLake, stream: ClickStream, store: OnlineStore
 ) -> None:
@@ -161,7 +166,7 @@ def test_a_second_materializer_waits_for_the_lease_and_takes_it_over(
     assert not waiting.caught_up
     assert len(waiting.held) == 1
     assert waiting.records == 0
-    store.delete([key for page in store.scan(b"") for key in page if b"#lease" in key])  # expired
+    expire_leases(store)
     assert second.run_once().caught_up
     second.close()
     assert first.run_once().caught_up  # a released lease does not have to expire
@@ -213,7 +218,7 @@ def test_a_materializer_that_was_paused_at_any_step_writes_nothing_wrong(
         stream.commit(6)
 
         def take_over(store: MemoryStore = store, second: Materializer = second) -> None:
-            store.delete([key for page in store.scan(b"") for key in page if b"#lease" in key])
+            expire_leases(store)
             stream.commit(6)
             second.run_once() if then == "follow" else second.rebuild()
 

@@ -43,6 +43,7 @@ class InputCopies:
         self, source: EventSource, settings: InputSettings, on_rows: OnRows = lambda _: None
     ) -> None:
         self.source, self.settings, self.on_rows = source, settings, on_rows
+        self._odd: dict[Path, bool] = {}
 
     def find(self, paths: Iterable[Path]) -> list[Path]:
         """The files and tables at ``paths``; of folders all that are of a known form.
@@ -82,12 +83,14 @@ class InputCopies:
         if form is None:
             return False
         known = any(path.name.lower().endswith(ending) for ending in FORMATS)
-        return not known or not self.settings.is_default or self._has_odd_numbers(path)
+        if not known or not self.settings.is_default:
+            return True
+        if path not in self._odd:  # reads a footer, and each file comes by twice
+            self._odd[path] = form == "Parquet" and self._has_odd_numbers(path)
+        return self._odd[path]
 
     def _has_odd_numbers(self, path: Path) -> bool:
         """Whether a Parquet file has numbers that only a copy has in a type ``ingest`` reads."""
-        if form_of(path) != "Parquet":
-            return False
         try:
             schema = pq.read_schema(path)
         except (pa.ArrowException, OSError):

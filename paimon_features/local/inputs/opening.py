@@ -242,9 +242,8 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
         )
         return "skip"
 
-    has_byte_line_ends = len("\n\n".encode(settings.encoding)) == 1 + len(
-        "\n".encode(settings.encoding)
-    )
+    # UTF-16 and UTF-32 have more bytes, and a mark of their own
+    has_byte_line_ends = "x\n".encode(settings.encoding).endswith(b"x\n")
 
     def batches() -> Iterator[pa.RecordBatch]:
         with text_bytes(path) as file:
