@@ -237,7 +237,7 @@ _OUTCOME_KEYS: Mapping[str, type] = {
 
 
 def find_root(path: Path) -> Path:
-    """The nearest folder at or above ``path`` that holds ``paimon-features.toml``.
+    """The nearest folder at or above ``path`` that contains ``paimon-features.toml``.
 
     Raises
     ------

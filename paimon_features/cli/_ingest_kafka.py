@@ -16,7 +16,7 @@ from paimon_features.project import Project
 from paimon_features.tables.storage.file_path import job_state_folder
 
 if TYPE_CHECKING:
-    from paimon_features.ingestion.ingest_progress import IngestProgress
+    from paimon_features.ingestion.ingest_progress import IngestProgress, OnIngestProgress
 
 STOPPED = "stopped; the same command resumes from its last checkpoint"
 
@@ -120,7 +120,7 @@ def ingest_topic(
         discovery_ms=settings.discovery_ms,
     )
     with ProgressLine(as_json, events=as_json) as line:
-        report = LastProgress(line)
+        progress = LastProgress(line)
         try:
             return ingest_kafka(
                 project.lake,
@@ -129,15 +129,17 @@ def ingest_topic(
                 restart=options.restart,
                 accept_loss=options.accept_loss,
                 settings=settings,
-                **stream_options(project, cluster, report),
+                **stream_options(project, cluster, progress),
             )
         except KeyboardInterrupt:
             pass
-    _print_stopped(report.last, as_json)
+    _print_stopped(progress.last, as_json)
     return None
 
 
-def stream_options(project: Project, cluster: str | None, report: Any) -> dict[str, Any]:
+def stream_options(
+    project: Project, cluster: str | None, progress: OnIngestProgress
+) -> dict[str, Any]:
     """The arguments that every stream takes."""
     return {
         "state_dir": project.config.state_dir,
@@ -145,7 +147,7 @@ def stream_options(project: Project, cluster: str | None, report: Any) -> dict[s
         "checkpoint_interval_ms": project.config.flink.checkpoint_interval_ms,
         "parallelism": project.config.flink.parallelism,
         "cluster": cluster,
-        "report": report,
+        "progress": progress,
     }
 
 

@@ -96,7 +96,7 @@ def backfill(
                 memory=memory,
                 threads=parallelism,
                 rebuild=rebuild,
-                report=line,
+                progress=line,
                 on_message=message_printer(as_json),
             )
     else:

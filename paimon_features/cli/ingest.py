@@ -240,7 +240,7 @@ def ingest(
                 {**settings.columns, **parse_mapping(columns)},
                 state_dir=project.config.state_dir,
                 again=again,
-                report=line,
+                progress=line,
                 max_line_bytes=max_line_bytes,
                 **own,
             )

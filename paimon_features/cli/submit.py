@@ -77,7 +77,7 @@ def submit(
             rollback=rollback,
             rebuild=rebuild,
             checkpoint=checkpoint,
-            report=line,
+            progress=line,
             on_message=message_printer(as_json),
         )
     if as_json:

@@ -72,7 +72,7 @@ def backfill(
     memory: str | None = None,
     threads: int | None = None,
     rebuild: bool = False,
-    report: Callable[[BackfillProgress], None] = lambda _: None,
+    progress: Callable[[BackfillProgress], None] = lambda _: None,
     on_message: OnMessage = ignore_message,
 ) -> TileJobResult:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
@@ -100,15 +100,15 @@ def backfill(
         begun = begin_backfill(target, job, rebuild, on_message)
         began = time.monotonic()
 
-        def progress(done: TilesComputed) -> None:
+        def computed(done: TilesComputed) -> None:
             elapsed = time.monotonic() - began
-            report(BackfillProgress(elapsed, done.events, begun.total_records, done.tiles))
+            progress(BackfillProgress(elapsed, done.events, begun.total_records, done.tiles))
 
         try:
             # Flink appends a UUID to the name as well
             user = f"{target.record().commit_user}_{uuid.uuid4()}"
             write_tiles(
-                engine, target.lake, target.view, target.generation, begun.id, user, progress
+                engine, target.lake, target.view, target.generation, begun.id, user, computed
             )
         except BaseException:
             target.update(job={**job, "state": "FAILED"})

@@ -60,7 +60,7 @@ def features(
 ) -> pa.Table:
     """The features of each row ``(entity keys, event_time_ms)`` as of its own time.
 
-    The same numbers as ``get_historical_features`` gives from a lake that holds these events.
+    The same numbers as ``get_historical_features`` returns from a lake that contains these events.
     Every pair of a row and an earlier event of its entity is looked at, so it suits thousands of
     events per entity, not millions.
 

@@ -45,7 +45,7 @@ def ingest_files(
     *,
     state_dir: Path,
     again: bool = False,
-    report: OnIngestProgress | None = None,
+    progress: OnIngestProgress | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     threads: int | None = None,
     settings: InputSettings | None = None,
@@ -62,7 +62,7 @@ def ingest_files(
     ConfigurationError, UnknownNameError, OwnershipError, JobError, RecordLostError
         As ``ingest_by``.
     """
-    job = LocalIngestJob(lake, source, state_dir, threads, report)
+    job = LocalIngestJob(lake, source, state_dir, threads, progress)
     used = settings or InputSettings()
     columns = {**used.columns, **(mapping or {})}
     forms = InputCopies(source, replace(used, columns=columns), job.converted)
@@ -78,7 +78,7 @@ class LocalIngestJob:
         source: EventSource,
         state_dir: Path,
         threads: int | None = None,
-        report: OnIngestProgress | None = None,
+        progress: OnIngestProgress | None = None,
     ) -> None:
         self.lake = lake
         self.source = source
@@ -86,7 +86,7 @@ class LocalIngestJob:
         self.threads = threads or os.cpu_count() or 1
         self.ledger = IngestLedger(lake, source)
         self.leases: list[Lease] = []
-        self._progress = _RowCount(report, lambda: lease.check_all(self.leases))
+        self._progress = _RowCount(progress, lambda: lease.check_all(self.leases))
 
     def converted(self, rows: int) -> None:
         """Count rows that were converted to a copy."""
@@ -197,8 +197,8 @@ def _rows_of(groups: Sequence[FileGroup]) -> int | None:
 class _RowCount:
     """Counts rows, and reports about every second."""
 
-    def __init__(self, report: OnIngestProgress | None, check: Callable[[], None]) -> None:
-        self.report, self.check = report, check
+    def __init__(self, progress: OnIngestProgress | None, check: Callable[[], None]) -> None:
+        self.progress, self.check = progress, check
         self.began = time.monotonic()
         self.last = IngestProgress(0.0, 0, 0.0)
         self.rows = 0
@@ -210,9 +210,9 @@ class _RowCount:
 
     def phase(self, name: str) -> None:
         """Report another phase at once."""
-        if self.report is not None:
+        if self.progress is not None:
             elapsed = time.monotonic() - self.began
-            self.report(
+            self.progress(
                 IngestProgress(elapsed, self.rows, self.rows / max(elapsed, 1e-9), None, name)
             )
 
@@ -225,5 +225,5 @@ class _RowCount:
         self.check()
         rate = (self.rows - self.last.rows_read) / (elapsed - self.last.elapsed_s)
         self.last = IngestProgress(elapsed, self.rows, rate, None, phase, self.total)
-        if self.report is not None:
-            self.report(self.last)
+        if self.progress is not None:
+            self.progress(self.last)

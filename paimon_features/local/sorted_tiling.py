@@ -46,7 +46,7 @@ from paimon_features.windows import DAY_MS
 
 
 def sorted_sql(view: CompiledView, events: str, *, partition_days: int | None = 1) -> str:
-    """The statement that gives the events of tiles in the tiles' order, for ``merged_tiles``.
+    """The statement that returns the events of tiles in the tiles' order, for ``merged_tiles``.
 
     Arguments and order are those of ``tile_sql``. Columns: number of the tile, keys, and each
     different expression of a partial (``v0``, ``v1``, ...), except that for the number of events.

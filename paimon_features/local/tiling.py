@@ -46,7 +46,7 @@ def literal(text: str) -> str:
 
 
 def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1) -> str:
-    """The statement that gives the tiles of ``events``, each once, for ``tile_rows`` to finish.
+    """The statement that returns the tiles of ``events``, each once, for ``tile_rows`` to finish.
 
     ``events`` is the operand of FROM: a table, or a call of ``read_parquet``. The rows come
     in the order of partition, keys and tile; without ``partition_days`` in that of keys and tile

@@ -1,8 +1,8 @@
 """The entities that the tile table knows: a record of one of them that is missing is lost.
 
 Where an entity has no record, either its rows so far are new, or the store has lost its record
-(evicted, deleted, restored without it). Only the table can show it: a record made of the new rows
-alone would be a wrong value. The knowledge is exact for one snapshot, the one that a bucket's
+(evicted, deleted, restored without it). Only the table can show it: a record built from the new
+rows alone would be a wrong value. The knowledge is exact for one snapshot, the one that a bucket's
 marker names, and is read from the table when a record is missing for the first time.
 
 An entity whose newest event is older than every window of an allowed read needs no record: it may

@@ -72,7 +72,7 @@ def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa
         known = both.group_by(keys).aggregate([])
     if known is None or not known.num_rows:
         raise RequestError(f"no entity of view {view.name!r} is known before {as_of_ms}")
-    # in one order, so that a fit in parts gives the same bits each time
+    # in one order, so that a fit in parts returns the same bits each time
     known = known.sort_by([(key, "ascending") for key in keys])
     return known.append_column(EVENT_TIME_MS, pa.array([as_of_ms] * known.num_rows, pa.int64()))
 

@@ -25,7 +25,7 @@ FORMATS = (".html", ".png", ".svg", ".prom")
 def write_report(report: MonitoringReport, path: Path, rows: Sequence[Sequence[str]]) -> None:
     """Write a report as a page, a plot, or Prometheus metrics, by the suffix of ``path``.
 
-    ``rows`` is the table as strings, its head first. A page holds its picture itself.
+    ``rows`` is the table as strings, its head first. A page contains its picture.
 
     Raises
     ------

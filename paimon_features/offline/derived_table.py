@@ -1,4 +1,4 @@
-"""The table of a derived view, ``features_<name>``: written, and brought up to date.
+"""The table of a derived view, ``features_<name>``: written and updated.
 
 A refresh replaces whole days of starts: an event that comes late can move the start of a
 session, or make two sessions one, so rows of before may have to go. Days whose rows are the
@@ -81,7 +81,7 @@ def refresh(
     Raises
     ------
     TableError
-        If the table holds rows of another definition and ``replace`` is false.
+        If the table contains rows of another definition and ``replace`` is false.
     OwnershipError
         If another process is writing it.
     RequestError
@@ -123,13 +123,13 @@ def refresh(
 
 
 def _make(lake: Lake, derived: CompiledDerived, record: GenerationRecord, replace: bool) -> None:
-    """Create the table, or check that it holds rows of this definition."""
+    """Create the table, or check that it contains rows of this definition."""
     target = derived.table
     if lake.exists(target) and lake.properties(target).get(IDENTITY) != derived.fingerprint:
         if not replace:
             raise TableError(
-                f"table {target!r} holds rows of another definition of {derived.name!r}; replace "
-                "it by the range that is derived now: replace=True, on the command line --replace"
+                f"table {target!r} contains rows of another definition of {derived.name!r}; "
+                "replace it by the range that is derived now: replace=True, or --replace"
             )
         lake.drop(target, how="replaced")
     lake.create(
@@ -163,7 +163,7 @@ def _inside(day: int, low: int | None, high: int | None) -> bool:
 def _changed(
     lake: Lake, derived: CompiledDerived, table: pa.Table, there: set[int]
 ) -> Iterator[tuple[int, pa.Table]]:
-    """The days of these rows that the table holds otherwise; all of them leave ``there``."""
+    """The days of these rows that differ in the table; all of them leave ``there``."""
     new = dict(_by_day(derived, table))
     order = [(name, "ascending") for name in (derived.start, *derived.view.keys)]
     span = {START_DAY: (min(new), max(new) + 1)}

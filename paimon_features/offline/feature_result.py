@@ -22,7 +22,7 @@ STATUS_TYPE = pa.dictionary(pa.int8(), pa.string())
 
 
 class FeatureResult(Closeable):
-    """The features of rows, computed; ``tables`` gives them, once.
+    """The features of rows, computed; ``tables`` yields them, once.
 
     ``selection`` says which features and interactions, in order. Where all rows fit into memory
     with the tiles of a bucket, they are joined as they are; else they are cut into parts. With an

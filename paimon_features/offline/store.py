@@ -40,7 +40,7 @@ MEMORY_MB = 1024.0
 
 
 class PinnedRead:
-    """A point-in-time read whose snapshots are chosen; reading it twice gives the same."""
+    """A point-in-time read whose snapshots are chosen; reading it twice returns the same."""
 
     def __init__(
         self,
@@ -231,7 +231,7 @@ class OfflineStore:
 
         Its suffix is the format: .parquet, .csv, .csv.gz, .arrow or .feather.
         Neither rows nor answers have to fit into memory. The file appears under its name when
-        it is complete, in the place of another one; the same call gives the same bytes.
+        it is complete, in the place of another one; the same call writes the same bytes.
         """
         check_output(path)
         pinned = self.pin(refs, as_of=as_of)
@@ -244,7 +244,7 @@ class OfflineStore:
     ) -> PinnedRead:
         """Choose the snapshots of a read: the newest, those of a time, or those that are named.
 
-        Where ``as_of`` is given, or ``repeatable``, a later read of the same snapshots gives the
+        Where ``as_of`` is given, or ``repeatable``, a later read of the same snapshots returns the
         same bits. Rollups come and go, and a sum of floats shows in which order it was added:
         then they are used only for what is merged exactly.
 

@@ -36,7 +36,7 @@ EPS = 2.0**-52
 
 @dataclass(frozen=True, slots=True)
 class CellChange:
-    """One partial of one tile: what the table holds, and what the events say.
+    """One partial of one tile: what the table contains, and what the events yield.
 
     Where the tile is missing or too much, ``partial`` is ``p_rows`` and one side is None.
     """
@@ -245,7 +245,7 @@ class _ExpectedTiles:
         return bound
 
     def table(self, schema: pa.Schema, partition_days: int) -> pa.Table:
-        """The rows as the tile table holds them."""
+        """The rows as the tile table stores them."""
         view = self.view
         days = first_days(self.keys.column(TILE_START).to_numpy() // DAY_MS, partition_days)
         arrays: dict[str, Any] = {TILE_DAY: pa.array(days)}

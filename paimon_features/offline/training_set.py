@@ -348,7 +348,7 @@ def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
     other = [key for key in reported if there.get(key) != properties.get(key)]
     what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
     return (
-        f"table {target!r} holds another training set (different: {what}); "
+        f"table {target!r} contains another training set (different: {what}); "
         "choose another name, or replace it: replace=True, on the command line --replace"
     )
 

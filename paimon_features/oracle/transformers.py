@@ -88,7 +88,7 @@ def hot(value: Any, among: Values) -> list[float]:
 
 
 def filled(values: Values, strategy: str, fill_value: Any) -> list[Any]:
-    """One column as ``handle_missing_values`` gives it; not for ``drop``."""
+    """One column as ``handle_missing_values`` returns it; not for ``drop``."""
     there = sorted(known(values))
     out: list[Any] = []
     for value in values:
@@ -121,7 +121,7 @@ def percentile(values: Values, at: float) -> float:
 
 
 def clipped(values: Values, method: str, threshold: float) -> list[float | None]:
-    """One column as ``handle_outliers`` gives it."""
+    """One column as ``handle_outliers`` returns it."""
     there = sorted(known(values))
     if not there:
         return list(values)

@@ -36,7 +36,7 @@ MAX_EVENTS = 200_000
 
 @dataclass(frozen=True)
 class Preview(PreviewData):
-    """The values of ``view`` for ``entity`` as of ``as_of_ms``, and what they are made of.
+    """The values of ``view`` for ``entity`` as of ``as_of_ms``, and what they are computed from.
 
     ``status`` is that of all values: PRESENT, EXPIRED or MISSING (they are null then). ``events``
     are in the order of time; ``samples`` has the values of some entities, by column.

@@ -38,8 +38,8 @@ class ProjectJobs:
         Each file once, all rows in one commit; rows that are no events are kept in
         ``rejected_<source>`` with the reason. ``columns`` has the names that columns have in the
         files, by their names in the source. ``again`` ingests files a second time. Both options
-        and ``threads=``, ``max_line_bytes=``, ``report=`` are those of the local engine. A notebook
-        shows the progress.
+        and ``threads=``, ``max_line_bytes=``, ``progress=`` are those of the local engine. A
+        notebook shows the progress.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class ProjectJobs:
                 columns,
                 state_dir=project.config.state_dir,
                 again=again,
-                **{"report": bar, **options},
+                **{"progress": bar, **options},
             )
 
     def backfill(
@@ -78,7 +78,7 @@ class ProjectJobs:
 
         ``local`` is DuckDB in this process: no Java, and ``memory="4GB"`` and ``threads=`` bound
         it. ``flink`` takes ``cluster="host:port"``. Both take ``on_message=`` (a line of
-        text for each decision), ``local`` also ``report=`` (progress; by default a notebook shows
+        text for each decision), ``local`` also ``progress=`` (progress; by default a notebook shows
         it). ``rebuild`` empties the generation first.
 
         Raises
@@ -93,7 +93,7 @@ class ProjectJobs:
 
         target = TileTarget.of(self._project, view, generation)
         with ProgressBar(f"backfill {view}") as bar:
-            shown = {"report": bar} if engine == "local" else {}
+            shown = {"progress": bar} if engine == "local" else {}
             return resolve_engine(engine).backfill(target, rebuild=rebuild, **{**shown, **options})
 
     def roll_up(self, view: str, progress: OnProgress | None = None) -> RollupSummary:

@@ -103,7 +103,7 @@ class ProjectModels:
         """Save a fitted model of the iteration runtime as the next version of a model.
 
         Its features are the outputs of ``service``, in their order, numbers all of them; a fitted
-        ``transformer`` takes these, and gives what the model was fitted on. Both become one ONNX
+        ``transformer`` takes these, and returns what the model was fitted on. Both become one ONNX
         graph, which serves as any other version does. Logistic regression predicts the probability
         of 1, k-means the closest centroid, as the class of the probability 1, a linear regression
         a value. The pins are those of the fitted version: the table and snapshot that it was saved

@@ -35,7 +35,7 @@ class OnlineFeatures:
         """Features of some entities as of now (or ``as_of_ms``), from the online store.
 
         ``entities`` maps each key column to the values, all of one length; a service over several
-        entities takes the keys of all of them. ``request`` holds the request inputs of its
+        entities takes the keys of all of them. ``request`` contains the request inputs of its
         interactions: one value for all entities, or a sequence with one for each.
         """
         as_of_ms = now_ms() if as_of_ms is None else as_of_ms

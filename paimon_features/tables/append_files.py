@@ -1,6 +1,6 @@
 """Files of an append table, written by several threads as rows arrive, in bounded memory.
 
-pypaimon's writer holds all rows of a partition until its file is full, and writes the files of a
+pypaimon's writer buffers all rows of a partition until its file is full, and writes the files of a
 commit one after another. Here full files are written in the background, and once the rows that are
 held exceed a bound, those of the largest partition are.
 """

@@ -14,7 +14,7 @@ from paimon_features.schema import DataType, ListType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.frames import Frame, missing
 from paimon_features.transformers.murmur import hash_texts
-from paimon_features.transformers.setting_checks import flag, one_of, whole
+from paimon_features.transformers.setting_checks import flag, integer, one_of
 
 _OUTPUTS = ("vector", "index")
 
@@ -174,7 +174,7 @@ class HashingEncoder(StoredTransformer):
 
     def _settings(self) -> Params:
         return {
-            "n_features": whole(self, "n_features", self.n_features, 1, 2**31 - 1),
+            "n_features": integer(self, "n_features", self.n_features, 1, 2**31 - 1),
             "alternate_sign": flag(self, "alternate_sign", self.alternate_sign),
             "output": one_of(self, "output", self.output, _OUTPUTS),
         }

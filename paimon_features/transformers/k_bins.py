@@ -25,7 +25,7 @@ from paimon_features.transformers.quantile_fitting import (
     sampled,
     weighted_quantiles,
 )
-from paimon_features.transformers.setting_checks import dtype_name, is_whole, one_of, wrong
+from paimon_features.transformers.setting_checks import dtype_name, is_integer, one_of, wrong
 
 ENCODINGS = ("onehot", "onehot-dense", "ordinal")
 STRATEGIES = ("uniform", "quantile", "kmeans")
@@ -382,7 +382,7 @@ class KBinsDiscretizer(QuantileLearner):
         given: Any = self.n_bins
         many = isinstance(given, list | tuple | np.ndarray)
         numbers = list(given) if many else [given]
-        if not numbers or any(not is_whole(n) or n < 2 for n in numbers):
+        if not numbers or any(not is_integer(n) or n < 2 for n in numbers):
             raise wrong(
                 self, "n_bins", self.n_bins, "2 or more, or a list of such numbers, one per column"
             )

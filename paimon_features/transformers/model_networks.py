@@ -57,7 +57,7 @@ def network_of(
 ) -> bytes:
     """The network of a fitted model over the features ``names``, with one output.
 
-    ``transformer`` takes the features, and gives what the model was fitted on.
+    ``transformer`` takes the features, and returns what the model was fitted on.
 
     Raises
     ------
@@ -85,7 +85,7 @@ def network_of(
     found = graph.node("Cast", _model(graph, model, graph.joined(parts).name), to=_FLOAT)
     width = len(model.model_data["centroids"]) if isinstance(model, KMeansModel) else 1
     network = graph.model(found, width, output)
-    # the sums are float64, what a server gives is float32
+    # the sums are float64, what a server returns is float32
     network.graph.output[0].type.tensor_type.elem_type = _FLOAT
     onnx.checker.check_model(network)
     data: bytes = network.SerializeToString(deterministic=True)

@@ -34,9 +34,9 @@ from paimon_features.transformers.matrix_blocks import run_blocks
 from paimon_features.transformers.setting_checks import (
     dtype_name,
     flag,
-    is_whole,
+    integer,
+    is_integer,
     one_of,
-    whole,
     wrong,
 )
 
@@ -369,7 +369,7 @@ class OneHotEncoder(CategoryCountEncoder):
         least: Any = self.min_frequency
         drop: Any = self.drop
         most = self.max_categories
-        by_rows = is_whole(least) and least >= 1
+        by_rows = is_integer(least) and least >= 1
         by_share = isinstance(least, float) and 0 < least < 1
         if least is not None and not (by_rows or by_share):
             expected = "a number of rows from 1, or a share between 0.0 and 1.0"
@@ -379,7 +379,7 @@ class OneHotEncoder(CategoryCountEncoder):
         return {
             "handle_unknown": one_of(self, "handle_unknown", self.handle_unknown, _UNKNOWN),
             "min_frequency": int(least) if by_rows else float(least) if by_share else None,
-            "max_categories": None if most is None else whole(self, "max_categories", most, 1),
+            "max_categories": None if most is None else integer(self, "max_categories", most, 1),
             "drop": drop,
             "categories": declared_categories(self, self.categories),
             "sparse_output": flag(self, "sparse_output", self.sparse_output),

@@ -47,14 +47,14 @@ def to_onnx(
     dtype: str = "float32",
     null_text: str = "",
     matrix: bool = False,
-    whole_numbers: Sequence[int | str] = (),
+    integer_columns: Sequence[int | str] = (),
 ) -> Any:
     """Export a fitted transformer, or a version of one, as an ONNX model (``onnx.ModelProto``).
 
     Inputs are named as the columns of the fit, ``x0``, ``x1``, ... if they had no names; with
     ``matrix=True`` there is a single input ``X`` of shape ``(rows, columns)``. Rows that
     ``transform`` rejects (an unknown category, the logarithm of a number that is not positive)
-    have NaN at its place. ``whole_numbers`` are the columns of a ``HashingEncoder`` that contain
+    have NaN at its place. ``integer_columns`` are the columns of a ``HashingEncoder`` that contain
     integers; its other columns are strings. Integers are exact as far as ``dtype`` is (float32 to
     2**24, float64 to 2**53).
 
@@ -74,10 +74,10 @@ def to_onnx(
     transformer = fitted.transformer if isinstance(fitted, FittedVersion) else fitted
     transformer.to_params()  # raises where it is not fitted
     names = list(transformer.names or [f"x{index}" for index in range(transformer.width)])
-    whole = {names.index(c) if isinstance(c, str) and c in names else c for c in whole_numbers}
+    whole = {names.index(c) if isinstance(c, str) and c in names else c for c in integer_columns}
     unknown = [c for c in whole if not (isinstance(c, int) and 0 <= c < transformer.width)]
     if unknown:
-        raise TransformError(f"whole_numbers={unknown[0]!r} is no column of: {', '.join(names)}")
+        raise TransformError(f"integer_columns={unknown[0]!r} is no column of: {', '.join(names)}")
     graph = OnnxGraph(_onnx(), dtype, null_text)
     texts = [i not in whole and _is_text(transformer, i) for i in range(transformer.width)]
     lists = [_is_list(transformer, index) for index in range(transformer.width)]
@@ -155,8 +155,8 @@ def _of_texts(column: Column, null: str, label: str) -> npt.NDArray[Any]:
 
 
 def _text(value: Any, label: str) -> str:
-    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if not (isinstance(value, str) or is_whole):
+    is_integer = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not (isinstance(value, str) or is_integer):
         raise TransformError(
             f"{label} contains {value!r}, and the model takes one text, integer or boolean"
         )
@@ -201,7 +201,7 @@ def _output(graph: OnnxGraph, parts: Sequence[OnnxTensor], names: Sequence[str])
     for part in parts:
         if part.is_text:
             raise TransformError(
-                f"the column {names[at]!r} that comes out is strings, and a model gives numbers; "
+                f"the column {names[at]!r} that comes out is strings, and a model returns numbers; "
                 "encode it"
             )
         at += part.width

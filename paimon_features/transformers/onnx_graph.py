@@ -33,7 +33,7 @@ class OnnxTensor:
 
 
 class OnnxGraph:
-    """Nodes are added one by one; each gives the name of its output."""
+    """Nodes are added one by one; each returns the name of its output."""
 
     def __init__(self, onnx: Any, dtype: str, null_text: str) -> None:
         self.onnx = onnx

@@ -24,7 +24,7 @@ from paimon_features.transformers.frames import Frame
 from paimon_features.transformers.from_statistics import grid_from
 from paimon_features.transformers.json_values import nan_for_null, null_for_nan
 from paimon_features.transformers.numeric_base import NumericTransformer, finite_columns
-from paimon_features.transformers.setting_checks import is_whole, wrong
+from paimon_features.transformers.setting_checks import is_integer, wrong
 
 
 def exact_quantiles(columns: Sequence[Floats], percents: Floats, method: str = "linear") -> Floats:
@@ -95,9 +95,9 @@ def sampled(
 
 def check_subsample(of: object, subsample: Any, seed: Any) -> Params:
     """Return sample size and seed as settings; TransformError for invalid ones."""
-    if subsample is not None and not (is_whole(subsample) and subsample >= 1):
+    if subsample is not None and not (is_integer(subsample) and subsample >= 1):
         raise wrong(of, "subsample", subsample, "1 or more, or None for all")
-    if seed is not None and not (is_whole(seed) and 0 <= seed < 2**32):
+    if seed is not None and not (is_integer(seed) and 0 <= seed < 2**32):
         raise wrong(of, "random_state", seed, "0 to 2**32 - 1, or None (0)")
     return {
         "subsample": None if subsample is None else int(subsample),

@@ -14,7 +14,7 @@ from paimon_features.transformers.bin_grid import check_grid, grid_params
 from paimon_features.transformers.normal_distribution import normal_quantile, normal_share
 from paimon_features.transformers.numeric_base import Columns, ColumnwiseTransformer
 from paimon_features.transformers.quantile_fitting import QuantileLearner, check_subsample, sampled
-from paimon_features.transformers.setting_checks import one_of, whole
+from paimon_features.transformers.setting_checks import integer, one_of
 
 _DISTRIBUTIONS = ("uniform", "normal")
 EDGE = 1e-7
@@ -84,7 +84,7 @@ class QuantileTransformer(QuantileLearner, ColumnwiseTransformer):
 
     def _settings(self) -> Params:
         sample = check_subsample(self, self.subsample, self.random_state)
-        count = whole(self, "n_quantiles", self.n_quantiles, 1)
+        count = integer(self, "n_quantiles", self.n_quantiles, 1)
         rows = sample["subsample"]
         if self.grid is None and rows is not None and count > rows:
             raise TransformError(

@@ -31,14 +31,14 @@ def one_of(of: object, name: str, value: Any, among: Sequence[str], more: str = 
 
 def flag(of: object, name: str, value: Any) -> bool:
     """Return True or False; TransformError for anything that is not one of them, 0 or 1."""
-    if isinstance(value, bool | np.bool_) or (is_whole(value) and value in (0, 1)):
+    if isinstance(value, bool | np.bool_) or (is_integer(value) and value in (0, 1)):
         return bool(value)
     raise wrong(of, name, value, "True or False")
 
 
-def whole(of: object, name: str, value: Any, low: int, most: int | None = None) -> int:
+def integer(of: object, name: str, value: Any, low: int, most: int | None = None) -> int:
     """Return an integer from ``low`` to ``most``; TransformError for anything else."""
-    if not is_whole(value) or value < low or (most is not None and value > most):
+    if not is_integer(value) or value < low or (most is not None and value > most):
         upto = "or more" if most is None else f"to {most}"
         raise wrong(of, name, value, f"{low} {upto}")
     return int(value)
@@ -62,7 +62,7 @@ def dtype_name(of: object, dtype: Any) -> str:
     return found.name
 
 
-def is_whole(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     """Whether a value is an integer, of Python or NumPy."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
@@ -74,7 +74,7 @@ def is_none(value: Any) -> bool:
 
 def is_number(value: Any) -> bool:
     """Whether a value is a number, of Python or NumPy."""
-    return is_whole(value) or isinstance(value, float | np.floating)
+    return is_integer(value) or isinstance(value, float | np.floating)
 
 
 def pair(value: Any) -> tuple[float, float] | None:

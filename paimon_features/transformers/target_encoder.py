@@ -24,7 +24,7 @@ from paimon_features.transformers.category_index import (
 from paimon_features.transformers.frames import missing, numbers, read_frame
 from paimon_features.transformers.one_hot import Encoder
 from paimon_features.transformers.out_of_fold import folds_of, of_other_folds, of_the_past, smoothed
-from paimon_features.transformers.setting_checks import flag, number, one_of, whole, wrong
+from paimon_features.transformers.setting_checks import flag, integer, number, one_of, wrong
 from paimon_features.transformers.supervised import Supervised
 
 _TYPES = ("auto", "continuous", "binary", "multiclass")
@@ -410,11 +410,11 @@ class TargetEncoder(Encoder, Supervised):
         return {
             "target_type": one_of(self, "target_type", self.target_type, _TYPES),
             "smooth": "auto" if is_auto else weight,
-            "cv": whole(self, "cv", self.cv, 2),
+            "cv": integer(self, "cv", self.cv, 2),
             "shuffle": flag(self, "shuffle", self.shuffle),
-            "seed": whole(self, "seed", self.seed, 0, 2**32 - 1),
+            "seed": integer(self, "seed", self.seed, 0, 2**32 - 1),
             "event_time": time,
-            "label_delay_ms": whole(self, "label_delay_ms", self.label_delay_ms, 0),
+            "label_delay_ms": integer(self, "label_delay_ms", self.label_delay_ms, 0),
         }
 
     def _fitted_params(self) -> Params:

@@ -172,7 +172,7 @@ def test_a_table_of_another_definition_is_replaced_only_when_requested(project: 
     Path("features.py").write_text(changed)
     done = run("derive", "daily")
     assert done.exit_code == 1
-    assert "holds rows of another definition of 'daily'" in done.output
+    assert "contains rows of another definition of 'daily'" in done.output
     assert run("derive", "daily", "--replace").exit_code == 0
     assert {row[2] - row[1] for row in rows(project)} == {DAY_MS // 2}  # type: ignore[operator]
     with pytest.raises(TableError, match="another definition"):

@@ -97,7 +97,7 @@ def test_the_same_again_is_harmless_and_another_one_needs_replace(project: Proje
     commit(project, [(3, NOW - 5, 1.0)])
     done = build()
     assert done.exit_code == 1
-    assert "holds another training set (different: sources)" in done.output
+    assert "contains another training set (different: sources)" in done.output
     assert build("--replace").exit_code == 0
     assert read_arrow(project.lake, "training_churn")["count_7d"].to_pylist()[2] == 1
 

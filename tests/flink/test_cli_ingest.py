@@ -195,7 +195,7 @@ def test_json_output_is_one_complete_document(requested: dict[str, Any]) -> None
         "forgotten_files": ["/in/c.csv"],
         "released": 0,
     }
-    assert requested["report"].silent
+    assert requested["progress"].silent
 
 
 def test_the_local_engine_ingests_without_java(monkeypatch: pytest.MonkeyPatch) -> None:

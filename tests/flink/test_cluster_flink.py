@@ -128,7 +128,7 @@ def test_files_are_ingested_by_a_job_that_owns_its_tables(
         [tmp_path / "a.jsonl"],
         state_dir=cluster.state_dir,
         cluster=address,
-        report=lambda _: holders.append(holder_of(lake, CLICKS.table)),
+        progress=lambda _: holders.append(holder_of(lake, CLICKS.table)),
     )
     assert (result.accepted, result.rejected) == (100, {"unreadable": 10})
     assert holders[0] is not None

@@ -134,7 +134,7 @@ def test_a_backup_during_a_backfill_continues_with_it(
         monkeypatch.setattr(backfill_job, "end_backfill", copy_first)
         shop.project.jobs.backfill("spend", rebuild=True)
     else:
-        shop.project.jobs.backfill("spend", rebuild=True, report=copy_once)
+        shop.project.jobs.backfill("spend", rebuild=True, progress=copy_once)
     copy = restored(shop, folder)
     assert holder_of(copy.project.lake, "tiles_spend_g1") is None
     jobs = {job["view"]: job["state"] for job in copy.json("jobs")}

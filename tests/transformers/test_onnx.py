@@ -252,7 +252,7 @@ def test_null_among_texts_is_a_text_that_one_chooses() -> None:
 
 def test_integers_are_hashed_as_their_text() -> None:
     encoder = HashingEncoder(50, output="index").fit([[1, "a"]])
-    model = to_onnx(encoder, whole_numbers=[0])
+    model = to_onnx(encoder, integer_columns=[0])
     rows = [[12345, "a"], [-7, "b"], [None, None]]
     np.testing.assert_array_equal(
         run(model, rows), np.array(encoder.transform(rows), dtype=np.float64)
@@ -270,7 +270,7 @@ def test_lists_are_hashed_item_by_item(signed: bool) -> None:
     np.testing.assert_allclose(run(model, rows[1:2]), expected[1:2], rtol=1e-12)
     whole = HashingEncoder(6, alternate_sign=signed).fit([[[1, 2]], [[3, None, -4]], [None]])
     requested = [[[2, 2, -4]], [None], [[7]]]
-    for settings_ in ({}, {"whole_numbers": [0]}):
+    for settings_ in ({}, {"integer_columns": [0]}):
         got = run(to_onnx(whole, **settings_), requested)  # type: ignore[arg-type]
         np.testing.assert_array_equal(got, whole.transform(requested))
     with pytest.raises(TransformError, match="column 0 contains 'a', and the model takes lists"):
@@ -279,10 +279,10 @@ def test_lists_are_hashed_item_by_item(signed: bool) -> None:
     with pytest.raises(TransformError, match=r"contains \['a'\], and the model takes one text"):
         to_feeds(plain, [[["a"]]])
     with pytest.raises(TransformError, match="column 'x0' is strings or lists"):
-        to_onnx(whole, whole_numbers=[0], matrix=True)
+        to_onnx(whole, integer_columns=[0], matrix=True)
 
 
-def test_truth_values_and_whole_numbers_are_fed_as_the_texts_that_are_hashed() -> None:
+def test_truth_values_and_integer_columns_are_fed_as_the_texts_that_are_hashed() -> None:
     for rows in ([[True], [False], [None]], [[1], [2**60 + 1], [None]]):
         encoder = HashingEncoder(500, output="index").fit(rows)
         expected = np.array(encoder.transform(rows), np.float64)
@@ -319,14 +319,14 @@ def test_what_cannot_be_expressed_is_reported_with_its_step() -> None:
         "step 'own': a Doubled cannot be expressed in ONNX; there is"
     )
     fill = Imputer("most_frequent").fit(["a"])
-    assert "'x0' that comes out is strings, and a model gives numbers" in reported(fill)
+    assert "'x0' that comes out is strings, and a model returns numbers" in reported(fill)
     near = OneHotEncoder().fit([16777216, 16777217])
     assert "two categories are one number in float32; use dtype='float64'" in reported(near)
     assert run(to_onnx(near, dtype="float64"), [16777217]).tolist() == [[0, 1]]
     assert "is not fitted" in reported(StandardScaler())
     assert "dtype='int8'; expected one of: float32, float64" in reported(near, dtype="int8")
     assert "matrix=True is for numbers only" in reported(OneHotEncoder().fit(["a"]), matrix=True)
-    assert "whole_numbers=3 is no column of: x0" in reported(near, whole_numbers=[3])
+    assert "integer_columns=3 is no column of: x0" in reported(near, integer_columns=[3])
     with pytest.raises(TransformError, match="got 2 columns; the model takes 1"):
         to_feeds(to_onnx(near, dtype="float64"), [[1, 2]])
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from ray.train import Checkpoint
 
 POSITION_FILE = "reader.json"
-"""The file of a checkpoint that holds a reader's position."""
+"""The file of a checkpoint that contains a reader's position."""
 
 _MOST_BYTES = 1 << 20
 """Of a position; a reader's takes some hundred."""
@@ -96,7 +96,7 @@ def save_position(checkpoint: Checkpoint, loader: HasPosition) -> None:
 
 
 def load_position(checkpoint: Checkpoint, loader: HasPosition) -> None:
-    """Send a reader or loader to the position that a checkpoint holds, for any number of workers.
+    """Send a reader or loader to the position of a checkpoint, for any number of workers.
 
     Reads ``reader.json`` alone, from wherever the checkpoint is.
 

@@ -14,7 +14,7 @@ ALIGNMENT = 64
 """In bytes. Kernels of TensorFlow are compiled for it; what begins elsewhere is copied, or crashes
 the process if it is passed by dlpack."""
 _PAGE = 2 << 20
-"""Of the large pages that the system gives where it can, NumPy having asked for them."""
+"""Of the large pages that the system grants where it can, because NumPy requests them."""
 _RECYCLED_FROM = 1 << 18
 
 

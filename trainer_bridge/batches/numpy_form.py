@@ -300,7 +300,7 @@ def _as_bytes(block: Array) -> Array:
 
 
 def _cut(parts: list[Array], rows: int, dtype: np.dtype[Any]) -> Array:
-    """Remove the first rows of a column in parts; gives their bytes."""
+    """Remove the first rows of a column in parts; returns their bytes."""
     while not len(parts[0]):
         del parts[0]
     first = parts[0]

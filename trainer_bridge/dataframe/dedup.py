@@ -1,6 +1,6 @@
 """Deduplicated columns, stored once per user and block of rows: reading and restoring.
 
-A stored row is a *block* of rows. A deduplicated column holds the block's unique values, an
+A stored row is a *block* of rows. A deduplicated column contains the block's unique values, an
 index column contains for each row of the block the index of its value.
 
 >>> uniques = Ragged(np.array([1, 2, 3]), (np.array([0, 1, 3]),))

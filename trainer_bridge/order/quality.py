@@ -14,7 +14,7 @@ def shuffle_quality(order: Any, classes: npt.ArrayLike | None = None) -> dict[st
     ``neighbours_kept``: share of consecutive positions whose rows are neighbours in the
     table (1 unshuffled, about ``2 / rows`` in a perfect shuffle). ``class_spread`` (with
     ``classes``, one label per row): spread of the class shares over ten equal parts of
-    the epoch, over the spread that chance alone gives; about 1 is perfect.
+    the epoch, over the spread that chance alone causes; about 1 is perfect.
     """
     rows = order.rows(np.arange(len(order)))
     kept = float(np.mean(np.abs(np.diff(rows)) == 1)) if len(rows) > 1 else 0.0

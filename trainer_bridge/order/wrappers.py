@@ -15,12 +15,12 @@ from paimon_features.errors import ConfigurationError
 
 _SHARDING = {
     "DataLoaderDispatcher": "Accelerate deals the batches of rank 0 out to all ranks",
-    "IterableDatasetShard": "Accelerate or Transformers gives each rank a part of the batches",
-    "_ShardingIterDataPipe": "torch gives each rank or worker a part of the batches",
-    "BatchSamplerShard": "Accelerate gives each rank a part of the batches",
-    "DistributedSampler": "torch's DistributedSampler gives each rank a part of the samples",
-    "_DatasetSamplerWrapper": "Lightning gives each rank a part of the samples",
-    "DatasetFromSampler": "a wrapper of the sampler gives each rank a part of the samples",
+    "IterableDatasetShard": "Accelerate or Transformers assigns each rank a part of the batches",
+    "_ShardingIterDataPipe": "torch assigns each rank or worker a part of the batches",
+    "BatchSamplerShard": "Accelerate assigns each rank a part of the batches",
+    "DistributedSampler": "torch's DistributedSampler assigns each rank a part of the samples",
+    "_DatasetSamplerWrapper": "Lightning assigns each rank a part of the samples",
+    "DatasetFromSampler": "a wrapper of the sampler assigns each rank a part of the samples",
 }
 """Classes that give ranks parts of what they iterate over, and what that means."""
 _REMEDIES = {

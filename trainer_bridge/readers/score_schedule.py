@@ -35,7 +35,7 @@ class ScoreSchedule:
     project, view
         The view of :func:`trainer_bridge.difficulty_view`, in its project.
     samples
-        The sample keys in the order of the row numbers (``reader.read_columns`` gives them).
+        The sample keys in the order of the row numbers (``reader.read_columns`` returns them).
     run_id
         Name of the run; another name chooses again.
     every, at

@@ -1,4 +1,4 @@
-"""What every kind of model gives a training run: predictions and files."""
+"""What every kind of model provides to a training run: predictions and files."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def ingest_files(
     again: bool = False,
     parallelism: int = 2,
     cluster: str | None = None,
-    report: OnIngestProgress | None = None,
+    progress: OnIngestProgress | None = None,
     max_line_bytes: int = MAX_LINE_BYTES,
     choose_partitions: ChoosePartitions | None = None,
 ) -> IngestResult:
@@ -35,7 +35,7 @@ def ingest_files(
         The project's state folder, for logs.
     cluster
         ``host:port`` of a session cluster that sees the same files; None runs the job here.
-    report
+    progress
         Called about every second while the job runs.
     choose_partitions
         Called before the job runs; sets the partitions of a table without events.
@@ -45,5 +45,5 @@ def ingest_files(
     ConfigurationError, UnknownNameError, OwnershipError, JobError, RecordLostError
         As ``ingest_by``.
     """
-    job = IngestJob(lake, source, state_dir, parallelism, cluster, report, choose_partitions)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, progress, choose_partitions)
     return ingest_by(job, paths, mapping, again=again, max_line_bytes=max_line_bytes)

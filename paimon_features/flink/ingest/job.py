@@ -51,7 +51,7 @@ class IngestJob:
     """The job of one source.
 
     ``cluster`` is the ``host:port`` of a session cluster; None runs the job in the JVM of this
-    process. ``state_dir`` is the project's state folder, ``report`` is called about every second.
+    process. ``state_dir`` is the project's state folder, ``progress`` is called about every second.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class IngestJob:
         state_dir: Path,
         parallelism: int,
         cluster: str | None,
-        report: OnIngestProgress | None,
+        progress: OnIngestProgress | None,
         choose_partitions: ChoosePartitions | None = None,
     ) -> None:
         self.lake = lake
@@ -69,7 +69,7 @@ class IngestJob:
         self.state_dir = state_dir
         self.parallelism = parallelism
         self.cluster = cluster
-        self.report = report
+        self.progress = progress
         self.choose_partitions = choose_partitions
         self.ledger = IngestLedger(lake, source)
         self.leases: list[Lease] = []
@@ -179,7 +179,7 @@ class IngestJob:
             self.leases = [held.transfer(holder) for held in self.leases]
             if mode == "streaming" and until is None:
                 return job_id
-        tick = _watch(rest, job_id, self.report)
+        tick = _watch(rest, job_id, self.progress)
         if until is not None and checkpoints is not None:
             tick = _stopping(tick, rest, job_id, until, checkpoints / job_id)
         await_job(result, doing, self._owning(tick))
@@ -251,19 +251,19 @@ def _stopping(
 
 
 def _watch(
-    rest: FlinkRest, job_id: str, report: OnIngestProgress | None
+    rest: FlinkRest, job_id: str, progress: OnIngestProgress | None
 ) -> Callable[[float], None]:
     last = IngestProgress(0.0, 0, 0.0)
 
     def tick(elapsed_s: float) -> None:
         nonlocal last
-        if report is None or elapsed_s - last.elapsed_s < REPORT_S:
+        if progress is None or elapsed_s - last.elapsed_s < REPORT_S:
             return
         rows, lag = last.rows_read, last.lag
         with suppress(JobError):  # it may just be starting, or ending
             rows, lag = rest.source_records(job_id), rest.source_lag(job_id)
         rate = (rows - last.rows_read) / (elapsed_s - last.elapsed_s)
         last = IngestProgress(elapsed_s, rows, rate, lag)
-        report(last)
+        progress(last)
 
     return tick

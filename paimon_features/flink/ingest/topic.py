@@ -55,7 +55,7 @@ def ingest_kafka(
     parallelism: int = 2,
     cluster: str | None = None,
     restart: bool = False,
-    report: OnIngestProgress | None = None,
+    progress: OnIngestProgress | None = None,
     settings: KafkaSettings | None = None,
     accept_loss: bool = False,
 ) -> str:
@@ -79,7 +79,7 @@ def ingest_kafka(
     UnknownNameError, OwnershipError
         As ``ingest_files``.
     """
-    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, progress)
     run = IngestRun(f"kafka-{source.name}-{topic.topic}", None)
     secrets = secret_folder(state_dir, source.name)
     folder = checkpoint_folder(job_state or state_dir, source, topic.topic)
@@ -114,7 +114,7 @@ def ingest_change_log(
     checkpoint_interval_ms: int = 1_000,
     parallelism: int = 2,
     cluster: str | None = None,
-    report: OnIngestProgress | None = None,
+    progress: OnIngestProgress | None = None,
 ) -> str:
     """Load the changes of a table (``database.table``) into the source's events table.
 
@@ -138,7 +138,7 @@ def ingest_change_log(
     log = ChangeLog(opened, name, columns, goal or 1, consumer)
     # part of the commit user, so it contains the full name of the table
     run = IngestRun(f"table-{source.name}-{log.name}", None)
-    job = IngestJob(lake, source, state_dir, parallelism, cluster, report)
+    job = IngestJob(lake, source, state_dir, parallelism, cluster, progress)
     held = consumers(opened, name).get(consumer)
     # snapshots that the last run still needs stay protected; a first run protects its start
     first = earliest_snapshot_id(opened, name) or 1 if held is None else held

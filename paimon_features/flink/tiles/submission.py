@@ -91,7 +91,7 @@ def submit(
     rollback: bool = False,
     rebuild: bool = False,
     checkpoint: Path | str | None = None,
-    report: OnTileJobProgress = lambda _: None,
+    progress: OnTileJobProgress = lambda _: None,
     on_message: OnMessage = ignore_message,
 ) -> TileJobResult:
     """Run the streaming tile job.
@@ -103,8 +103,8 @@ def submit(
     It starts on an empty generation, or after a backfill, or from the newest checkpoint of its
     record; with ``resume`` only from a checkpoint. ``rollback`` rolls tables that are ahead of
     that checkpoint (or of the folder ``checkpoint``) back to it; ``rebuild`` empties the
-    generation first. ``on_message`` gets a line for each decision, ``report`` the progress about
-    every second.
+    generation first. ``on_message`` gets a line for each decision, ``progress`` how far it is,
+    about every second.
 
     Raises
     ------
@@ -159,7 +159,7 @@ def submit(
             return TileJobResult(
                 target.view.name, target.generation, "RUNNING", runner.job_id, resumed
             )
-        events_read = _follow(target, runner, goal, stop, report, leases if not cluster else ())
+        events_read = _follow(target, runner, goal, stop, progress, leases if not cluster else ())
         failure = runner.failure()
         record = target.finish(runner.job_id, "STOPPED" if failure is None else "FAILED")
         if failure is not None:
@@ -403,7 +403,7 @@ def _follow(
     runner: JobRunner,
     goal: int | None,
     stop: threading.Event,
-    report: OnTileJobProgress,
+    progress: OnTileJobProgress,
     leases: Sequence[Lease],
 ) -> int:
     """Watch the job until it ends, and stop it when it is due; returns the events it has read.
@@ -421,7 +421,7 @@ def _follow(
             break
         now = time.monotonic()
         if now - reported >= REPORT_S:
-            report(
+            progress(
                 TileJobProgress(
                     now - began,
                     events_read,

@@ -1,6 +1,6 @@
 """Duplicates by their event id among the rows of a run: the rule of ``flink.sql.duplicates``.
 
-DuckDB holds the rows, which may be more than memory, and finds those whose id has arrived within
+DuckDB stores the rows, which may be more than memory, and finds those whose id has arrived within
 the horizon, in the events table or in an earlier row of the run.
 """
 

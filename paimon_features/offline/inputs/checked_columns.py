@@ -16,7 +16,7 @@ from paimon_features.times import conform, utc_ms
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 EVENT_TIME_MS = "event_time_ms"
-"""The column of entity rows that holds the time of each row."""
+"""The column of entity rows that contains the time of each row."""
 
 
 def event_times(table: pa.Table, first_row: int = 0) -> npt.NDArray[np.int64]:

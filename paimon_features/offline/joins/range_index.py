@@ -2,7 +2,7 @@
 
 The rows of an entity are contiguous and sorted by time, so a window is a row range
 ``[lo, hi)``. Integer sums of a range are the difference of two prefix sums, exact even where
-the prefix wraps. Everything else is read from a dyadic tree: level ``k`` holds the folds of
+the prefix wraps. Everything else is read from a dyadic tree: level ``k`` contains the folds of
 ``2^k`` neighbouring rows, and a range consists of at most two nodes per level.
 
 ::

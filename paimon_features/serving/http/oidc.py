@@ -135,7 +135,7 @@ class OidcIssuer:
         return Subject(name, self._roles_of(claims), expires_s)
 
     def _roles_of(self, claims: Mapping[str, Any]) -> frozenset[str]:
-        """The values of the claim that gives roles: a claim of this name, or a path with dots."""
+        """The values of the claim that grants roles: a claim of this name, or a path with dots."""
         found: Any = claims.get(self._config.roles_claim)
         if found is None:
             found = claims

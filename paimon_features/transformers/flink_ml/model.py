@@ -32,7 +32,7 @@ class Model(StoredTransformer):
     """What an algorithm of ``paimon_features.iteration.algorithms`` fitted, as Flink ML stores it.
 
     ``model_data`` are arrays under Flink ML's names, ``settings`` the parameters that
-    ``transform`` needs. ``transform`` of a table adds columns to it; of an array it gives an
+    ``transform`` needs. ``transform`` of a table adds columns to it; of an array it returns an
     array of what a service would give: the same steps for a table, a training set and a request.
 
     A column ``features_col`` contains vectors (lists or sparse ones); several names are the columns
@@ -85,7 +85,7 @@ class Model(StoredTransformer):
     def fit(self, X: Any, y: Any = None) -> Self:
         """Refused: a model is what its estimator gives."""
         raise TransformError(
-            f"a {type(self).__name__} is not fitted itself; {self.estimator}().fit(data) gives one"
+            f"a {type(self).__name__} is not fitted itself: {self.estimator}().fit(data) returns it"
         )
 
     merge = FeatureTransformer.merge

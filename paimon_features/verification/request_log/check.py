@@ -150,7 +150,7 @@ class _LoggedViewCheck:
         if record is None or not self.lake.exists(record.table):
             return f"generation {row.generation} of {self.name!r} is gone"
         if record.fingerprint != self.view.fingerprint:
-            return f"generation {row.generation} of {self.name!r} holds other tiles"
+            return f"generation {row.generation} of {self.name!r} contains other tiles"
         if record.incarnation != row.incarnation:
             return f"generation {row.generation} of {self.name!r} was rolled back since"
         if row.entity.startswith("["):

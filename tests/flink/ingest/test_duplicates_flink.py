@@ -135,7 +135,7 @@ def follow(
             KafkaTopic(topic.broker.address, topic.name, "g", columns),
             state_dir=folder / "state",
             checkpoint_interval_ms=200,
-            report=report,
+            progress=report,
         )
 
 

@@ -98,7 +98,7 @@ class Ingestion:
             topic,
             state_dir=self.folder / "state",
             checkpoint_interval_ms=200,
-            report=report,
+            progress=report,
             restart=restart,
             settings=self.settings,
             accept_loss=accept_loss,

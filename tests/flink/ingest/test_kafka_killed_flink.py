@@ -180,7 +180,7 @@ def test_a_topic_reaches_lookups_exactly_once_though_everything_is_killed(
 
     found = KafkaTopic(kafka_broker.address, topic.name, "other", topic_columns(source, {}))
     with pytest.raises(KeyboardInterrupt):
-        ingest_kafka(shop.lake, source, found, state_dir=shop.config.state_dir, report=report)
+        ingest_kafka(shop.lake, source, found, state_dir=shop.config.state_dir, progress=report)
 
     rows = read_arrow(shop.lake, source.table, columns=list(source.schema)).to_pylist()
     assert Counter(row["n"] for row in rows) == Counter(range(len(producer.events)))

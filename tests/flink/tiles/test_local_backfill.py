@@ -73,7 +73,7 @@ def test_a_backfill_is_one_commit_recorded_like_that_of_flink(
         feed.commit(200)
     reported: list[str] = []
     reports: list[BackfillProgress] = []
-    outcome = backfill(target, on_message=reported.append, report=reports.append)
+    outcome = backfill(target, on_message=reported.append, progress=reports.append)
     feed.assert_exact()
     for name in target.tables:
         (made,) = snapshots(target.lake, name)

@@ -206,7 +206,7 @@ def test_a_run_whose_tables_are_taken_over_commits_nothing(
         lease.release(lake, CLICKS.rejected_table)
 
     with pytest.raises(LeaseLostError, match="table 'rejected_clicks'"):
-        ingest_files(lake, CLICKS, [path], state_dir=tmp_path, report=report)
+        ingest_files(lake, CLICKS, [path], state_dir=tmp_path, progress=report)
     assert latest_snapshot(lake, CLICKS.table) is None
     ingest_files(lake, CLICKS, [path], state_dir=tmp_path)
     assert ids(lake) == list(range(20))
@@ -274,7 +274,7 @@ def test_progress_counts_all_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     lake = new_lake(tmp_path)
     (tmp_path / "a.jsonl").write_text(clicks(0, 20))
     seen: list[IngestProgress] = []
-    ingest_files(lake, CLICKS, [tmp_path / "a.jsonl"], state_dir=tmp_path, report=seen.append)
+    ingest_files(lake, CLICKS, [tmp_path / "a.jsonl"], state_dir=tmp_path, progress=seen.append)
     assert seen[-1].rows_read == 22
 
 

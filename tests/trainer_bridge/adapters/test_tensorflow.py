@@ -387,7 +387,7 @@ def test_lists_are_ragged_sparse_or_dense_tensors_and_texts_are_texts(
         tb.dataset(coded, texts=["city"])
     by_arrow = SnapshotReader(lake, "lists", columns=["tags"], batch_size=2, output="arrow")
     for named in ({}, {"sparse": ["tags"]}):
-        with pytest.raises(ConfigurationError, match="'tags' holds lists.*output='numpy'"):
+        with pytest.raises(ConfigurationError, match="'tags' contains lists.*output='numpy'"):
             tb.dataset(by_arrow, **named)
 
 

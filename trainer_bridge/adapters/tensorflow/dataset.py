@@ -31,7 +31,7 @@ def dataset(
 ) -> tf.data.Dataset:
     """The reader's batches as a dataset: whole batches, never rows.
 
-    One pass gives what is left of the reader's epoch, usually all of it; the next pass (of
+    One pass yields what is left of the reader's epoch, usually all of it; the next pass (of
     ``repeat()``, or an epoch of ``model.fit``) is the next epoch in its own order. A pass that
     is broken off, by looking at the first batch say, puts the reader back to where the pass
     began. Its length is known to Keras; a dataset that was made in the middle of an epoch is
@@ -47,7 +47,7 @@ def dataset(
         Which tensors are the features: the name of one, which is then passed alone, or a list
         of names for a dict of tensors; everything else by default.
     label, weight
-        Which tensors are the labels (a list gives a dict) and loss weights. With a label an
+        Which tensors are the labels (a list yields a dict) and loss weights. With a label an
         element is ``(features, label)`` or ``(features, label, weight)``, as Keras takes it,
         else ``features`` alone. Loss weights of the reader's sampler are taken by default.
     stack

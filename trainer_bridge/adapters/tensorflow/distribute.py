@@ -62,7 +62,7 @@ class DistributedPaimonDatasetBuilder:
             :func:`dataset`; anything else is for :class:`SnapshotReader` (``seed``, ``shuffle``,
             ``drop_last``, ``pad_last``, ``fill``, ``masks``, ``codes``, ``threads``, ...).
 
-        With several processes an element holds the rows of as many steps as there are processes,
+        With several processes an element contains the rows of as many steps as there are processes,
         and what does not fill one at the end of the epoch makes smaller steps, or is left out
         with ``drop_last`` or filled up with ``pad_last``. On a TPU, whose shapes are fixed,
         ``drop_last`` is the default.

@@ -171,7 +171,7 @@ class Element:
         self._make([*stacks, *singles], make)
 
     def _take(self, spec: tf.TensorSpec, take: Callable[[Batch], Array]) -> int:
-        """Take an array along; gives its place."""
+        """Take an array along; returns its place."""
         self._parts.append(Part(spec, take))
         return len(self._parts) - 1
 
@@ -362,6 +362,6 @@ def _arrow_columns(reader: SnapshotReader) -> list[TensorColumn]:
     for column in columns:
         if column.spec.ragged_rank or column.spec.shape:
             raise ConfigurationError(
-                f"{column.where} holds lists, which need a reader with output='numpy'"
+                f"{column.where} contains lists, which need a reader with output='numpy'"
             )
     return columns

@@ -21,7 +21,7 @@ _SEEN = "__feedback"
 class FeedbackCallback(keras.callbacks.Callback):
     """Writes what ``model.fit`` sees of each training sample.
 
-    The dataset gives the features as a dict, and among them the sample keys; the callback takes
+    The dataset yields the features as a dict, and among them the sample keys; the callback takes
     the keys out before the model sees them. It writes the losses of each step from before the
     optimiser's update, without sample and class weights and without regularisation.
 

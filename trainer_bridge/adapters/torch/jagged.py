@@ -47,7 +47,7 @@ class Jagged(_Parts):
     values
         Shape ``(items, *shape)``.
     offsets
-        Per level of lists, outermost first, int64: list ``i`` holds what is from
+        Per level of lists, outermost first, int64: list ``i`` contains what is from
         ``offsets[i]`` to ``offsets[i + 1]``, the end not included.
     mask
         Shape ``(rows,)``: False where the list of a row is null (and empty); None where

@@ -508,6 +508,6 @@ def _nothing() -> None:
 
 
 def _state(command: str) -> dict[str, Any]:
-    """The state that a command of the shared place holds, after its version."""
+    """The state that a command of the shared place contains, after its version."""
     found: dict[str, Any] = json.loads(command.split(" ", 1)[1])
     return found

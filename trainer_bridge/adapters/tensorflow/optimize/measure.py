@@ -22,7 +22,7 @@ def benchmark(
     Parameters
     ----------
     dataset
-        A ``tf.data.Dataset``, or anything else that gives batches.
+        A ``tf.data.Dataset``, or anything else that yields batches.
     num_batches
         How many to take, and one more before that is not counted (it starts threads and fills
         buffers); None takes all that there are.
