@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from paimon_features.errors import RequestError
@@ -148,17 +148,13 @@ def _inspect(
             waiting=min(stats_together.wait_s / elapsed_s, 1.0) if chosen else 1.0,
             peak_bytes=stats_together.peak_bytes,
             retries=stats.retries + stats_together.retries,
-            bound=_bound(stages),
+            bound=bound_by(stages),
             advice=(),
         )
         requested = {"threads": threads, "byte_budget": 1 << 30, **options}
         decoded = together.decoded_bytes()
-        advice = tuple(_advice(found, requested, decoded, lake.storage.is_remote))
-    return Inspection(**{**_fields(found), "advice": advice})
-
-
-def _fields(found: Inspection) -> dict[str, Any]:
-    return {name: getattr(found, name) for name in Inspection.__slots__}
+        advice = tuple(advise(found, requested, decoded, lake.storage.is_remote))
+    return replace(found, advice=advice)
 
 
 def _rate(rows: int, seconds: float) -> float:
@@ -220,9 +216,13 @@ def _files(lake: Lake, layout: Layout, columns: list[str]) -> Files:
     )
 
 
-def _bound(stages: list[Stage]) -> str:
-    """Return the stage that takes the most time if each ran alone: the decoding threads are
-    one stage, the producer another."""
+def bound_by(stages: Sequence[Stage]) -> str:
+    """Return what takes the most time if each ran alone: the decoding threads, the producer, or
+    the conversion to tensors.
+
+    >>> bound_by([Stage("decode", 4e6, 2), Stage("gather", 5e6, 1)])
+    'ordering and gathering rows'
+    """
     steps = {
         "reading and decoding files": _IN_THREADS,
         "ordering and gathering rows": ("order", "gather"),
@@ -235,9 +235,14 @@ def _bound(stages: list[Stage]) -> str:
     return max(seconds, key=lambda step: seconds[step])
 
 
-def _advice(
-    found: Inspection, requested: dict[str, Any], decoded: int, remote: bool
+def advise(
+    found: Inspection, requested: Mapping[str, Any], decoded: int, remote: bool
 ) -> Iterator[str]:
+    """Return what would make reading faster, by what was found about the table and the reader.
+
+    ``requested`` are the reader's options, with its ``threads`` and ``byte_budget``; ``decoded``
+    are the bytes of a rank's rows in memory, and ``remote`` says that files are in an object store.
+    """
     files, plan = found.files, found.plan
     small = files.row_group_rows < SMALL_GROUP_ROWS
     if small and files.files > 16:

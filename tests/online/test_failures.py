@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -298,6 +299,28 @@ def test_a_child_process_does_not_read_its_parents_replies(server: RedisServer) 
             os._exit(1 if wrong else 0)
         assert all(store.get_many([b"k"]) == [b"parent"] for _ in range(200))
         assert os.waitpid(child, 0)[1] == 0
+
+
+def test_a_store_that_nobody_refers_to_closes_its_connections(server: RedisServer) -> None:
+    """Also where the collector of cycles would finalize the socket first, and warn."""
+
+    def sockets() -> list[socket.socket]:
+        return [one for one in gc.get_objects() if type(one) is socket.socket]
+
+    before = sockets()
+    store = quick(server.port)
+    assert store.get_many([b"k"]) == [None]
+    cycle: list[Any] = [one for one in sockets() if not any(one is other for other in before)]
+    (connected,) = map(socket.socket.fileno, cycle)
+    cycle += [store, cycle]
+    gc.collect()  # puts the objects into the order in which they are found from here
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        del store, cycle
+        gc.collect()
+    assert [str(one.message) for one in warned] == []
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(connected)
 
 
 def test_readers_see_no_wrong_value_while_the_server_dies_and_stops(server: RedisServer) -> None:

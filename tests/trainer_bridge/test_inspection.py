@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from tests.data_files import replace_file
-from trainer_bridge.inspection import Inspection, inspect
+from trainer_bridge.inspection import Inspection, Stage, advise, bound_by, inspect
 from trainer_bridge.testing.sample_tables import make_samples
 
 COLUMNS = [f"f{number}" for number in range(10)]
@@ -112,13 +113,6 @@ def test_what_cannot_be_is_wrong_use(lake: Lake) -> None:
         (20_000, None, {"columns": None}, "all 10 columns are read"),
         (80_000, 10_000, SMALL_BUDGET, "with byte_budget above that"),
         (20_000, None, {"batch_size": 16}, "batches of 16 rows"),
-        # what bounds it is measured: long enough that one hiccup decides nothing
-        (
-            200_000,
-            None,
-            {"threads": 0, "shuffle": False, "seconds": 1.0},
-            "more threads decode in parallel",
-        ),
     ],
 )
 def test_it_advises_what_would_make_a_difference(
@@ -130,6 +124,42 @@ def test_it_advises_what_would_make_a_difference(
         del options["columns"]
     advice_given = found(lake, "numbers", **options).advice
     assert any(advice in line for line in advice_given), advice_given
+
+
+DECODING, GATHERING = "more threads decode in parallel", "larger batches may"
+
+
+@pytest.mark.parametrize(
+    ("rates", "threads", "remote", "shuffle", "advice"),
+    [
+        ((9e6, 3e6, 5e6), 0, False, True, DECODING),
+        ((9e6, 3e6, 5e6), 0, False, False, DECODING),
+        ((9e6, 3e6, 1e6), 0, False, True, GATHERING),
+        ((9e6, 3e6, 1e6), 0, False, False, None),
+        # four decode 9 million rows a second, and the producer has 5
+        ((9e6, 3e6, 5e6), 4, False, True, GATHERING),
+        ((9e6, 2e6, 9e6), 4, False, True, None),
+        ((9e6, 2e6, 9e6), 2, True, True, "a remote store serves many requests at once"),
+        ((9e6, 2e6, 9e6), "auto", True, True, None),
+    ],
+)
+def test_it_advises_by_what_bounds_reading(
+    lake: Lake, rates: tuple[float, ...], threads: Any, remote: bool, shuffle: bool, advice: Any
+) -> None:
+    numbers(lake, 40_000)
+    chosen = 4 if threads == "auto" else max(threads, 1)
+    read, decode, gather = rates
+    stages = (
+        Stage("read files", read, chosen),
+        Stage("decode", decode, chosen),
+        Stage("gather", gather, 1),
+    )
+    measured = found(lake, "numbers", columns=COLUMNS[:4], threads=0)
+    given = replace(measured, stages=stages, bound=bound_by(stages))
+    requested = {"threads": threads, "byte_budget": 1 << 30, "shuffle": shuffle}
+    # each line about what bounds reading names threads
+    lines = [line for line in advise(given, requested, 0, remote) if "threads" in line]
+    assert [advice in line for line in lines] == [True] * (advice is not None), lines
 
 
 def test_many_small_files_are_to_be_compacted(lake: Lake) -> None:

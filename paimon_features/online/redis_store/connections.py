@@ -60,13 +60,17 @@ def pack(*words: bytes | str | int) -> Packed:
 
 
 class Link:
-    """One connection, used by one thread at a time."""
+    """One connection, used by one thread at a time; closed if nobody refers to it any more."""
 
-    __slots__ = ("_connection", "_reader", "_sock", "_timeout_s", "born", "reused")
+    __slots__ = ("_closing", "_connection", "_reader", "_sock", "_timeout_s", "born", "reused")
 
     def __init__(self, connection: Any, born: int) -> None:
         self._connection = connection
         self._sock: socket.socket = connection._sock
+        # a collector of cycles may finalize the socket before redis-py's connection, which then
+        # counts as not closed
+        self._closing = weakref.finalize(connection, self._sock.close)
+        self._closing.atexit = False
         self._timeout_s: float = self._sock.gettimeout() or 0.0
         self._reader = hiredis.Reader(notEnoughData=_MORE)
         self.born = born
@@ -105,6 +109,7 @@ class Link:
 
     def detach(self) -> socket.socket:
         """The connected socket, not blocking; it is no longer closed with this link."""
+        self._closing.detach()
         self._connection._sock = None
         self._sock.setblocking(False)
         return self._sock
