@@ -6,6 +6,7 @@
 #   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), the random
 #                 tests with all their cases, and those of the native core without it
 #   make test-fast  those of `make test` that need no engine and no server
+#   make test-paused  the same while its processes are paused at random: fails what rests on measured time
 #   make coverage   all tests with branch coverage, processes that they start included; the report in htmlcov/
 #   make lint     style, types (of the public API also by pyright, where Node.js is), import layers
 #   make notebooks  runs the notebooks of docs/, each in an empty folder;  ARGS="tutorial.ipynb": one
@@ -42,7 +43,7 @@
 
 SHELL := bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-long test-fast coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test
+.PHONY: help demo test test-long test-fast test-paused coverage lint notebooks docs bench chaos fuzz ui-test mutants manifests alerts images extras release lock clean feast-test adapters-test
 
 # in `make test` a missing engine is an error; plain pytest skips what needs it, and says so
 # (Flink's Python has no release for 3.13)
@@ -81,6 +82,11 @@ test-long:
 test-fast:
 	@tools/setup.sh test
 	.venv/bin/python -m pytest --fast $(PARALLEL) --hypothesis-profile=sample -m "not long" $(ARGS)
+
+test-paused:
+	@tools/setup.sh test
+	.venv/bin/python tools/with_pauses.py .venv/bin/python -m pytest --fast $(PARALLEL) \
+		--hypothesis-profile=sample -m "not long" $(ARGS)
 
 coverage:
 	@tools/setup.sh test

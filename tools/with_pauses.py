@@ -1,0 +1,81 @@
+"""Run a command while its processes are paused at random, as a busy machine pauses them.
+
+    python tools/with_pauses.py .venv/bin/python -m pytest --fast -n 3
+
+Code and tests that rest on measured time fail here within one run, and on a busy machine once in
+fifty. Every second or so some of the processes of the command's session are stopped for up to
+1.3 seconds and continued; the exit status is the command's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+SHARE = 0.6
+PAUSED_S, RUNNING_S = (0.2, 1.3), (0.2, 0.9)
+
+
+def members(session: int) -> Iterator[int]:
+    """The processes of a session, but for its leader, whose exit status is waited for."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != session:
+            with contextlib.suppress(OSError):
+                # after the name, which may contain anything: state, parent, group, session
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+                if int(fields[3]) == session:
+                    yield int(entry.name)
+
+
+def send(processes: Sequence[int], number: int) -> None:
+    """Send a signal to those that are still there."""
+    for process in processes:
+        with contextlib.suppress(OSError):
+            os.kill(process, number)
+
+
+def run(command: Sequence[str], seed: int) -> int:
+    """Run a command with pauses; its exit status."""
+    chance, ended, pauses = random.Random(seed), threading.Event(), 0
+    process = subprocess.Popen(command, start_new_session=True)
+    thread = threading.Thread(target=lambda: (process.wait(), ended.set()))
+    thread.start()
+    try:
+        while not ended.is_set():
+            chosen = [one for one in members(process.pid) if chance.random() < SHARE]
+            send(chosen, signal.SIGSTOP)
+            try:
+                ended.wait(chance.uniform(*PAUSED_S))
+            finally:
+                send(chosen, signal.SIGCONT)
+            pauses += len(chosen)
+            ended.wait(chance.uniform(*RUNNING_S))
+    except KeyboardInterrupt:
+        process.send_signal(signal.SIGINT)
+    thread.join()
+    print(f"{pauses} pauses, --seed {seed}", file=sys.stderr)
+    return process.returncode
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--seed", type=int, default=random.randrange(10**6))
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args()
+    if not given.command:
+        parser.error("a command is missing")
+    return run(given.command, given.seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
