@@ -68,6 +68,8 @@ PAYMENT = RequestSource(
     "payment", schema={"amount": Float64, "price": Decimal(10, 2), "at": Timestamp}
 )
 SHARE = Interaction("share", "ratio(amount, clicks:sum_n_1d, zero=0)", request=PAYMENT)
+PATIENT = {"max_wait_ms": 60_000, "predict_timeout_ms": 60_000}
+"""Settings by which a busy machine is no reason to refuse a request."""
 SERVICES = [
     FeatureService("reading_v1", [CLICK_VIEW], description="what the reader model takes"),
     FeatureService("paying_v1", ["clicks:count_12d", SHARE]),
@@ -216,7 +218,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
 
 @pytest.fixture
 def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
-    """Makes clients of apps of their own; closed after the test."""
+    """Makes clients of apps of their own, which are ``PATIENT``; closed after the test."""
     made: list[Client] = []
 
     def make(
@@ -230,7 +232,7 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
         **settings: Any,
     ) -> Client:
         log = io.StringIO()
-        config = replace(ServeConfig(), **settings)
+        config = replace(ServeConfig(), **{**PATIENT, **settings})
         served = DefinitionSet(PROJECT, definitions or filled.definitions, store or filled.store, 1)
         app = FeatureApp(
             served,
@@ -250,7 +252,7 @@ def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
 
 @pytest.fixture
 def client(make_client: Callable[..., Client]) -> Client:
-    """A client of an app with the default settings."""
+    """A client of an app without settings of its own."""
     return make_client()
 
 

@@ -133,7 +133,7 @@ def test_requests_that_arrive_together_share_a_read_and_a_run(served: Any) -> No
 def test_a_large_request_is_run_in_parts_with_others_in_between(
     make_client: Callable[..., Any],
 ) -> None:
-    client = make_client(predict_batch=4, predict_timeout_ms=60_000)
+    client = make_client(predict_batch=4)
     client.app.replace_models(models((MODEL, state(MODEL))))
     order: list[int] = []
 
@@ -300,7 +300,7 @@ def test_a_shadow_predicts_from_the_same_read_and_answers_nobody(client: Any) ->
 def test_a_promotion_between_requests_in_flight_leaves_one_version_in_each_reply(
     make_client: Callable[..., Any],
 ) -> None:
-    client = make_client(max_wait_ms=60_000)  # a busy machine is no reason to refuse here
+    client = make_client()
     one = models((MODEL, state(MODEL)))
     two = models((CHALLENGER, state(CHALLENGER)))
     client.app.replace_models(one)
