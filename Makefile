@@ -56,6 +56,7 @@ WITH_A_CORE := tests/offline/joins tests/trainer_bridge/order tests/trainer_brid
 
 # a module stays in one process, because its tests share what is dear to start
 PARALLEL := -n auto --dist loadfile --no-loadscope-reorder
+FAST = .venv/bin/python -m pytest --fast $(PARALLEL) --hypothesis-profile=sample -m "not long" $(ARGS)
 
 export PYTHON ARGS
 # compiled once: otherwise each of some thousand Python processes compiles all that it imports
@@ -81,12 +82,11 @@ test-long:
 
 test-fast:
 	@tools/setup.sh test
-	.venv/bin/python -m pytest --fast $(PARALLEL) --hypothesis-profile=sample -m "not long" $(ARGS)
+	$(FAST)
 
 test-paused:
 	@tools/setup.sh test
-	.venv/bin/python tools/with_pauses.py .venv/bin/python -m pytest --fast $(PARALLEL) \
-		--hypothesis-profile=sample -m "not long" $(ARGS)
+	.venv/bin/python tools/with_pauses.py $(FAST)
 
 coverage:
 	@tools/setup.sh test

@@ -16,7 +16,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -42,27 +41,31 @@ def send(processes: Sequence[int], number: int) -> None:
             os.kill(process, number)
 
 
+def has_ended(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    """Whether a process ends within some time."""
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(within_s)
+    return process.returncode is not None
+
+
 def run(command: Sequence[str], seed: int) -> int:
     """Run a command with pauses; its exit status."""
-    chance, ended, pauses = random.Random(seed), threading.Event(), 0
+    chance, pauses = random.Random(seed), 0
     process = subprocess.Popen(command, start_new_session=True)
-    thread = threading.Thread(target=lambda: (process.wait(), ended.set()))
-    thread.start()
     try:
-        while not ended.is_set():
+        while not has_ended(process, chance.uniform(*RUNNING_S)):
             chosen = [one for one in members(process.pid) if chance.random() < SHARE]
             send(chosen, signal.SIGSTOP)
             try:
-                ended.wait(chance.uniform(*PAUSED_S))
+                has_ended(process, chance.uniform(*PAUSED_S))
             finally:
                 send(chosen, signal.SIGCONT)
             pauses += len(chosen)
-            ended.wait(chance.uniform(*RUNNING_S))
     except KeyboardInterrupt:
         process.send_signal(signal.SIGINT)
-    thread.join()
+    status = process.wait()
     print(f"{pauses} pauses, --seed {seed}", file=sys.stderr)
-    return process.returncode
+    return status
 
 
 def main() -> int:

@@ -279,5 +279,5 @@ def declared_categories(of: object, categories: Any) -> str | list[list[Category
 
 
 def _whole(value: Category) -> Category:
-    is_integer = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
-    return int(value) if is_integer else value  # type: ignore[arg-type]
+    is_whole = isinstance(value, float) and value.is_integer() and abs(value) < _EXACT
+    return int(value) if is_whole else value  # type: ignore[arg-type]

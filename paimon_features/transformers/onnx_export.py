@@ -155,8 +155,8 @@ def _of_texts(column: Column, null: str, label: str) -> npt.NDArray[Any]:
 
 
 def _text(value: Any, label: str) -> str:
-    is_integer = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
-    if not (isinstance(value, str) or is_integer):
+    is_whole = isinstance(value, int) or (isinstance(value, float) and value.is_integer())
+    if not (isinstance(value, str) or is_whole):
         raise TransformError(
             f"{label} contains {value!r}, and the model takes one text, integer or boolean"
         )

@@ -19,6 +19,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from tests.data_files import replace_file
+from trainer_bridge import inspection
 from trainer_bridge.inspection import Inspection, Stage, advise, bound_by, inspect
 from trainer_bridge.testing.sample_tables import make_samples
 
@@ -160,6 +161,16 @@ def test_it_advises_by_what_bounds_reading(
     # each line about what bounds reading names threads
     lines = [line for line in advise(given, requested, 0, remote) if "threads" in line]
     assert [advice in line for line in lines] == [True] * (advice is not None), lines
+
+
+def test_the_measured_bound_and_the_threads_of_the_call_decide(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inspection, "bound_by", lambda stages: "reading and decoding files")
+    numbers(lake, 40_000)
+    (alone,) = found(lake, "numbers", columns=COLUMNS[:4], threads=0, shuffle=False).advice
+    assert DECODING in alone
+    assert found(lake, "numbers", columns=COLUMNS[:4], threads=2, shuffle=False).advice == ()
 
 
 def test_many_small_files_are_to_be_compacted(lake: Lake) -> None:

@@ -282,7 +282,7 @@ def test_lists_are_hashed_item_by_item(signed: bool) -> None:
         to_onnx(whole, integer_columns=[0], matrix=True)
 
 
-def test_truth_values_and_integer_columns_are_fed_as_the_texts_that_are_hashed() -> None:
+def test_truth_values_and_integers_are_fed_as_the_texts_that_are_hashed() -> None:
     for rows in ([[True], [False], [None]], [[1], [2**60 + 1], [None]]):
         encoder = HashingEncoder(500, output="index").fit(rows)
         expected = np.array(encoder.transform(rows), np.float64)

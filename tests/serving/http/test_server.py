@@ -29,6 +29,7 @@ from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version
 from tests.os_processes import is_running
+from tests.serving.http.conftest import PATIENT
 from tests.waiting import await_true
 
 pytestmark = pytest.mark.redis
@@ -83,7 +84,8 @@ def folder(tmp_path: Path, redis_url: str) -> Path:
 
 def configure(folder: Path, url: str, **settings: object) -> None:
     """Write the settings; a busy machine is no reason to refuse a request."""
-    given = {"max_wait": "60s", "predict_timeout": "60s", **settings}
+    patient = {name.removesuffix("_ms"): f"{ms}ms" for name, ms in PATIENT.items()}
+    given = {**patient, **settings}
     lines = [f"{name} = {json.dumps(value)}" for name, value in given.items()]
     (folder / "paimon-features.toml").write_text(
         f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{url}"\n[serve]\n' + "\n".join(lines)
