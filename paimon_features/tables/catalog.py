@@ -241,7 +241,14 @@ class Lake:
         return f"{self.warehouse}/{self.database}.db/{name}"
 
     def exists(self, name: str) -> bool:
-        return self.storage.is_folder(f"{self.path(name)}/schema")
+        """Whether there is a table of this name: one that is being created is none yet.
+
+        With snapshots and without a schema it is a damaged one.
+        """
+        path = self.path(name)
+        return any(map(SCHEMA_FILE.fullmatch, self.storage.names(f"{path}/schema"))) or all(
+            self.storage.is_folder(f"{path}/{folder}") for folder in ("schema", "snapshot")
+        )
 
     def list(self) -> list[str]:
         """The names of all tables, sorted."""
@@ -419,6 +426,9 @@ class Lake:
                 self._record_drop(name, how)
             if self.rest_tables is not None:
                 self.rest_tables.drop(name)
+            # first what refers to all else: what is left of an interrupted drop is an empty table,
+            # and one that is created in its place has none of its snapshots
+            self.storage.delete_folder(f"{self.path(name)}/snapshot")
             self.storage.delete_folder(self.path(name))
         for folder in (rollups, merges):
             if folder is not None:
@@ -582,7 +592,7 @@ class Lake:
         routes = _REMOTE_OPTIONS if self.storage.is_remote else {}
         options = {**_READ_OPTIONS, **routes}
         with metadata_damage(f"a schema in {self.path(name)}/schema", f"table {name!r}"):
-            handle = self.catalog.get_table(self._identifier(name))
+            handle = self._opened(name)
             self._check_schema(name, handle)
         if self.rest is not None:
             options |= _NO_RETRIES
@@ -593,6 +603,16 @@ class Lake:
         write_checksums(handle.file_io)
         self._handles[name] = (stamp, handle)
         return handle
+
+    def _opened(self, name: str) -> Any:
+        from pypaimon.catalog.catalog_exception import TableNotExistException
+
+        try:
+            return self.catalog.get_table(self._identifier(name))
+        except TableNotExistException:  # its folder of schemas is empty
+            if not self.exists(name):
+                raise UnknownNameError.of("table", name, self.list()) from None
+            return self.catalog.get_table(self._identifier(name))  # created since, or damaged
 
     def schema(self, name: str) -> pa.Schema:
         """The Arrow schema of a table."""

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
+from paimon_features.errors import (
+    ConfigurationError,
+    DamagedFileError,
+    TableError,
+    UnknownNameError,
+)
 from paimon_features.schema import (
     Bool,
     Bytes,
@@ -22,7 +31,9 @@ from paimon_features.schema import (
     Timestamp,
 )
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.specs import TableSpec, events_spec, registry_spec, tiles_spec
+from paimon_features.tables.writer import append_arrow
 
 
 def test_a_table_is_listed_from_its_creation_to_its_drop(lake: Lake) -> None:
@@ -112,3 +123,98 @@ def test_the_side_folder_is_neither_a_database_nor_a_table(lake: Lake) -> None:
     lake.side_folder.mkdir(exist_ok=True)
     assert lake.catalog.list_databases() == ["features"]
     assert lake.list() == ["registry"]
+
+
+class KilledError(BaseException):
+    """The process has ended."""
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[None]:
+    """Before the operation on files that has this number, counted from 1."""
+    left = itertools.count(number - 1, -1)
+
+    def limited(name: str) -> None:
+        operation = getattr(os, name)
+
+        def run(*arguments: object, **options: object) -> object:
+            if next(left) <= 0:
+                raise KilledError
+            return operation(*arguments, **options)
+
+        patch.setattr(os, name, run)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("mkdir", "rename", "replace", "unlink", "rmdir"):
+            limited(name)
+        yield
+
+
+def test_what_an_interrupted_creation_leaves_is_no_table(lake: Lake) -> None:
+    spec = TableSpec("t", {"a": Int64})
+    for number in itertools.count(1):
+        try:
+            with killed_at(number):
+                lake.create(spec)
+        except KilledError:
+            other = Lake.open(lake.warehouse, lake.database)
+            if not other.exists("t"):
+                assert other.list() == []
+                with pytest.raises(UnknownNameError, match="no table 't'"):
+                    other.table("t")
+        else:
+            break
+        other.create(spec)
+        append_arrow(other, "t", pa.table({"a": [number]}))
+        assert read_arrow(other, "t")["a"].to_pylist() == [number]
+        other.drop("t")
+    assert number > 3
+
+
+def test_a_table_in_the_place_of_an_interrupted_drop_has_none_of_its_rows(lake: Lake) -> None:
+    spec = TableSpec("t", {"a": Int64})
+    states = []
+    for number in itertools.count(1):
+        lake.create(spec)
+        for value in (1, 2):
+            append_arrow(lake, "t", pa.table({"a": [value]}))
+        try:
+            with killed_at(number):
+                lake.drop("t")
+        except KilledError:
+            other = Lake.open(lake.warehouse, lake.database)
+            found = read_arrow(other, "t")["a"].to_pylist() if other.exists("t") else None
+            states.append(found)
+            assert found in ([1, 2], [1], [], None)
+            if found:  # it has not been dropped
+                other.drop("t")
+            other.create(spec)
+            append_arrow(other, "t", pa.table({"a": [3]}))
+            assert read_arrow(other, "t")["a"].to_pylist() == [3]
+            other.drop("t")
+        else:
+            break
+    assert [1, 2] in states
+    assert [] in states
+    assert None in states
+
+
+def test_a_table_that_is_being_created_is_unknown_and_one_without_its_schemas_damaged(
+    lake: Lake,
+) -> None:
+    folder = Path(lake.path("t"))
+    (folder / "schema").mkdir(parents=True)
+    (folder / "schema" / ".schema-0.7f0c.tmp").write_text("{")
+    assert not lake.exists("t")
+    assert lake.list() == []
+    with pytest.raises(UnknownNameError, match="no table 't'"):
+        read_arrow(lake, "t")
+    lake.create(TableSpec("t", {"a": Int64}))
+    append_arrow(lake, "t", pa.table({"a": [1]}))
+    (folder / "schema" / "schema-0").unlink()
+    other = Lake.open(lake.warehouse, lake.database)
+    assert other.exists("t")
+    with pytest.raises(DamagedFileError, match="a schema in .* is damaged"):
+        read_arrow(other, "t")
+    with pytest.raises(DamagedFileError, match="a schema in .* is damaged"):
+        other.create(TableSpec("t", {"a": Int64}))

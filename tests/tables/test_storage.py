@@ -293,7 +293,7 @@ def test_transient_errors_are_retried_a_bounded_number_of_times(
     store.fail(3)
     assert reading.list() == ["points"]
     store.fail(4)
-    with pytest.raises(TableError, match="the store failed each of 4 times: .*503"):
+    with pytest.raises(TableError, match="the store failed each of 4 times: .*SLOW_DOWN"):
         reading.exists("points")
     store.fail(0)
     (file,) = live_files(reading, "points", 1)
