@@ -42,7 +42,7 @@ from its message alone, so that it crosses process boundaries unchanged.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from paimon_features.suggestions import did_you_mean
 
@@ -61,6 +61,16 @@ def shortened(text: str, most: int = SHOWN) -> str:
     ('aaa...', 'abc')
     """
     return text if len(text) <= most else f"{text[:most]}..."
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first thirty, and how many more there are.
+
+    >>> first_names(["a", "b"]), first_names(["x"] * 31)[-15:]
+    ('a, b', 'x, x and 1 more')
+    """
+    more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
+    return ", ".join(names[:_MOST_NAMES]) + more
 
 
 class PaimonFeaturesError(Exception):
@@ -99,10 +109,8 @@ class UnknownNameError(PaimonFeaturesError, LookupError):
         known ones the first thirty.
         """
         names = sorted(known)
-        more = f" and {len(names) - _MOST_NAMES:,} more" if len(names) > _MOST_NAMES else ""
-        choices = ", ".join(names[:_MOST_NAMES]) or "none"
-        meant = did_you_mean(name, names)
-        return cls(f"there is no {what} {shortened(name)!r}; there is: {choices}{more}{meant}")
+        choices, meant = first_names(names) or "none", did_you_mean(name, names)
+        return cls(f"there is no {what} {shortened(name)!r}; there is: {choices}{meant}")
 
 
 class RequestError(PaimonFeaturesError, ValueError):

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from paimon_features.errors import RequestError, SnapshotExpiredError
+from paimon_features.errors import RequestError, SnapshotExpiredError, first_names
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.metadata_damage import metadata_damage
 
@@ -223,16 +223,19 @@ def split_ref(ref: SnapshotRef) -> tuple[int, str | None]:
 
 
 def _removed(lake: Lake, name: str, snapshot_id: int) -> str:
-    """When the snapshots of this number were removed, as the end of a phrase; empty if never."""
+    """When the last snapshot of this number was removed, as the end of a phrase; empty if never."""
     of_number = [r for r in lake.removals(name) if r.reuses(snapshot_id)]
-    return "".join(f"; the table was {r.how} at {r.until_ms} ms" for r in of_number)
+    if not of_number:
+        return ""
+    before = f", and {len(of_number) - 1:,} times before" if len(of_number) > 1 else ""
+    return f"; the table was {of_number[-1].how} at {of_number[-1].until_ms} ms{before}"
 
 
 def expired(lake: Lake, name: str, snapshot_id: int) -> SnapshotExpiredError:
     """The error for a missing snapshot, listing the existing ones."""
     ids = snapshot_ids(lake, name)
     there = f"it has {ids[0]} to {ids[-1]}" if ids else "it has none"
-    tags = ", ".join(f"{s.id} ({tag})" for tag, s in tagged(lake, name).items())
+    tags = first_names([f"{s.id} ({tag})" for tag, s in tagged(lake, name).items()])
     return SnapshotExpiredError(
         f"table {name!r} has no snapshot {snapshot_id}; {there}"
         + (f", and the tagged ones {tags}" if tags else "")
@@ -308,7 +311,7 @@ def snapshot_as_of(lake: Lake, name: str, time_ms: int) -> Snapshot | None:
     before = by_id.get(after - 1)
     if before is not None and before.time_ms <= time_ms:
         return before
-    tags = ", ".join(f"{s.id} of {s.time_ms} ms" for s in by_id.values()) or "none"
+    tags = first_names([f"{s.id} of {s.time_ms} ms" for s in by_id.values()]) or "none"
     raise SnapshotExpiredError(
         f"table {name!r}: the snapshot of time {time_ms} ms has expired; the oldest is "
         f"{after}, committed at {snapshot(lake, name, after).time_ms} ms; tagged: {tags}. "

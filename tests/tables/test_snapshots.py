@@ -114,6 +114,26 @@ def test_the_snapshot_of_a_time_is_the_newest_at_or_before_it(lake: Lake, table:
         assert snapshot_as_of(lake, table, moment) == (naive[-1] if naive else None)
 
 
+def test_an_error_lists_some_of_many_tags_and_the_last_of_many_drops(lake: Lake) -> None:
+    for _ in range(3):
+        lake.create(TableSpec("t", {"a": Int64}))
+        commit(lake, 2)
+        lake.drop("t")
+    lake.create(TableSpec("t", {"a": Int64}))
+    commit(lake, 1)
+    for number in range(33):
+        create_tag(lake, "t", f"tag{number:02}", 1)
+    last = lake.removals("t")[-1].until_ms
+    with pytest.raises(SnapshotExpiredError) as raised:
+        snapshot(lake, "t", 2)
+    assert str(raised.value) == (
+        "table 't' has no snapshot 2; it has 1 to 1, and the tagged ones "
+        + ", ".join(f"1 (tag{number:02})" for number in range(30))
+        + f" and 3 more; the table was dropped at {last} ms, and 2 times before. Read a newer one; "
+        "a consumer or a tag prevents expiry"
+    )
+
+
 def test_a_time_whose_snapshot_has_expired_is_rejected(lake: Lake, table: str) -> None:
     commit(lake, 4)
     times = [s.time_ms for s in snapshots(lake, table)]
