@@ -92,6 +92,8 @@ def _counts(report: ScrubReport) -> dict[str, object]:
 
 
 def _line(report: ScrubReport) -> str:
+    if report.dropped:
+        return f"{report.table}: dropped meanwhile"
     parts = [
         f"{report.table}: {report.snapshots} snapshots, {report.manifests} manifests, "
         f"{report.files} data files ({report.bytes:,} bytes, {report.pages:,} pages)"

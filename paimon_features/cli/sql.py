@@ -11,6 +11,7 @@ import json
 import math
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -18,6 +19,7 @@ import click
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import table_lines
 from paimon_features.cli._values import shown
+from paimon_features.errors import UnknownNameError
 from paimon_features.project import Project
 from paimon_features.tables import latest_snapshot
 
@@ -112,15 +114,16 @@ def _list(project: Project, as_json: bool) -> None:
     lake = project.lake
     found: list[dict[str, Any]] = []
     for table in lake.list():
-        newest = latest_snapshot(lake, table)
-        found.append(
-            {
-                "table": table,
-                "snapshot": None if newest is None else newest.id,
-                "rows": 0 if newest is None else newest.total_records,
-                "columns": {field.name: str(field.type) for field in lake.schema(table)},
-            }
-        )
+        with suppress(UnknownNameError):  # dropped meanwhile
+            newest = latest_snapshot(lake, table)
+            found.append(
+                {
+                    "table": table,
+                    "snapshot": None if newest is None else newest.id,
+                    "rows": 0 if newest is None else newest.total_records,
+                    "columns": {field.name: str(field.type) for field in lake.schema(table)},
+                }
+            )
     if as_json:
         click.echo(json.dumps(found, indent=2))
         return

@@ -136,6 +136,8 @@ def describe_stored(lake: Lake) -> list[Document]:
             try:
                 about |= _model(lake, name) if kind == "model" else _training_set(lake, table)
             except PaimonFeaturesError:  # the others are worth seeing
+                if not lake.exists(table):  # dropped meanwhile
+                    continue
                 about["state"] = "cannot be read; 'paimon-features check' says why"
             out.append(about)
     return out

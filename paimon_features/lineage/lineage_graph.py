@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 from paimon_features.definitions import Definitions, FeatureRef, FeatureView, TableView
@@ -137,7 +138,9 @@ def _training_sets(lake: Lake | None) -> Iterable[tuple[str, Mapping[str, str]]]
         return
     for table in lake.list():
         if table.startswith(TRAINING_PREFIX):
-            features = lake.properties(table).get("training-set.features")
+            features = None
+            with suppress(UnknownNameError):  # dropped meanwhile
+                features = lake.properties(table).get("training-set.features")
             if features is not None:
                 yield table.removeprefix(TRAINING_PREFIX), json.loads(features)
 

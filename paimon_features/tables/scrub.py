@@ -3,7 +3,8 @@
 All retained snapshots and tags: their files, schemas, manifest lists, manifests, the counts that
 they must agree on, and every data file: size, footer, pages (CRC32), rows, the order and range
 of its keys, and that files of one level do not overlap. Linear in the manifests' entries and the
-files' bytes. Nothing is changed, no lock is held; a file that expires meanwhile is no damage.
+files' bytes. Nothing is changed, no lock is held; a file that expires meanwhile is no damage, nor
+is a table that is dropped.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import itertools
 import json
 import random
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -27,6 +28,7 @@ from paimon_features.errors import (
     PaimonFeaturesError,
     SnapshotExpiredError,
     StoreUnreachableError,
+    UnknownNameError,
 )
 from paimon_features.tables.catalog import SCHEMA_FILE, SIDE_FOLDER, Lake
 from paimon_features.tables.content import KEY_PREFIX
@@ -54,7 +56,7 @@ class Damage:
 
 @dataclass
 class ScrubReport:
-    """What was read of a table, and what is damaged."""
+    """What was read of a table, and what is damaged; ``dropped``: it was, or created again."""
 
     table: str
     snapshots: int = 0
@@ -65,6 +67,7 @@ class ScrubReport:
     pages: int = 0
     pages_without_crc: int = 0
     damages: list[Damage] = field(default_factory=list)
+    dropped: bool = False
 
 
 @dataclass
@@ -97,7 +100,12 @@ def scrub_side_folder(lake: Lake) -> list[Damage]:
     """The JSON records next to the tables, and their marks, that are not what was written."""
     found = []
     folders = [lake.path(SIDE_FOLDER), *(f"{lake.path(t)}/{SIDE_FOLDER}" for t in lake.list())]
-    marks = [f"{folder}/{name}" for folder in folders for name in lake.storage.names(folder)]
+    marks = [
+        f"{folder}/{name}"
+        for folder in folders
+        for name in lake.storage.names(folder)
+        if name.endswith(".json")  # others are being written, or their writer was killed
+    ]
     paths: Iterable[SidePath] = lake.side_folder.rglob("*.json")
     checks = [partial(read_document, path) for path in sorted(paths, key=str)]
     checks += [partial(stored_document, lake.storage, path) for path in marks]
@@ -106,6 +114,8 @@ def scrub_side_folder(lake: Lake) -> list[Damage]:
             check()
         except StoreUnreachableError:
             raise
+        except FileNotFoundError:  # deleted since; ``lost_records`` finds what must be there
+            continue
         except (OSError, DamagedFileError) as error:
             found.append(Damage("", str(check.args[-1]), str(error)))
     return found
@@ -129,6 +139,7 @@ class _Scrub:
         self.times: dict[int, int] = {}
 
     def run(self) -> ScrubReport:
+        created_ms = self._created_ms()
         self._schemas()
         with self._damage(f"{self.lake.path(self.name)}/schema"):
             self.table = self.lake.table(self.name)
@@ -137,7 +148,27 @@ class _Scrub:
             self._tags()
             self._levels()
             self._data_files()
+        if self.report.damages:
+            if not self.lake.exists(self.name) or self._created_ms() != created_ms:
+                return ScrubReport(self.name, dropped=True)
+            self.report.damages = list(self._unexpired())
         return self.report
+
+    def _created_ms(self) -> int | None:
+        with suppress(UnknownNameError, DamagedFileError):  # its first schema is lost, or damaged
+            return self.lake.created_ms(self.name)
+        return None
+
+    def _unexpired(self) -> Iterator[Damage]:
+        """The damages without those of snapshots that have all expired meanwhile."""
+        try:
+            there = self._retained()
+        except PaimonFeaturesError:  # a damaged tag
+            yield from self.report.damages
+            return
+        for damage in self.report.damages:
+            if damage.tags or not damage.snapshots or not there.isdisjoint(damage.snapshots):
+                yield damage
 
     # -- metadata ------------------------------------------------------------------------------
 
@@ -350,12 +381,14 @@ class _Scrub:
         try:
             yield
         except FileNotFoundError as error:
-            there = {*snapshot_ids(self.lake, self.name)}
-            there |= {s.id for s in tagged(self.lake, self.name).values()}
             of_file = self._snapshots_of(file) if file is not None else (number,)
-            if there.isdisjoint(of_file) and not (file is not None and file.tags):
+            if self._retained().isdisjoint(of_file) and not (file is not None and file.tags):
                 raise SnapshotExpiredError(f"{error} has expired") from error
             raise
+
+    def _retained(self) -> set[int]:
+        tags = tagged(self.lake, self.name).values()
+        return {*snapshot_ids(self.lake, self.name), *(tag.id for tag in tags)}
 
     def _snapshots_of(self, file: _DataFile) -> tuple[int, ...]:
         last = file.last

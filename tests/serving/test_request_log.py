@@ -11,7 +11,6 @@ import signal
 import struct
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +37,7 @@ from paimon_features.serving.request_log.log import RequestLog, salt_of_environm
 from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
 from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.waiting import await_true
 
 NOW = 1_700_000_000_000
 SALT = b"0123456789abcdef"
@@ -94,6 +94,13 @@ def read(fetcher: FeatureFetcher, users: list[int]) -> OnlineResponse:
 def opened(folder: Path, **options: Any) -> RequestLog:
     options = {"rate": 1.0, "flush_interval_s": 0.01, "clock_ms": lambda: NOW, **options}
     return RequestLog(folder, PROJECT, **options)
+
+
+def note_and_wait(log: RequestLog, request_id: str, response: OnlineResponse) -> None:
+    """Note a response, which the log's thread writes or drops before it gets another one."""
+    log.note(request_id, "", response)
+    stats = log.stats
+    await_true(lambda: stats.written + stats.dropped_disk == stats.rows)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
@@ -228,20 +235,23 @@ def test_of_a_large_request_some_entities_are_logged_and_the_others_counted(
 def test_files_are_completed_by_size_and_by_age_and_hold_each_row_once(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
-    log = opened(tmp_path, max_file_bytes=20_000, max_age_s=0.2)
+    by_size = opened(tmp_path / "size", max_file_bytes=20_000, max_age_s=3600)
+    by_age = opened(tmp_path / "age", max_age_s=0.2)
     response = read(fetcher, [1, 2])
     for number in range(40):
-        log.note(f"r{number}", "", response)
-        time.sleep(0.002)
-    deadline = time.monotonic() + 5
-    while list(tmp_path.glob("*.open")) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not list(tmp_path.glob("*.open"))  # by age, nobody wrote any more
-    assert len(list(tmp_path.glob("*.arrow"))) == log.stats.files > 1
-    log.close()
-    keys = [(row["request_id"], row["row"]) for row in rows_of(tmp_path)]
-    assert sorted(keys) == sorted((f"r{n}", i) for n in range(40) for i in (0, 1))
-    assert {oct(path.stat().st_mode & 0o777) for path in tmp_path.glob("*.arrow")} == {"0o600"}
+        note_and_wait(by_size, f"r{number}", response)
+    assert by_size.stats.files > 1
+    for number in range(2):
+        note_and_wait(by_age, f"r{number}", response)
+        await_true(lambda: not list(tmp_path.glob("age/*.open")))  # though nobody writes any more
+    assert by_age.stats.files == 2
+    for log, requests in ((by_size, 40), (by_age, 2)):
+        log.close()
+        folder = tmp_path / ("size" if log is by_size else "age")
+        assert len(list(folder.glob("*.arrow"))) == log.stats.files
+        keys = [(row["request_id"], row["row"]) for row in rows_of(folder)]
+        assert sorted(keys) == sorted((f"r{n}", i) for n in range(requests) for i in (0, 1))
+    assert {oct(path.stat().st_mode & 0o777) for path in tmp_path.glob("*/*.arrow")} == {"0o600"}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -281,8 +291,7 @@ def test_on_a_full_disk_rows_are_dropped_and_files_stay_readable(
     for number in range(60):
         if number == 50:
             disk.room = 10**9  # somebody made room
-        log.note(f"r{number}", "", response)
-        time.sleep(0.01)
+        note_and_wait(log, f"r{number}", response)
     log.close()
     rows = rows_of(tmp_path)
     assert log.stats.dropped_disk > 0
@@ -387,8 +396,7 @@ def test_a_new_worker_recovers_the_files_of_dead_ones(
 ) -> None:
     dead = opened(tmp_path, worker="w1", flush_interval_s=0.01)
     dead.note("r1", "", read(fetcher, [1]))
-    while not dead.stats.written:
-        time.sleep(0.01)
+    await_true(lambda: dead.stats.written)
     assert dead._spool._file is not None
     dead._spool._file.abandon()  # as the operating system does when a process is killed
     alive = opened(tmp_path, worker="w1")

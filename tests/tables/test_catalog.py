@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -131,14 +132,15 @@ class KilledError(BaseException):
 
 @contextmanager
 def killed_at(number: int) -> Iterator[None]:
-    """Before the operation on files that has this number, counted from 1."""
+    """Before this thread's operation on files that has this number, counted from 1."""
     left = itertools.count(number - 1, -1)
+    thread = threading.get_ident()
 
     def limited(name: str) -> None:
         operation = getattr(os, name)
 
         def run(*arguments: object, **options: object) -> object:
-            if next(left) <= 0:
+            if threading.get_ident() == thread and next(left) <= 0:
                 raise KilledError
             return operation(*arguments, **options)
 

@@ -20,7 +20,12 @@ from pathlib import Path
 from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.config import FILE_NAME, read_config
-from paimon_features.errors import ConfigurationError, SnapshotExpiredError, TableError
+from paimon_features.errors import (
+    ConfigurationError,
+    SnapshotExpiredError,
+    TableError,
+    UnknownNameError,
+)
 from paimon_features.job_control.jobs import release
 from paimon_features.operations.backup.cut import HOLD, Cut, take_cut
 from paimon_features.project import Project
@@ -190,17 +195,19 @@ def _held(lake: Lake) -> Iterator[None]:
     try:
         for table in lake.list():
             for _ in range(_ATTEMPTS):
-                earliest = earliest_snapshot_id(lake, table)
                 try:
+                    earliest = earliest_snapshot_id(lake, table)
                     register_consumer(lake, table, HOLD, earliest or 1)
                     held.append(table)
                     break
-                except SnapshotExpiredError:
-                    continue  # it expired just now
+                except (SnapshotExpiredError, FileNotFoundError):
+                    continue  # it expired, or the table was dropped, just now
+                except UnknownNameError:
+                    break
         yield
     finally:
         for table in held:
-            if lake.exists(table):
+            with suppress(UnknownNameError):  # dropped meanwhile
                 delete_consumer(lake, table, HOLD)
 
 

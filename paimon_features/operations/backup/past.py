@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 
 from paimon_features.callbacks import OnMessage, ignore_message
-from paimon_features.errors import SnapshotExpiredError
+from paimon_features.errors import SnapshotExpiredError, UnknownNameError
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.project import Project
 from paimon_features.tables import Lake, generations, latest_snapshot
@@ -71,12 +71,14 @@ def _targets(lake: Lake, time_ms: int) -> dict[str, int | None]:
     targets: dict[str, int | None] = {}
     gone = []
     for table in lake.list():
-        newest = latest_snapshot(lake, table)
-        if newest is None or newest.time_ms <= time_ms or table == "registry":
-            continue
         try:
+            newest = latest_snapshot(lake, table)
+            if newest is None or newest.time_ms <= time_ms or table == "registry":
+                continue
             found = snapshot_as_of(lake, table, time_ms)
             targets[table] = None if found is None else found.id
+        except UnknownNameError:  # dropped meanwhile
+            continue
         except SnapshotExpiredError as error:
             gone.append(str(error))
     if gone:

@@ -150,7 +150,7 @@ class Deletion:
             or self._predicted_keys(name)
             or (name.startswith(REJECTED_PREFIX) and self._may_reject(name))
             or name in self._skipped()
-            or self.entities.are_keys_of(self.lake.schema(name).names)
+            or self.entities.are_keys_of(self._columns(name))
         ]
         tiles = {record.table for record in self._generations()}
         events = {source.table for source in self.project.definitions.sources.values()}
@@ -159,6 +159,13 @@ class Deletion:
             return (name in tiles) + 2 * (name in events or name.startswith("events_")), name
 
         return sorted(found, key=rank)
+
+    def _columns(self, table: str) -> list[str]:
+        """None of a table that was dropped meanwhile."""
+        try:
+            return list(self.lake.schema(table).names)
+        except UnknownNameError:
+            return []
 
     def _predicted_keys(self, table: str) -> list[str]:
         """The entity keys of the model of a table of predictions or outcomes, if it can contain

@@ -70,13 +70,15 @@ class TableReader:
 
     def sizes(self) -> list[TableStatus]:
         """All tables, by name."""
-        return [self._size(name) for name in self.lake.list()]
+        return [size for name in self.lake.list() if (size := self._size(name)) is not None]
 
     def rejected(self) -> list[RejectedStatus]:
         """All rejected tables, by name."""
-        return [self._rejected(name) for name in self.lake.list() if _is_rejected(name)]
+        found = [self._rejected(name) for name in self.lake.list() if _is_rejected(name)]
+        return [one for one in found if one is not None]
 
-    def _size(self, name: str) -> TableStatus:
+    def _size(self, name: str) -> TableStatus | None:
+        """None if it was dropped meanwhile."""
         try:
             newest = latest_snapshot(self.lake, name)
             if newest is None:
@@ -96,9 +98,10 @@ class TableReader:
                 newest.time_ms,
             )
         except (PaimonFeaturesError, OSError) as error:
-            return TableStatus(name, error=str(error))
+            return TableStatus(name, error=str(error)) if self.lake.exists(name) else None
 
-    def _rejected(self, name: str) -> RejectedStatus:
+    def _rejected(self, name: str) -> RejectedStatus | None:
+        """None if it was dropped meanwhile."""
         try:
             newest = latest_snapshot(self.lake, name)
             if newest is None:
@@ -113,7 +116,8 @@ class TableReader:
                 name, rows, newest.time_ms, dict(counts.rejected), counts.held, counts.released
             )
         except (PaimonFeaturesError, OSError) as error:
-            return RejectedStatus(name, 0, None, error=str(error))
+            there = self.lake.exists(name)
+            return RejectedStatus(name, 0, None, error=str(error)) if there else None
 
     def _cached(self, what: str, name: str, newest: Snapshot, read: Callable[[], _Value]) -> _Value:
         known = self._known.get((what, name))
