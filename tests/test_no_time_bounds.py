@@ -1,4 +1,4 @@
-"""No test asserts that something took less than a time: a loaded machine would fail it."""
+"""No test rests on something taking less than a time: a loaded machine would fail it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from tests.modules import found_in_tests
 
 CLOCKS = ("monotonic", "perf_counter", "process_time", "time")
+SHORT = re.compile(r"\.(wait|join)\(\d|timeout=\d|\) \+ \d")
 READS_A_CLOCK = re.compile(rf"\.\s*({'|'.join(CLOCKS)})\b")
 
 
@@ -60,6 +61,31 @@ def _bounds(test: ast.expr, durations: set[str]) -> bool:
     return False
 
 
+SHORT_S = range(3, 60)
+"""Bounds that a loaded machine exceeds; shorter ones are pauses between two attempts."""
+
+
+def short_waits(source: str) -> Iterator[int]:
+    """The lines that wait for another thread or process, and fail after less than a minute."""
+    for node in ast.walk(ast.parse(source)) if SHORT.search(source) else ():
+        bounds: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            bounds += [k.value for k in node.keywords if k.arg == "timeout"]
+            if isinstance(node.func, ast.Attribute) and node.func.attr in ("wait", "join"):
+                bounds += node.args
+        elif (
+            isinstance(node, ast.BinOp)
+            and isinstance(node.op, ast.Add)
+            and isinstance(node.left, ast.Call)
+        ):
+            function = node.left.func
+            if isinstance(function, ast.Attribute) and function.attr in CLOCKS:
+                bounds.append(node.right)
+        values = [bound.value for bound in bounds if isinstance(bound, ast.Constant)]
+        if any(value in SHORT_S for value in values):
+            yield node.lineno
+
+
 def test_upper_bounds_are_found() -> None:
     assert list(upper_bounds("assert time.monotonic() - started < 5")) == [1]
     assert list(upper_bounds("\nassert 5 >= time.monotonic() - started")) == [2]
@@ -68,5 +94,19 @@ def test_upper_bounds_are_found() -> None:
     assert list(upper_bounds("assert 1 <= time.monotonic() - started")) == []
 
 
+def test_short_waits_are_found() -> None:
+    source = "done.wait(20)\nrun(x, timeout=5)\nuntil = time.monotonic() + 10\nthread.join(30.0)"
+    assert list(short_waits(source)) == [1, 2, 3, 4]
+    assert list(short_waits("done.wait(120)\ndone.wait(0.1)\n', '.join(x)\ntime.time() - 5")) == []
+
+
 def test_no_test_has_an_upper_bound_of_a_measured_time() -> None:
     assert found_in_tests(upper_bounds) == set()
+
+
+def test_no_test_waits_for_less_than_a_minute_before_it_fails() -> None:
+    found = found_in_tests(short_waits)
+    # there clients have the patience of real ones
+    assert {
+        place for place in found if not place.startswith(("flink/loop", "serving/chaos"))
+    } == set()

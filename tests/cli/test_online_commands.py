@@ -177,7 +177,7 @@ def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
         commit_purchases(project, [purchase(12346, NOW)])
         line_with(worker.stdout, '"applied_snapshot": 2')
         worker.send_signal(number)
-        assert worker.wait(20) == 0
+        assert worker.wait(120) == 0
     finally:
         if worker.poll() is None:
             worker.kill()

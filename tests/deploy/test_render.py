@@ -230,7 +230,7 @@ def test_every_shard_has_a_pod(documents: list[Json]) -> None:
 
 def status_of(address: str, path: str) -> int:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as reply:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as reply:
             return int(reply.status)
     except urllib.error.HTTPError as error:
         with error:

@@ -136,7 +136,7 @@ def test_materializers_forced_onto_the_same_buckets_are_exact(
         thread.start()
     for _ in range(25):
         newest = stream.commit(60, minutes=1)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline and set(stored.applied()) != {newest}:
         time.sleep(0.02)
     stop.set()

@@ -56,7 +56,7 @@ def address(server: MonitorServer) -> str:
 
 def get(address: str, path: str) -> tuple[int, bytes]:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=120) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.read()
@@ -145,7 +145,7 @@ def test_an_unusable_listen_address_is_rejected(monitor: Monitor, wrong: str) ->
 def status(address: str, sent: bytes) -> int:
     """The status of the reply, 0 if the connection ends without one."""
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=20) as connection:
+    with socket.create_connection((host, int(port)), timeout=120) as connection:
         connection.sendall(sent)
         got = connection.makefile("rb").read()
     return int(got.split()[1]) if got else 0

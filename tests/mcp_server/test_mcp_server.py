@@ -201,7 +201,7 @@ def test_over_http_a_token_reads_its_services_only(project: Project) -> None:
         asyncio.run(_over_its_quota(url, slow, rare))
     finally:
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=120)
     assert process.returncode in (0, -signal.SIGTERM)
 
 

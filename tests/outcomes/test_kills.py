@@ -60,7 +60,7 @@ class Load(threading.Thread):
         for number in itertools.count():
             if self.stop:
                 return
-            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
             identifier = f"{self.name}-{number}"
             self.sent.add(identifier)
             try:

@@ -38,7 +38,7 @@ class LiveServer:
         self._ready = threading.Event()
         self._thread = threading.Thread(target=asyncio.run, args=(self._run(),), daemon=True)
         self._thread.start()
-        assert self._ready.wait(10)
+        assert self._ready.wait(120)
 
     async def _run(self) -> None:
         config = ServeConfig()
@@ -51,7 +51,7 @@ class LiveServer:
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(120)
         self._socket.close()
 
 
@@ -83,9 +83,9 @@ def serving(folder: Path) -> Iterator[tuple[http.client.HTTPConnection, list[int
         assert line, (folder / "log").read_text()
         event = json.loads(line)
         port = urlsplit(event["url"]).port
-        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=20)) as connection:
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=120)) as connection:
             yield connection, event["workers"]
     finally:
         process.send_signal(signal.SIGTERM)
-        process.wait(20)
+        process.wait(120)
         process.stdout.close()

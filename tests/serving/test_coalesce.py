@@ -29,7 +29,7 @@ class SlowStore(MemoryStore):
         self.go = threading.Semaphore(0)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self.go.acquire(timeout=10)
+        self.go.acquire(timeout=120)
         return super().get_many(keys)
 
 

@@ -62,7 +62,7 @@ class Repository:
                     repository.broken_tries -= 1
                     body = body[:1000]
                 self.wfile.write(body[:1000])
-                repository.hold.wait(20)
+                repository.hold.wait(120)
                 # a test may have killed the client
                 with suppress(OSError):
                     self.wfile.write(body[1000:])
@@ -260,7 +260,7 @@ def fetch_in_another_process() -> subprocess.Popen[bytes]:
 
 
 def wait_for_request(repository: Repository) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not repository.requests and time.monotonic() < deadline:
         time.sleep(0.01)
     assert repository.requests

@@ -26,7 +26,7 @@ def command(server: RedisServer, *words: str) -> object:
         return connection.request(*words)
 
 
-def gone(pid: int, within_s: float = 10.0) -> bool:
+def gone(pid: int, within_s: float = 120.0) -> bool:
     deadline = time.monotonic() + within_s
     while is_running(pid) and time.monotonic() < deadline:
         time.sleep(0.02)

@@ -402,7 +402,7 @@ def test_a_process_of_another_machine_that_was_paused_commits_nothing_more(
         os.kill(owner.pid, signal.SIGCONT)
         _go(owner)
         assert _line(owner) == "LeaseLostError"
-        owner.communicate(timeout=30)
+        owner.communicate(timeout=120)
     assert numbers(lake) == [7, 8]
 
 

@@ -124,5 +124,5 @@ def test_following_waits_while_another_process_has_the_table(shop: Shop, tmp_pat
         line_with(follower.stdout, "3 rows of 1 files committed")
     finally:
         follower.terminate()
-        follower.communicate(timeout=20)
+        follower.communicate(timeout=120)
     assert follower.returncode == 0

@@ -132,7 +132,7 @@ def kill(process: subprocess.Popen[str], what: str) -> None:
         for child in children:
             os.kill(int(child), signal.SIGKILL)
     process.communicate(timeout=60)
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(Path(f"/proc/{child}/exe").exists() for child in children):
         assert time.monotonic() < deadline, "the JVM outlived its client"
         time.sleep(0.05)

@@ -116,7 +116,7 @@ def test_workers_are_forked_and_a_killed_one_changes_no_row(
             "the task manager is still there"
         )
     cluster.stop()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while (
         any(is_running(pid) for one in reported for pid in one[3:]) and time.monotonic() < deadline
     ):

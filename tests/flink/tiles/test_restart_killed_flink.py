@@ -67,7 +67,7 @@ class Client:
         if what != "client":
             os.kill(jvm, signal.SIGKILL)
         self.process.communicate(timeout=60)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 120
         while is_running(jvm):  # it ends by itself without its client
             assert time.monotonic() < deadline, "the JVM outlived its client"
             time.sleep(0.05)

@@ -51,7 +51,7 @@ def connect(server: Server) -> Iterator[Connect]:
     made: list[socket.socket] = []
 
     def make(sent: bytes = b"") -> socket.socket:
-        made.append(socket.create_connection(("127.0.0.1", server.port), timeout=20))
+        made.append(socket.create_connection(("127.0.0.1", server.port), timeout=120))
         made[-1].sendall(sent)
         return made[-1]
 
@@ -80,7 +80,7 @@ def problem(reply: bytes) -> tuple[int, str, str]:
 
 def read(server: Server) -> int:
     """The status of a read; 0 if the connection was refused before."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     with contextlib.closing(connection), contextlib.suppress(OSError, http.client.HTTPException):
         connection.request("POST", "/get-online-features", READ)
         return connection.getresponse().status
@@ -88,7 +88,7 @@ def read(server: Server) -> int:
 
 
 def counted(server: Server, name: str, reason: str | None = None) -> float:
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     with contextlib.closing(connection):
         connection.request("GET", "/metrics")
         text = connection.getresponse().read().decode()

@@ -104,7 +104,7 @@ class SlowStore:
         self.go = threading.Event()
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        assert self.go.wait(10)
+        assert self.go.wait(120)
         return self._store.get_many(keys)
 
     def __getattr__(self, name: str) -> Any:

@@ -180,7 +180,9 @@ def test_a_running_server_with_a_wrong_password_shows_it_nowhere(tmp_path: Path)
             body = json.dumps(READ).encode() if path == "/get-online-features" else None
             url = f"http://127.0.0.1:{server.port}{path}"
             try:
-                with urllib.request.urlopen(urllib.request.Request(url, body), timeout=20) as reply:
+                with urllib.request.urlopen(
+                    urllib.request.Request(url, body), timeout=120
+                ) as reply:
                     seen += reply.read().decode()
             except urllib.error.HTTPError as error:
                 seen += error.read().decode()

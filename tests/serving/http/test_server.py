@@ -125,14 +125,14 @@ class Running:
         self.port = urlsplit(event["url"]).port
 
     def read(self, body: bytes = BODY) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         with contextlib.closing(connection):
             connection.request("POST", "/get-online-features", body)
             reply = connection.getresponse()
             return reply.status, json.loads(reply.read())
 
     def get(self, path: str) -> tuple[int, bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)
         with contextlib.closing(connection):
             connection.request("GET", path)
             reply = connection.getresponse()
@@ -145,7 +145,7 @@ class Running:
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
-        return self.process.wait(20)
+        return self.process.wait(120)
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ class Load:
         self._threads = [threading.Thread(target=self._ask) for _ in range(clients)]
 
     def _ask(self) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self._port, timeout=120)
         with contextlib.closing(connection):
             while not self._stop.is_set():
                 try:
@@ -197,7 +197,7 @@ class Load:
     def __exit__(self, *exc: object) -> None:
         self._stop.set()
         for thread in self._threads:
-            thread.join(20)
+            thread.join(120)
 
 
 def values(document: Any) -> Sequence[Any]:
@@ -319,7 +319,7 @@ def test_heads_that_are_too_long_or_no_http_are_400(run: Any) -> None:
         b"\x00\x01\x02\r\n\r\n",
         b"GET /\xff HTTP/1.1\r\nhost: [::1]\r\n\r\n",
     ):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=120) as connection:
             connection.sendall(head)
             assert connection.recv(64).startswith((b"HTTP/1.1 400", b"HTTP/1.1 404")), head[:40]
     assert server.get("/health/live")[0] == 200
@@ -332,7 +332,7 @@ def refused(folder: Path, *options: str) -> str:
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=120,
     )
     assert done.returncode in (1, 2), done.stdout
     return done.stderr

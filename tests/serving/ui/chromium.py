@@ -54,7 +54,7 @@ class Chromium:
 
     def __exit__(self, *_: object) -> None:
         self._process.terminate()
-        self._process.wait(10)
+        self._process.wait(120)
         os.close(self._in)
         os.close(self._out)
 

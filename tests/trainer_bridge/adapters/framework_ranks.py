@@ -258,7 +258,7 @@ def main() -> None:
             send.close()
         found = [receive.recv() for receive, _ in pipes]
         for process in processes:
-            process.join(20)
+            process.join(120)
     print("\n" + json.dumps(found))
 
 

@@ -33,7 +33,7 @@ FORK = multiprocessing.get_context("fork")
 BATCH = 12
 
 
-def run_ranks(world: int, work: Callable[..., Any], *arguments: Any, timeout_s: float = 30) -> Any:
+def run_ranks(world: int, work: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> Any:
     """What ``work(rank, ...)`` gives on each of ``world`` ranks of one process group."""
     with tempfile.TemporaryDirectory() as folder:
         pipes = [FORK.Pipe(duplex=False) for _ in range(world)]
@@ -50,11 +50,11 @@ def run_ranks(world: int, work: Callable[..., Any], *arguments: Any, timeout_s: 
         found = []
         for receive, _ in pipes:
             try:
-                found.append(receive.recv() if receive.poll(60) else "no answer in 60 s")
+                found.append(receive.recv() if receive.poll(180) else "no answer in 180 s")
             except EOFError:
                 found.append("killed")
         for process in processes:
-            process.join(20)
+            process.join(120)
             if process.is_alive():
                 process.kill()
                 found.append("did not end")
@@ -189,7 +189,7 @@ def killed(lake: Lake, folder: str) -> dict[str, Any]:
     errors = run_ranks(3, lose_one, lake, folder, timeout_s=5)
     pids = [json.loads(Path(folder, f"rank {rank}").read_text()) for rank in range(3)]
     workers = pids[1][1:]
-    deadline = time.monotonic() + 20  # an orphan looks for its parent every 5 s
+    deadline = time.monotonic() + 120  # an orphan looks for its parent every 5 s
     while any(is_running(pid) for pid in workers) and time.monotonic() < deadline:
         time.sleep(0.1)
     return {

@@ -266,7 +266,7 @@ def test_a_job_that_hangs_is_not_waited_for_for_ever(tmp_path: Path) -> None:
 
     def hang() -> pa.Table:
         inside.set()
-        go_on.wait(30)
+        go_on.wait(120)
         return block(0)
 
     thread = threading.Thread(target=hanging.get_or_make, args=(0, hang))

@@ -323,7 +323,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     real = feedback.append_arrow
 
     def slow(*arguments: Any, **options: Any) -> int:
-        assert opened.wait(30)
+        assert opened.wait(120)
         return real(*arguments, **options)
 
     monkeypatch.setattr(feedback, "append_arrow", slow)

@@ -177,7 +177,7 @@ def test_a_process_that_ends_in_mid_read_ends_at_once_and_leaves_the_table_compl
     assert program.stdout.readline() == "reading\n"
     if ending == "killed":
         program.send_signal(signal.SIGKILL)
-    _, errors = program.communicate(timeout=20)
+    _, errors = program.communicate(timeout=120)
     assert program.returncode == {"exit": 3, "error": 1, "killed": -signal.SIGKILL}[ending]
     assert ("in the training loop" in errors) == (ending == "error")
     assert errors.count("Traceback") <= 1
