@@ -345,18 +345,15 @@ class LocalCluster:
         while True:
             if rest.alive() and int(rest.overview()["slots-total"]) >= wanted:
                 return
-            failing = [
-                state
-                for state in read_states(self.folder)
-                if state.restarts - before.get(state.name, 0) >= START_ATTEMPTS
-            ]
+            restarts = {s: s.restarts - before.get(s.name, 0) for s in read_states(self.folder)}
+            failing = max(restarts.values(), default=0) >= START_ATTEMPTS
             gone = not _alive(record.supervisor)
             if failing or gone or time.monotonic() > deadline:
                 what = "not all slots are available"
                 if gone:
                     what = "its supervisor has ended"
                 elif failing:
-                    what = str(failing[0])
+                    what = "; ".join(str(state) for state, count in restarts.items() if count)
                 raise JobError(
                     f"the cluster at {record.address} did not start: {what}; "
                     f"its logs are in {self.log_dir}"
