@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,8 +18,10 @@ from paimon_features.online.store import Write, WriteGuard
 from paimon_features.tables.consumers import consumers
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.tile_lake import TileLake
+from paimon_features.waiting import wait_until
 from paimon_features.windows import HOUR_MS
 from tests.stored import Stored
+from tests.waiting import LONG_S
 
 VIEW = clicks_view()
 
@@ -136,9 +137,7 @@ def test_materializers_forced_onto_the_same_buckets_are_exact(
         thread.start()
     for _ in range(25):
         newest = stream.commit(60, minutes=1)
-    deadline = time.monotonic() + 120
-    while time.monotonic() < deadline and set(stored.applied()) != {newest}:
-        time.sleep(0.02)
+    wait_until(lambda: set(stored.applied()) == {newest}, LONG_S)
     stop.set()
     for thread in threads:
         thread.join()

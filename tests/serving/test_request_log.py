@@ -235,19 +235,19 @@ def test_of_a_large_request_some_entities_are_logged_and_the_others_counted(
 def test_files_are_completed_by_size_and_by_age_and_hold_each_row_once(
     tmp_path: Path, fetcher: FeatureFetcher
 ) -> None:
-    by_size = opened(tmp_path / "size", max_file_bytes=20_000, max_age_s=3600)
-    by_age = opened(tmp_path / "age", max_age_s=0.2)
+    sizes, ages = tmp_path / "size", tmp_path / "age"
+    by_size = opened(sizes, max_file_bytes=20_000, max_age_s=3600)
+    by_age = opened(ages, max_age_s=0.2)
     response = read(fetcher, [1, 2])
     for number in range(40):
         note_and_wait(by_size, f"r{number}", response)
     assert by_size.stats.files > 1
     for number in range(2):
         note_and_wait(by_age, f"r{number}", response)
-        await_true(lambda: not list(tmp_path.glob("age/*.open")))  # though nobody writes any more
+        await_true(lambda: not list(ages.glob("*.open")))  # though nobody writes any more
     assert by_age.stats.files == 2
-    for log, requests in ((by_size, 40), (by_age, 2)):
+    for log, folder, requests in ((by_size, sizes, 40), (by_age, ages, 2)):
         log.close()
-        folder = tmp_path / ("size" if log is by_size else "age")
         assert len(list(folder.glob("*.arrow"))) == log.stats.files
         keys = [(row["request_id"], row["row"]) for row in rows_of(folder)]
         assert sorted(keys) == sorted((f"r{n}", i) for n in range(requests) for i in (0, 1))

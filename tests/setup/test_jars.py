@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler
@@ -27,6 +26,7 @@ from paimon_features.setup.jars import (
     locked_jars,
 )
 from tests.http_servers import ThreadingHTTPServer
+from tests.waiting import await_true
 
 pytest.importorskip("jgo", reason="needs the extra flink: the downloader jgo is not installed")
 
@@ -260,10 +260,7 @@ def fetch_in_another_process() -> subprocess.Popen[bytes]:
 
 
 def wait_for_request(repository: Repository) -> None:
-    deadline = time.monotonic() + 120
-    while not repository.requests and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert repository.requests
+    await_true(lambda: repository.requests)
 
 
 def test_two_concurrent_processes_download_each_jar_once(

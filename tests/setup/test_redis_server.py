@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,9 @@ from paimon_features.errors import ConfigurationError, OnlineStoreError, SetupEr
 from paimon_features.setup import redis_server as module
 from paimon_features.setup.redis_server import RedisServer, find_redis_server
 from paimon_features.setup.resp import connect
+from paimon_features.waiting import wait_until
 from tests.os_processes import is_running
+from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.redis
 
@@ -26,11 +27,8 @@ def command(server: RedisServer, *words: str) -> object:
         return connection.request(*words)
 
 
-def gone(pid: int, within_s: float = 120.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while is_running(pid) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    return not is_running(pid)
+def gone(pid: int) -> bool:
+    return wait_until(lambda: not is_running(pid), LONG_S)
 
 
 def test_a_started_server_responds_and_ends_with_its_context() -> None:

@@ -35,6 +35,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.specs import TableSpec, events_spec, registry_spec, tiles_spec
 from paimon_features.tables.writer import append_arrow
+from tests.tables.lease_model import KilledError
 
 
 def test_a_table_is_listed_from_its_creation_to_its_drop(lake: Lake) -> None:
@@ -124,10 +125,6 @@ def test_the_side_folder_is_neither_a_database_nor_a_table(lake: Lake) -> None:
     lake.side_folder.mkdir(exist_ok=True)
     assert lake.catalog.list_databases() == ["features"]
     assert lake.list() == ["registry"]
-
-
-class KilledError(BaseException):
-    """The process has ended."""
 
 
 @contextmanager

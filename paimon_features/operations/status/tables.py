@@ -70,12 +70,12 @@ class TableReader:
 
     def sizes(self) -> list[TableStatus]:
         """All tables, by name."""
-        return [size for name in self.lake.list() if (size := self._size(name)) is not None]
+        return [one for one in map(self._size, self.lake.list()) if one is not None]
 
     def rejected(self) -> list[RejectedStatus]:
         """All rejected tables, by name."""
-        found = [self._rejected(name) for name in self.lake.list() if _is_rejected(name)]
-        return [one for one in found if one is not None]
+        names = filter(_is_rejected, self.lake.list())
+        return [one for one in map(self._rejected, names) if one is not None]
 
     def _size(self, name: str) -> TableStatus | None:
         """None if it was dropped meanwhile."""
@@ -98,7 +98,9 @@ class TableReader:
                 newest.time_ms,
             )
         except (PaimonFeaturesError, OSError) as error:
-            return TableStatus(name, error=str(error)) if self.lake.exists(name) else None
+            if not self.lake.exists(name):
+                return None
+            return TableStatus(name, error=str(error))
 
     def _rejected(self, name: str) -> RejectedStatus | None:
         """None if it was dropped meanwhile."""
@@ -116,8 +118,9 @@ class TableReader:
                 name, rows, newest.time_ms, dict(counts.rejected), counts.held, counts.released
             )
         except (PaimonFeaturesError, OSError) as error:
-            there = self.lake.exists(name)
-            return RejectedStatus(name, 0, None, error=str(error)) if there else None
+            if not self.lake.exists(name):
+                return None
+            return RejectedStatus(name, 0, None, error=str(error))
 
     def _cached(self, what: str, name: str, newest: Snapshot, read: Callable[[], _Value]) -> _Value:
         known = self._known.get((what, name))

@@ -30,8 +30,9 @@ from paimon_features.oracle.features import answer
 from paimon_features.project import Project
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables import read_arrow, snapshots
+from paimon_features.waiting import wait_until
 from tests.kafka_topics import Message, Topic
-from tests.waiting import await_true
+from tests.waiting import LONG_S, await_true
 
 pytestmark = [pytest.mark.flink, pytest.mark.kafka, pytest.mark.redis]
 
@@ -132,10 +133,9 @@ def kill(process: subprocess.Popen[str], what: str) -> None:
         for child in children:
             os.kill(int(child), signal.SIGKILL)
     process.communicate(timeout=60)
-    deadline = time.monotonic() + 120
-    while any(Path(f"/proc/{child}/exe").exists() for child in children):
-        assert time.monotonic() < deadline, "the JVM outlived its client"
-        time.sleep(0.05)
+    assert wait_until(
+        lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children), LONG_S
+    ), "the JVM outlived its client"
 
 
 @pytest.mark.skipif(KILLS == 0, reason="half a minute for a kill of everything: make chaos")

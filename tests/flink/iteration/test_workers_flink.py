@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ import cloudpickle
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.iteration import IterationJob, IterationSettings
 from tests.os_processes import is_running
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.flink, pytest.mark.redis]
 
@@ -116,9 +116,4 @@ def test_workers_are_forked_and_a_killed_one_changes_no_row(
             "the task manager is still there"
         )
     cluster.stop()
-    deadline = time.monotonic() + 120
-    while (
-        any(is_running(pid) for one in reported for pid in one[3:]) and time.monotonic() < deadline
-    ):
-        time.sleep(0.05)
-    assert not [pid for one in reported for pid in one[3:] if is_running(pid)]
+    await_true(lambda: not [pid for one in reported for pid in one[3:] if is_running(pid)])

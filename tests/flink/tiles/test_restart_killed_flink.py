@@ -25,9 +25,11 @@ from paimon_features.job_control.target import TileTarget
 from paimon_features.operations.status.job_status import read_jobs
 from paimon_features.project import Project
 from paimon_features.tables import snapshots
+from paimon_features.waiting import wait_until
 from tests.flink.conftest import FEATURES
 from tests.flink.feed import Feed
 from tests.os_processes import is_running
+from tests.waiting import LONG_S
 
 KILLS = int(os.environ.get("PAIMON_FEATURES_KILLS", "1"))
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
@@ -67,10 +69,8 @@ class Client:
         if what != "client":
             os.kill(jvm, signal.SIGKILL)
         self.process.communicate(timeout=60)
-        deadline = time.monotonic() + 120
-        while is_running(jvm):  # it ends by itself without its client
-            assert time.monotonic() < deadline, "the JVM outlived its client"
-            time.sleep(0.05)
+        # it ends by itself without its client
+        assert wait_until(lambda: not is_running(jvm), LONG_S), "the JVM outlived its client"
 
     def output(self) -> str:
         return self.process.communicate(timeout=60)[0]

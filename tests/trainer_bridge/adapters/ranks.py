@@ -24,7 +24,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from paimon_features.tables.catalog import Lake
+from paimon_features.waiting import wait_until
 from tests.os_processes import is_running
+from tests.waiting import LONG_S
 from trainer_bridge.adapters.torch import TorchLoader, loader
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.leaks import shared_memory
@@ -189,9 +191,8 @@ def killed(lake: Lake, folder: str) -> dict[str, Any]:
     errors = run_ranks(3, lose_one, lake, folder, timeout_s=5)
     pids = [json.loads(Path(folder, f"rank {rank}").read_text()) for rank in range(3)]
     workers = pids[1][1:]
-    deadline = time.monotonic() + 120  # an orphan looks for its parent every 5 s
-    while any(is_running(pid) for pid in workers) and time.monotonic() < deadline:
-        time.sleep(0.1)
+    # an orphan looks for its parent every 5 s
+    wait_until(lambda: not any(is_running(pid) for pid in workers), LONG_S)
     return {
         "errors": errors,
         "workers": len(workers),
