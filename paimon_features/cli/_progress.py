@@ -80,14 +80,14 @@ class Progress:
         self._tick()
 
     def _tick(self) -> None:
-        elapsed = time.monotonic() - self.began
-        every = LIVE_EVERY_S if self.live else LOG_EVERY_S
-        first = 0.5 if self.live else FIRST_S if self.as_json else LOG_EVERY_S
-        if elapsed < first or (self.shown_s and elapsed - self.shown_s < every):
-            return
-        self.shown_s = elapsed
-        if not self.silent:
-            with self._lock:
+        with self._lock:  # or the ticker and a report show the same moment
+            elapsed = time.monotonic() - self.began
+            every = LIVE_EVERY_S if self.live else LOG_EVERY_S
+            first = 0.5 if self.live else FIRST_S if self.as_json else LOG_EVERY_S
+            if elapsed < first or (self.shown_s and elapsed - self.shown_s < every):
+                return
+            self.shown_s = elapsed
+            if not self.silent:
                 self._show(elapsed)
 
     def document(self) -> dict[str, object]:

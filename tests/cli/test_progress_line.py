@@ -68,7 +68,7 @@ def test_steps_show_phase_share_rate_and_time_left(
     monkeypatch.setattr("paimon_features.cli._progress.time.monotonic", lambda: clock[0])
     for as_json in (False, True):
         clock[0] = 0.0
-        with Progress("reading rows", as_json, unit="rows") as progress:
+        with Progress("reading rows", as_json, unit="rows", ticks=False) as progress:
             for second in range(1, 31):
                 clock[0] = float(second)
                 progress.update(second * 10, 1_000)

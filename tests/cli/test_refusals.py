@@ -253,14 +253,22 @@ def terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], str]]:
     """Output goes to a terminal of 40 columns; a function that returns what it shows."""
     pty = pytest.importorskip("pty")
     main, child = pty.openpty()
-    os.set_blocking(main, False)
+
+    def shown() -> str:
+        file.write("\0")  # one read may return the first part alone
+        file.flush()
+        text = b""
+        while not text.endswith(b"\0"):
+            text += os.read(main, 10_000)
+        return text[:-1].decode()
+
     with monkeypatch.context() as patched, open(child, "w", encoding="utf-8") as file:
         patched.setenv("COLUMNS", "40")
         patched.setenv("TERM", "xterm")
         patched.delenv("NO_COLOR", raising=False)
         patched.setattr(sys, "stdout", file)
         patched.setattr(sys, "stderr", file)
-        yield lambda: os.read(main, 10_000).decode()
+        yield shown
     os.close(main)
 
 
@@ -285,7 +293,7 @@ def test_progress_on_a_terminal_is_one_line_that_is_removed(
     from paimon_features.cli._progress import Progress
 
     with terminal(monkeypatch) as shown:
-        with Progress("reading", unit="rows") as progress:
+        with Progress("reading", unit="rows", ticks=False) as progress:
             progress.began -= 10  # as if it took that long
             progress.update(50, 200)
             progress.message("half of it")
