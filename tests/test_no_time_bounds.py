@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from tests.modules import found_in_tests
 
 CLOCKS = ("monotonic", "perf_counter", "process_time", "time")
-SHORT = re.compile(r"\.(wait|join)\(\d|timeout=\d|\) \+ \d")
+WAITS = ("wait", "join", "wait_for", "wait_until", "await_true", "timeout", "settimeout")
+SHORT = re.compile(rf"\b({'|'.join(WAITS)})\(|timeout(_s)?=\d|\) \+ \d")
 READS_A_CLOCK = re.compile(rf"\.\s*({'|'.join(CLOCKS)})\b")
 
 
@@ -70,8 +71,9 @@ def short_waits(source: str) -> Iterator[int]:
     for node in ast.walk(ast.parse(source)) if SHORT.search(source) else ():
         bounds: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            bounds += [k.value for k in node.keywords if k.arg == "timeout"]
-            if isinstance(node.func, ast.Attribute) and node.func.attr in ("wait", "join"):
+            bounds += [k.value for k in node.keywords if k.arg in ("timeout", "timeout_s")]
+            name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func
+            if (name.id if isinstance(name, ast.Name) else name) in WAITS:
                 bounds += node.args
         elif (
             isinstance(node, ast.BinOp)
@@ -96,6 +98,8 @@ def test_upper_bounds_are_found() -> None:
 
 def test_short_waits_are_found() -> None:
     source = "done.wait(20)\nrun(x, timeout=5)\nuntil = time.monotonic() + 10\nthread.join(30.0)"
+    assert list(short_waits(source)) == [1, 2, 3, 4]
+    source = 'wait_for(f, "a", 10)\nasyncio.wait_for(f, 5)\nClient(timeout_s=9)\na.settimeout(20)'
     assert list(short_waits(source)) == [1, 2, 3, 4]
     assert list(short_waits("done.wait(120)\ndone.wait(0.1)\n', '.join(x)\ntime.time() - 5")) == []
 

@@ -176,9 +176,8 @@ def test_a_store_that_is_rebuilt_meanwhile_is_waited_for(tmp_path: Path) -> None
     lake.commit([{"user": 1, "t": NOW, "x": 1.0, "word": "a"}])
     server = LiveServer(DefinitionSet(PROJECT, DEFINITIONS, store, 0))
     try:
-        # what says "not ready" is asked again until the deadline; an answer has more time
         with (
-            FeatureClient(server.url, timeout_s=0.3) as hasty,
+            FeatureClient(server.url, max_tries=2) as hasty,
             pytest.raises(StoreNotReadyError, match="not in the online store yet"),
         ):
             hasty.get_online_features("part_v1", {"user": [1]}, NOW + 1)

@@ -153,7 +153,7 @@ def test_a_tile_job_survives_a_leader_that_loses_its_network_and_one_that_is_kil
     with ZooKeeper() as zookeeper:
         cluster = TwoLeaders(project, zookeeper, tmp_path / "logs")
         try:
-            rest = FlinkRest(cluster.address, timeout_s=5.0)
+            rest = FlinkRest(cluster.address, timeout_s=60.0)
             assert wait_until(lambda: rest.alive() and rest.task_managers(), WAIT_S), cluster.log()
             feed.commit()
             job_id = submit(target, cluster=cluster.address).job_id

@@ -86,7 +86,7 @@ def test_no_reply_mixes_epochs_or_takes_a_lost_record_for_none(
                 else:
                     worker.run_once()
                 before = answered[0]
-                wait_for(lambda before=before: answered[0] > before + 3, "readers continue", 2.0)
+                wait_for(lambda before=before: answered[0] > before + 3, "readers continue")
         finally:
             stop.set()
         for one in work:

@@ -17,6 +17,7 @@ from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.serving.query import FeatureQuery
 from paimon_features.serving.response import OnlineResponse
 from paimon_features.serving.store_reads import StoreRead
+from tests.waiting import LONG_S
 
 SELECTION = Selection.of([FeatureRef("v", "count_1h")])
 
@@ -60,7 +61,7 @@ def run(
         fetcher = SlowFetcher()
         coalescer = Coalescer(fetcher, **options)
         try:
-            await asyncio.wait_for(test(fetcher, coalescer), 20)
+            await asyncio.wait_for(test(fetcher, coalescer), LONG_S)
         finally:
             fetcher.go.release(100)
             coalescer.close()
@@ -143,7 +144,7 @@ def test_the_store_looks_for_the_next_values_while_many_are_processed(
         assert coalescer.waiting == 0
         coalescer.close()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), LONG_S))
 
 
 def test_asks_of_one_turn_of_the_loop_go_together() -> None:
@@ -217,7 +218,7 @@ def test_whoever_is_out_of_time_learns_whether_it_waits_or_is_read() -> None:
         read = asyncio.create_task(coalescer.get(query(1), timeout_s=0.02))
         await begun(fetcher, 1)
         waits = asyncio.create_task(coalescer.get(query(2), timeout_s=0.02))
-        patient = asyncio.create_task(coalescer.get(query(3), timeout_s=10))
+        patient = asyncio.create_task(coalescer.get(query(3), timeout_s=LONG_S))
         for late in (read, waits):
             with pytest.raises(OverloadedError, match="within 20 ms"):
                 await late

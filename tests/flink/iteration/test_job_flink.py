@@ -145,7 +145,7 @@ def flink(state_dir: Path) -> Iterator[Any]:
             "mode": "thread",
             "wire": "memory",
             "checkpoint_interval_ms": 100,
-            "stuck_s": 20.0,
+            "stuck_s": 120.0,
             **settings,
         }
         return IterationJob(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -23,6 +24,7 @@ from paimon_features.online.store import Evictions
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
 from paimon_features.serving.http.metrics import Counts, CountsFile, page
 from paimon_features.windows import DAY_MS, MINUTE_MS
+from tests.waiting import LONG_S
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1, 99]}}
 
@@ -221,14 +223,17 @@ def test_a_store_that_fails_is_not_ready_with_its_reason(make_client: Any) -> No
 def test_a_store_that_hangs_is_reported_within_the_bound(
     make_client: Any, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
+    go_on = threading.Event()
+
     class Hangs(MemoryStore):
         def get_many(self, keys: Any) -> Any:
-            time.sleep(0.5)
+            assert go_on.wait(LONG_S)
             return super().get_many(keys)
 
     monkeypatch.setattr("paimon_features.serving.http.health.TIMEOUT_S", 0.05)
     client = make_client(store=Hangs())
     assert client.get("/health/ready").json["reasons"] == [STORE_UNAVAILABLE]
+    go_on.set()
     assert "the online store has not responded within 0.05 s" in caplog.text
     # metrics come nevertheless
     assert client.get("/metrics").status == 200

@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from paimon_features.testing.online_servers import wait_for
 from tests.serving.chaos.processes import Server, resident_mb
 from tests.serving.http.test_hostile_clients import served
+from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.redis
 
@@ -250,7 +251,7 @@ def test_pipelined_requests_are_all_answered_in_order(server: Server, connect: C
         for i in range(count)
     )
     with connect() as connection:
-        connection.settimeout(20)
+        connection.settimeout(LONG_S)
         reader = connection.makefile("rb")
         connection.sendall(
             sent + b"GET /health/live HTTP/1.1\r\nhost: [::1]\r\nconnection: close\r\n\r\n"
@@ -277,7 +278,7 @@ def test_a_client_that_sends_more_than_is_accepted_can_read_why(
 
 def test_a_server_with_bounds_reached_is_as_before(server: Server) -> None:
     """Runs last: nothing of the other tests is left."""
-    wait_for(lambda: counted(server, "connections") <= 2, "all connections are gone", 10)
+    wait_for(lambda: counted(server, "connections") <= 2, "all connections are gone")
     assert counted(server, "buffered_bytes") == 0
     assert [read(server) for _ in range(5)] == [200] * 5
     assert server.workers == server.pids

@@ -32,6 +32,7 @@ from paimon_features.serving.http.served_models import LoadedModel, LoadedVersio
 from paimon_features.serving.prediction.network import OnnxNetwork
 from tests.serving.http.conftest import Sent
 from tests.serving.prediction.networks import NULL, linear, number, sigmoid, state
+from tests.waiting import LONG_S
 
 SUM, COUNT = number("clicks:sum_n_1d"), number("clicks:count_12d")
 USER = number("user", source="entity")
@@ -289,7 +290,7 @@ def test_a_shadow_predicts_from_the_same_read_and_answers_nobody(client: Any) ->
         while "churn@3" not in client.app.counts.shadows:
             await asyncio.sleep(0.001)
 
-    client.run(asyncio.wait_for(compared(), 10))
+    client.run(asyncio.wait_for(compared(), LONG_S))
     shadow = client.app.counts.shadows["churn@3"]
     expected = abs(sigmoid(2.5) - SCORES[0]) + abs(sigmoid(0.5) - SCORES[1])
     assert (shadow.rows, shadow.failed) == (2, 0)

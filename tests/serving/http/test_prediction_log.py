@@ -36,6 +36,7 @@ from tests.serving.http.test_predict import (
     predict,
 )
 from tests.serving.prediction.networks import linear, state
+from tests.waiting import LONG_S
 
 CHALLENGER = linear([0.0, 1.0], [SUM, COUNT], version=2)
 SHADOW = linear([0.25], [SUM], version=3, bias=-0.5)
@@ -63,7 +64,7 @@ def test_predictions_of_the_answering_version_and_of_shadows_are_logged(
         while "churn@3" not in client.app.counts.shadows:
             await asyncio.sleep(0.001)
 
-    client.run(asyncio.wait_for(compared(), 10))
+    client.run(asyncio.wait_for(compared(), LONG_S))
     client.app.close()
     rows = rows_of(tmp_path)
     own = [row for row in rows if row["role"] == "production"]

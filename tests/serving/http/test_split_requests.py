@@ -29,6 +29,7 @@ from paimon_features.serving.http.metrics import Counts
 from paimon_features.serving.http.protocol import HttpProtocol, _known_heads
 from paimon_features.testing.sizes import seeds
 from tests.serving.http.test_fuzz import mangled
+from tests.waiting import LONG_S
 
 STREAMS = 40
 """For one seed."""
@@ -302,7 +303,7 @@ def test_a_client_that_ends_its_own_side_gets_its_reply(make_client: Any) -> Non
                 b"content-length: %d\r\n\r\n%b" % (len(body), body)
             )
             writer.write_eof()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LONG_S):
                 got = await reader.read()
             writer.close()
             return got

@@ -35,14 +35,12 @@ FORK = multiprocessing.get_context("fork")
 BATCH = 12
 
 
-def run_ranks(world: int, work: Callable[..., Any], *arguments: Any, timeout_s: float = 120) -> Any:
+def run_ranks(world: int, work: Callable[..., Any], *arguments: Any) -> Any:
     """What ``work(rank, ...)`` gives on each of ``world`` ranks of one process group."""
     with tempfile.TemporaryDirectory() as folder:
         pipes = [FORK.Pipe(duplex=False) for _ in range(world)]
         processes = [
-            FORK.Process(
-                target=rank_main, args=(rank, world, folder, timeout_s, send, work, arguments)
-            )
+            FORK.Process(target=rank_main, args=(rank, world, folder, send, work, arguments))
             for rank, (_, send) in enumerate(pipes)
         ]
         for process in processes:
@@ -67,7 +65,6 @@ def rank_main(
     rank: int,
     world: int,
     folder: str,
-    timeout_s: float,
     answer: Any,
     work: Callable[..., Any],
     arguments: tuple[Any, ...],
@@ -78,7 +75,7 @@ def rank_main(
         init_method=f"file://{folder}/store",
         rank=rank,
         world_size=world,
-        timeout=datetime.timedelta(seconds=timeout_s),
+        timeout=datetime.timedelta(seconds=LONG_S),
     )
     answer.send(work(*arguments))
     dist.destroy_process_group()
@@ -188,7 +185,7 @@ def files_of(folder: str) -> list[str]:
 def killed(lake: Lake, folder: str) -> dict[str, Any]:
     """What the others got, and what is left."""
     before = files_of(lake.warehouse)
-    errors = run_ranks(3, lose_one, lake, folder, timeout_s=5)
+    errors = run_ranks(3, lose_one, lake, folder)
     pids = [json.loads(Path(folder, f"rank {rank}").read_text()) for rank in range(3)]
     workers = pids[1][1:]
     # an orphan looks for its parent every 5 s

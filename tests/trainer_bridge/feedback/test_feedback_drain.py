@@ -296,7 +296,9 @@ def test_drain_trainers_and_server_killed_at_random_lose_and_double_nothing(
 
 
 def test_without_a_drain_a_writer_waits_as_declared_and_says_what_is_missing(lake: Lake) -> None:
-    writer = make(lake, MemoryQueue(), max_pending=4, max_block_s=0.1, give_up_s=0.3)
+    # nothing is handed over before there is no room
+    waits = {"max_block_s": 0, "give_up_s": 0.3, "flush_interval_s": 600}
+    writer = make(lake, MemoryQueue(), max_pending=4, **waits)
     writer._way._patience_s = 0.1  # type: ignore[union-attr]
     write(writer, range(1, 3))
     with pytest.raises(TableError, match="no room for 2 more within max_block_s"):
