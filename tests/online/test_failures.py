@@ -28,17 +28,18 @@ pytestmark = pytest.mark.redis
 AT_ONCE = {"repl-diskless-sync-delay": "0"}
 """So soon after the server is back are reads answered again."""
 
+TIMES = ("connect_timeout", "timeout", "write_timeout")
+
+
+def patient(port: int, **values: Any) -> OnlineStore:
+    """A store that waits for a loaded machine."""
+    given = {"url": f"redis://127.0.0.1:{port}", **dict.fromkeys(TIMES, "60s"), **values}
+    return open_store(OnlineSettings.of(given, environ={}))
+
 
 def quick(port: int, **values: Any) -> OnlineStore:
     """A store that gives up early."""
-    given = {
-        "url": f"redis://127.0.0.1:{port}",
-        "connect_timeout": "200ms",
-        "timeout": "300ms",
-        "write_timeout": "600ms",
-        **values,
-    }
-    return open_store(OnlineSettings.of(given, environ={}))
+    return patient(port, **dict.fromkeys(TIMES, "1s"), **values)
 
 
 def reads(store: OnlineStore, value: bytes | None, key: bytes = b"k") -> Callable[[], bool]:
@@ -90,7 +91,7 @@ def test_a_killed_server_is_an_error_until_it_restarts(server: RedisServer, keep
 
 
 def test_a_restart_between_two_calls_is_not_an_error(server: RedisServer) -> None:
-    with closing(quick(server.port)) as store, ThreadPoolExecutor(8) as pool:
+    with closing(patient(server.port)) as store, ThreadPoolExecutor(8) as pool:
         store.compare_and_set_many([Write(b"k", None, b"v")])
         barrier = threading.Barrier(8)
 
@@ -109,7 +110,7 @@ def test_a_paused_server_fails_by_the_deadline_and_recovers(server: RedisServer)
         store.compare_and_set_many([Write(b"k", None, b"v")])
         os.kill(server.pid, signal.SIGSTOP)
         try:
-            assert seconds_of_error(lambda: store.get_many([b"k"]), "before the deadline") > 0.25
+            assert seconds_of_error(lambda: store.get_many([b"k"]), "before the deadline") > 0.9
             write = Write(b"k", b"v", b"w")
             seconds_of_error(lambda: store.compare_and_set_many([write]), "before the deadline")
             seconds_of_error(lambda: store.get_many([b"k"]))
@@ -123,10 +124,10 @@ def test_a_paused_server_fails_by_the_deadline_and_recovers(server: RedisServer)
 def test_a_slow_reply_is_accepted_until_the_deadline(server: RedisServer) -> None:
     with closing(quick(server.port)) as store:
         store.get_many([b"k"])
-        for pause_ms, fails in ((100, False), (900, True), (50, False)):
+        for pause_ms, fails in ((100, False), (1_900, True), (50, False)):
             send_command(server.port, "CLIENT", "PAUSE", str(pause_ms), "ALL")
             if fails:
-                seconds_of_error(lambda: store.get_many([b"k"]), "timeout 300 ms")
+                seconds_of_error(lambda: store.get_many([b"k"]), "timeout 1000 ms")
                 wait_for(reads(store, None), "it is read")
             else:
                 assert store.get_many([b"k"]) == [None]
@@ -154,7 +155,7 @@ def test_a_reply_in_small_packets_shares_one_deadline() -> None:
 def test_a_full_server_serves_reads_and_accepts_writes_after_more_memory(
     server: RedisServer,
 ) -> None:
-    with closing(quick(server.port, write_timeout="10s")) as store:
+    with closing(patient(server.port)) as store:
         store.compare_and_set_many([Write(b"k", None, b"v")])
         send_command(server.port, "CONFIG", "SET", "maxmemory", "1mb")
         writes = [Write(b"%d" % i, None, b"x" * 10_000) for i in range(1000)]
@@ -170,7 +171,7 @@ def test_a_full_server_serves_reads_and_accepts_writes_after_more_memory(
 
 
 def test_a_server_that_cannot_persist_reports_the_remedy(server: RedisServer) -> None:
-    with closing(quick(server.port)) as store:
+    with closing(patient(server.port)) as store:
         store.compare_and_set_many([Write(b"k", None, b"v")])
         send_command(server.port, "CONFIG", "SET", "save", "3600 1")
         assert server._folder is not None
@@ -194,10 +195,10 @@ def test_a_server_that_cannot_persist_reports_the_remedy(server: RedisServer) ->
 
 def test_a_replica_serves_reads_and_rejects_writes(server: RedisServer) -> None:
     with RedisServer() as replica:
-        with closing(quick(server.port)) as store:
+        with closing(patient(server.port)) as store:
             store.compare_and_set_many([Write(b"k", None, b"v")])
         send_command(replica.port, "REPLICAOF", "127.0.0.1", str(server.port))
-        with closing(quick(replica.port)) as store:
+        with closing(patient(replica.port)) as store:
             wait_for(lambda: store.get_many([b"k"]) == [b"v"], "the replica is in step")
             with pytest.raises(OnlineStoreError, match=f"replica of 127.0.0.1:{server.port}.*sent"):
                 store.check()
@@ -214,7 +215,10 @@ def test_a_replica_serves_reads_and_rejects_writes(server: RedisServer) -> None:
 
 def test_a_server_that_evicts_keys_is_rejected(server: RedisServer) -> None:
     send_command(server.port, "CONFIG", "SET", "maxmemory-policy", "allkeys-lru")
-    with closing(quick(server.port)) as store, pytest.raises(OnlineStoreError, match="noeviction"):
+    with (
+        closing(patient(server.port)) as store,
+        pytest.raises(OnlineStoreError, match="noeviction"),
+    ):
         store.check()
 
 
@@ -251,7 +255,7 @@ class Losing:
 
 
 def test_a_write_whose_reply_is_lost_is_reported_as_applied(server: RedisServer) -> None:
-    with closing(Losing(server.port)) as proxy, closing(quick(proxy.port)) as store:
+    with closing(Losing(server.port)) as proxy, closing(patient(proxy.port)) as store:
         run, _ = store.run_and_values([b"k"])
         for lost in (0, 1, 2):
             old, new = [b"v%d" % lost, b"v%d" % (lost + 1)]
@@ -289,7 +293,7 @@ def test_calls_beyond_the_pool_size_wait(server: RedisServer) -> None:
 
 
 def test_a_child_process_does_not_read_its_parents_replies(server: RedisServer) -> None:
-    with closing(quick(server.port)) as store:
+    with closing(patient(server.port)) as store:
         store.compare_and_set_many([Write(b"k", None, b"parent"), Write(b"c", None, b"child")])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of other tests
@@ -308,7 +312,7 @@ def test_a_store_that_nobody_refers_to_closes_its_connections(server: RedisServe
         return [one for one in gc.get_objects() if type(one) is socket.socket]
 
     before = sockets()
-    store = quick(server.port)
+    store = patient(server.port)
     assert store.get_many([b"k"]) == [None]
     cycle: list[Any] = [one for one in sockets() if not any(one is other for other in before)]
     (connected,) = map(socket.socket.fileno, cycle)
@@ -344,7 +348,8 @@ def test_readers_see_no_wrong_value_while_the_server_dies_and_stops(server: Redi
                 assert int(value or 0) >= int(reported or 0)
                 answered[i] += 1
 
-    stores = [quick(server.port) for _ in range(2)]
+    hasty = dict.fromkeys(TIMES, "200ms")  # shorter than the stops
+    stores = [patient(server.port, **hasty) for _ in range(2)]
     with ThreadPoolExecutor(4) as pool:
         work = [pool.submit(write, stores[0]), *(pool.submit(read, i, stores[1]) for i in range(3))]
         try:

@@ -19,10 +19,9 @@ from paimon_features.online.redis_store.loop_reads import MOST_KEYS, LoopReads
 from paimon_features.online.store import ReadsInLoop
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import free_ports, send_command
+from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.redis
-
-WAITS_S = 20.0
 
 
 def store_at(port: int, **values: Any) -> RedisStore:
@@ -30,7 +29,7 @@ def store_at(port: int, **values: Any) -> RedisStore:
 
 
 def store_of(url: str, **values: Any) -> RedisStore:
-    given = {"url": url, "timeout": "300ms", **values}
+    given = {"url": url, "timeout": "60s", **values}
     store = open_store(OnlineSettings.of(given, environ={}))
     assert isinstance(store, RedisStore)
     return store
@@ -44,7 +43,7 @@ async def read(reader: LoopReads, keys: Sequence[bytes]) -> Any:
 
 async def until_read(reader: LoopReads, keys: Sequence[bytes]) -> Any:
     """The result of the first read that the reader takes, once it has a connection."""
-    async with asyncio.timeout(WAITS_S):
+    async with asyncio.timeout(LONG_S):
         while (found := await read(reader, keys)) in (False, None):
             await asyncio.sleep(0.01)
     return found
@@ -116,7 +115,7 @@ def test_a_user_with_a_password_reads_and_one_without_rights_is_left_to_the_thre
     send_command(port, "SET", "k", "v")
     send_command(port, "ACL", "SETUSER", "app", "on", ">pw", "~k", "+mget", "+select")
     settings = OnlineSettings.of(
-        {"url": f"redis://app:pw@127.0.0.1:{port}", "timeout": "300ms"}, environ={}
+        {"url": f"redis://app:pw@127.0.0.1:{port}", "timeout": "60s"}, environ={}
     )
     with closing(RedisStore(settings)) as store:
 
@@ -163,7 +162,7 @@ def test_a_connection_that_breaks_leaves_the_read_to_the_thread_and_is_made_agai
 def test_a_server_that_hangs_is_an_error_by_the_deadline_and_then_the_threads(
     own_server: RedisServer,
 ) -> None:
-    with closing(store_at(own_server.port)) as store:
+    with closing(store_at(own_server.port, timeout="1s")) as store:
         store.compare_and_set_many([Write(b"k", None, b"v")])
 
         async def test(reader: LoopReads) -> None:
@@ -173,14 +172,14 @@ def test_a_server_that_hangs_is_an_error_by_the_deadline_and_then_the_threads(
                 error = await read(reader, [b"k"])
                 assert isinstance(error, OnlineStoreError)
                 assert "no reply before the deadline" in str(error)
-                assert "timeout 300 ms" in str(error)
+                assert "timeout 1000 ms" in str(error)
                 # the breaker has counted it, and decides about the next ones
                 assert await read(reader, [b"k"]) is False
                 with pytest.raises(OnlineStoreError):
                     await asyncio.to_thread(store.get_many, [b"k"])
             finally:
                 os.kill(own_server.pid, signal.SIGCONT)
-            async with asyncio.timeout(WAITS_S):
+            async with asyncio.timeout(LONG_S):
                 while True:
                     try:
                         assert await asyncio.to_thread(store.get_many, [b"k"]) == [b"v"]

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.redis
 
 
 def quick(url: str) -> OnlineStore:
-    values = {"url": url, "connect_timeout": "200ms", "timeout": "500ms", "write_timeout": "1s"}
+    values = {"url": url, "connect_timeout": "2s", "timeout": "2s", "write_timeout": "2s"}
     return open_store(OnlineSettings.of(values, environ={}))
 
 
