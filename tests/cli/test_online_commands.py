@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from redis import Redis
 
 from paimon_features.cli import cli
-from paimon_features.materialize import Materializer
+from paimon_features.materialize import MaterializeProgress, Materializer
 from paimon_features.project import Project
 from paimon_features.testing.online_servers import wait_for
 from paimon_features.windows import DAY_MS, HOUR_MS
@@ -113,13 +113,27 @@ def test_a_shard_alone_says_that_others_are_missing(project: Project) -> None:
     assert "other shards" in done.output
 
 
-def test_once_waits_for_a_bucket_that_a_dead_process_holds(project: Project) -> None:
+def test_once_waits_for_a_bucket_that_a_dead_process_holds(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run("materialize")
     stored = Stored(project.store, "customer_spend", project.name)
-    for marker in stored.markers():
-        lease = marker.replace(b"#marker", b"#lease")
-        assert project.store.acquire_lease(lease, "dead-host-7", 1_500).mine
+    once = Materializer.run_once
+
+    def lease_for(ttl_ms: int) -> None:
+        for marker in stored.markers():
+            lease = marker.replace(b"#marker", b"#lease")
+            assert project.store.acquire_lease(lease, "dead-host-7", ttl_ms).mine
+
+    def first(self: Materializer) -> MaterializeProgress:
+        progress = once(self)
+        monkeypatch.setattr(Materializer, "run_once", once)
+        lease_for(1)  # expires
+        return progress
+
+    lease_for(600_000)
     commit_purchases(project, [purchase(12346, NOW)])
+    monkeypatch.setattr(Materializer, "run_once", first)
     done = run("materialize")
     assert done.exit_code == 0, done.output
     assert "customer_spend: waiting for dead-host-7" in done.output

@@ -392,7 +392,7 @@ except Exception as error:
 def test_a_process_of_another_machine_that_was_paused_commits_nothing_more(
     lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    owner = _start(_OWNER, lake.warehouse, store.options, "another machine", 0.2)
+    owner = _start(_OWNER, lake.warehouse, store.options, "another machine", 0.5)
     assert _line(owner) == "committed"
     with pytest.raises(OwnershipError, match="its heartbeat continues"):
         lease.acquire(lake, "t")
@@ -411,7 +411,7 @@ def test_a_lock_whose_holder_cannot_be_seen_is_taken_over_once_its_heartbeat_is_
 ) -> None:
     from paimon_features.tables.storage import store_lock
 
-    monkeypatch.setattr(store_lock, "BEAT_S", 0.1)
+    monkeypatch.setattr(store_lock, "BEAT_S", 0.5)
     path = lake.lock_path("t")
     holder = {"host": "far", "pid": 1, "started": 1, "boot": "far", "namespace": "far"}
     content = {"nonce": "theirs", "beat": 0, "holder": holder, "what": "work"}
