@@ -19,6 +19,7 @@ import pytest
 pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
 pytest.importorskip("sqlalchemy", reason="a database of MLflow needs sqlalchemy")
 
+from paimon_features.ports import free_ports
 from paimon_features.project import Project
 from paimon_features.tracking import URI, Tracker
 from tests.models.networks import manifest, network
@@ -45,9 +46,7 @@ def address(
     pytest.importorskip("uvicorn")
     folder = tmp_path / "server"
     folder.mkdir()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port",
                str(port), "--workers", "1", "--backend-store-uri", f"sqlite:///{folder / 'db'}",
                "--artifacts-destination", str(folder / "artifacts")]  # fmt: skip
@@ -136,9 +135,7 @@ def test_versions_are_runs_and_promotions_are_aliases(
 def test_a_server_that_is_away_is_reported_without_its_password(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))  # nobody listens
-        port = closed.getsockname()[1]
+    (port,) = free_ports(1)  # nobody listens
     monkeypatch.setenv(URI, f"http://user:hunter22@127.0.0.1:{port}")
     project = project_with(tmp_path, None)
     with caplog.at_level(logging.WARNING, "paimon_features"):

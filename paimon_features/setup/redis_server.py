@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
 
 from paimon_features.errors import OnlineStoreError, SetupError
+from paimon_features.ports import free_ports
 from paimon_features.setup.local_server import LocalServer
 from paimon_features.setup.resp import connect
 
@@ -118,7 +118,7 @@ class RedisServer(LocalServer):
         folder = self._folder or self._make_folder()
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             # another process can take the free port before the server binds it
-            self.port = self._wanted_port or _free_port()
+            self.port = self._wanted_port or free_ports(1)[0]
             self._launch(folder, self._command(self._binary, folder))
             if self._answers():
                 return self
@@ -176,10 +176,3 @@ class RedisServer(LocalServer):
                 pass
             time.sleep(0.01)
         return False
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port

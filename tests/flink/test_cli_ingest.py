@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from click.testing import CliRunner, Result
 from paimon_features.cli import cli
 from paimon_features.flink import engine_entry as module
 from paimon_features.ingestion.files import IngestResult
+from paimon_features.ports import free_ports
 from paimon_features.project import Project
 
 FEATURES = """
@@ -110,9 +110,7 @@ def test_wrong_use_exits_with_two_before_anything_starts(
 
 
 def test_an_unreachable_cluster_is_an_external_failure() -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = "{}:{}".format(*probe.getsockname())
+    address = f"127.0.0.1:{free_ports(1)[0]}"
     done = run("clicks", "a.csv", "--cluster", address)
     assert done.exit_code == 1
     assert f"the cluster http://{address} does not answer" in done.stderr

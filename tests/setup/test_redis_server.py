@@ -195,8 +195,8 @@ def test_a_password_is_sent_and_a_wrong_one_is_reported() -> None:
 def test_only_our_own_process_counts_as_started(monkeypatch: pytest.MonkeyPatch) -> None:
     # another program takes the port before our server binds it: the next one is tried
     with RedisServer() as other:
-        ports = iter([other.port, module._free_port()])
-        monkeypatch.setattr(module, "_free_port", lambda: next(ports))
+        ports = iter([[other.port], module.free_ports(1)])
+        monkeypatch.setattr(module, "free_ports", lambda count: next(ports))
         with RedisServer() as server:
             assert server.port != other.port
             assert command(server, "PING") == "PONG"

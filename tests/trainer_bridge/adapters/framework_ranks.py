@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader
 
 from paimon_features.errors import ConfigurationError
+from paimon_features.ports import free_ports
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.adapters.torch import TorchLoader, as_sampler, loader
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
@@ -234,18 +235,10 @@ def rank_main(rank: int, name: str, port: int, warehouse: str, folder: str, answ
         dist.destroy_process_group()
 
 
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> None:
     name, warehouse = sys.argv[1:]
     __import__(name)  # before the forks, and not once in each of them
-    port = free_port()
+    (port,) = free_ports(1)
     with tempfile.TemporaryDirectory() as folder:
         pipes = [FORK.Pipe(duplex=False) for _ in range(WORLD)]
         processes = [

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +19,7 @@ from paimon_features.errors import (
     SetupError,
     UnknownNameError,
 )
+from paimon_features.ports import free_ports
 from paimon_features.schema import Float32, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
@@ -122,14 +122,6 @@ def start(lake: Lake, devices: str, tf_config: Any = None) -> subprocess.Popen[s
         stderr=subprocess.PIPE,
         text=True,
     )
-
-
-def free_ports(count: int) -> list[int]:
-    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in held]
-    for one in held:
-        one.close()
-    return ports
 
 
 @part_of_chaos("15 s")
