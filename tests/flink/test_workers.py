@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,10 @@ import pytest
 
 from paimon_features.flink.workers import write_python
 from tests.os_processes import is_running
+from tests.waiting import LONG_S, await_true
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
 
-WAIT_S = 60.0
 WORKER = """\
 import json, os, random, signal, sys, time
 about = {
@@ -41,7 +41,7 @@ what = sys.argv[1]
 if what == "signal":
     os.kill(os.getpid(), signal.SIGSEGV)
 elif what == "sleep":
-    time.sleep(60)
+    time.sleep(600)
 elif what == "read":
     print(sys.stdin.read())
 elif what == "raise":
@@ -80,7 +80,7 @@ class Host:
 
     def run(self, *arguments: str, **environment: str) -> tuple[dict[str, Any], str, int]:
         process = self.start(*arguments, **environment)
-        said, complained = process.communicate("to read", timeout=WAIT_S)
+        said, complained = process.communicate("to read", timeout=LONG_S)
         first, _, rest = said.partition("\n")
         return json.loads(first), rest + complained, process.returncode
 
@@ -92,7 +92,7 @@ class Host:
             input="to read",
             capture_output=True,
             text=True,
-            timeout=WAIT_S,
+            timeout=LONG_S,
         )
         first, _, rest = done.stdout.partition("\n")
         return json.loads(first), rest + done.stderr, done.returncode
@@ -133,18 +133,11 @@ def _servers(folder: Path) -> list[int]:
     return found
 
 
-def _until(true: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + WAIT_S
-    while not true():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
-
-
 @pytest.mark.parametrize("what", ["0", "7", "read", "raise"])
 def test_a_forked_worker_behaves_like_a_started_one(host: Host, what: str) -> None:
     about, said, code = host.run(what, "--id=3", "ä b")
     plain, plainly_said, plain_code = host.plain(what, "--id=3", "ä b")
-    assert about.pop("imported")
+    assert about.pop("imported"), said
     assert not plain.pop("imported")
     assert [line for line in said.splitlines() if "File" not in line and "^" not in line][-1] == (
         plainly_said.splitlines()[-1]
@@ -168,7 +161,7 @@ def test_workers_of_a_task_manager_share_a_server_but_not_random_state(
     host: Host,
 ) -> None:
     started = [host.start("0") for _ in range(4)]
-    about = [json.loads(one.communicate(timeout=WAIT_S)[0].splitlines()[0]) for one in started]
+    about = [json.loads(one.communicate(timeout=LONG_S)[0].splitlines()[0]) for one in started]
     assert len({one["parent"] for one in about}) == 1
     assert len({one["drawn"] for one in about}) == 4
     assert len({one["drawn_by_numpy"] for one in about}) == 4
@@ -182,8 +175,8 @@ def test_a_worker_ends_with_its_client(host: Host) -> None:
     worker = json.loads(process.stdout.readline())["pid"]
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(children[0]), signal.SIGKILL)
-    _until(lambda: not is_running(worker), "the worker still runs")
-    process.communicate(timeout=WAIT_S)
+    await_true(lambda: not is_running(worker))
+    process.communicate(timeout=LONG_S)
 
 
 def test_a_worker_survives_its_server_and_the_next_gets_a_new_one(host: Host) -> None:
@@ -191,15 +184,29 @@ def test_a_worker_survives_its_server_and_the_next_gets_a_new_one(host: Host) ->
     assert process.stdout is not None
     about = json.loads(process.stdout.readline())
     os.kill(about["parent"], signal.SIGKILL)
-    _until(lambda: not is_running(about["parent"]), "the server was not killed")
-    again = host.run("0")[0]
-    assert again["imported"]
+    await_true(lambda: not is_running(about["parent"]))
+    again, said, _ = host.run("0")
+    assert again["imported"], said
     assert again["parent"] != about["parent"]
     assert is_running(about["pid"])
     assert process.poll() is None
     os.kill(about["pid"], signal.SIGTERM)
-    process.communicate(timeout=WAIT_S)
+    process.communicate(timeout=LONG_S)
     assert process.returncode != 0
+
+
+def test_a_server_that_is_killed_while_a_client_waits_is_replaced(host: Host) -> None:
+    server = host.run("0")[0]["parent"]
+    (address,) = map(str, host.sockets())
+    os.kill(server, signal.SIGSTOP)
+    process = host.start("0")
+    # the listener, and a connection that it has not accepted
+    await_true(lambda: Path("/proc/net/unix").read_text().count(f" {address}\n") == 2)
+    os.kill(server, signal.SIGKILL)
+    said, complained = process.communicate(timeout=LONG_S)
+    about = json.loads(said.splitlines()[0])
+    assert about["imported"], complained
+    assert about["parent"] != server
 
 
 def test_a_changed_file_is_imported_again(host: Host) -> None:
@@ -210,7 +217,7 @@ def test_a_changed_file_is_imported_again(host: Host) -> None:
     after = host.run("0")[0]
     assert after["imported"]
     assert after["parent"] != before["parent"]
-    _until(lambda: not is_running(before["parent"]), "the server of before is still there")
+    await_true(lambda: not is_running(before["parent"]))
     assert host.run("0")[0]["parent"] == after["parent"]
 
 
@@ -229,27 +236,35 @@ def test_a_server_ends_with_its_task_manager_and_leaves_no_file(host: Host) -> N
     assert len(host.sockets()) == 1
     manager.kill()
     manager.communicate()
-    _until(lambda: not is_running(server), "the server still runs")
+    await_true(lambda: not is_running(server))
     assert not list(host.folder.glob("paimon-features-workers-*/*"))
 
 
 @pytest.mark.parametrize(
-    "variable",
+    ("variable", "why"),
     [
-        {"_PYTHON_WORKING_DIR": "/tmp"},
-        {"_PYTHON_REQUIREMENTS_FILE": "/tmp/requirements.txt"},
-        {"PYTHON_LOOPBACK_SERVER_ADDRESS": "localhost:1"},
-        {"TMPDIR": "/tmp/" + 100 * "x"},
-        {"TMPDIR": "/nowhere"},
+        ({"_PYTHON_WORKING_DIR": "/tmp"}, "_PYTHON_WORKING_DIR is set"),
+        ({"_PYTHON_REQUIREMENTS_FILE": "/tmp/r.txt"}, "_PYTHON_REQUIREMENTS_FILE is set"),
+        ({"PYTHON_LOOPBACK_SERVER_ADDRESS": "a:1"}, "PYTHON_LOOPBACK_SERVER_ADDRESS is set"),
+        ({"TMPDIR": "/tmp/" + 100 * "x"}, "No such file or directory"),
+        ({"TMPDIR": "/nowhere"}, "No such file or directory"),
     ],
 )
 def test_a_worker_with_own_packages_or_no_socket_folder_is_started_directly(
-    host: Host, variable: dict[str, str]
+    host: Host, variable: dict[str, str], why: str
 ) -> None:
-    about, _, code = host.run("5", **variable)
+    about, said, code = host.run("5", **variable)
     assert code == 5
+    assert re.search(f"paimon-features: this worker is not forked: .*{why}", said)
     assert not about["imported"]
     assert not _servers(host.folder)
+
+
+def test_why_a_server_does_not_start_is_printed(folder: Path) -> None:
+    host = Host(folder, servers="raise SystemError('no fonts')")
+    about, said, code = host.run("5")
+    assert (code, about["imported"]) == (5, False)
+    assert re.search("this worker is not forked: the server .*: SystemError: no fonts", said)
 
 
 def test_a_folder_writable_by_others_is_not_used(host: Host) -> None:
@@ -273,7 +288,7 @@ def test_other_invocations_run_python_directly(host: Host) -> None:
         env=host.environment,
         capture_output=True,
         text=True,
-        timeout=WAIT_S,
+        timeout=LONG_S,
         check=True,
     )
     assert done.stdout.strip() == f"{sys.executable} ['-c', 'a b']"

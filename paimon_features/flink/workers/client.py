@@ -2,8 +2,8 @@
 
 ``python -IS client.py ARGUMENTS`` does the same as ``python ARGUMENTS``. A worker of pyflink is
 forked by the task manager's server, which is started if there is none; if that fails for any
-reason, the worker is started directly. Uses only the standard library, and little of it, because
-it is imported for every worker.
+reason, the worker is started directly and the reason is printed. Uses only the standard library,
+and little of it, because it is imported for every worker.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ OWN_TO_A_WORKER = frozenset(
     ("BOOT_LOG_DIR", "_PYTHON_WORKER_MEMORY_LIMIT", "python", "PWD", "OLDPWD", "SHLVL", "_")
 )
 """Environment variables that may differ between workers of the same server."""
-CONNECT_S = 15.0
+CONNECT_S = 60.0
 """Maximum time until a new server listens; it imports packages afterwards."""
 STALE, FORKED, ENDED = b"s", b"f", b"e"
-"""Responses of a server: it ends because an imported file has changed; it has forked the worker;
-the worker has ended, followed by its wait status."""
+"""Responses: the server ends because an imported file has changed; the worker is forked (it says so
+itself, so that no worker runs unknown to its client); it has ended, followed by its wait status."""
 
 
 class NoServerError(Exception):
@@ -40,8 +40,9 @@ def main() -> None:
     if arguments[:2] == WORKER:
         try:
             status = run_forked(arguments, os.environ)
-        except (NoServerError, OSError):
-            pass
+        except (NoServerError, OSError) as error:
+            why = str(error) or type(error).__name__
+            print(f"paimon-features: this worker is not forked: {why}", file=sys.stderr, flush=True)
         else:
             _end_as(status)
     os.execv(sys.executable, [sys.executable, *arguments])
@@ -59,17 +60,24 @@ def run_forked(arguments: list[str], environment: Mapping[str, str]) -> int:
     """
     address = server_address(environment, *task_manager())
     request = {"arguments": arguments, "directory": os.getcwd(), "environment": dict(environment)}
-    for _ in range(3):
+    for attempt in range(3):
         with _connect(address) as server:
-            socket.send_fds(server, [b"w"], [0, 1, 2])
-            server.sendall(json.dumps(request).encode("ascii") + b"\n")
-            answer = server.recv(1)
-            if answer == STALE:
-                continue
+            answer = _answer(server, request)
+            if answer == STALE or not (answer or attempt):
+                continue  # without an answer: the server was being killed
             if answer != FORKED:
-                raise NoServerError("the server has ended")
+                raise NoServerError(f"the server has ended{_last_line(address)}")
             return _await_end(server)
     raise NoServerError("the imports of servers keep changing")
+
+
+def _answer(server: socket.socket, request: Mapping[str, object]) -> bytes:
+    try:
+        socket.send_fds(server, [b"w"], [0, 1, 2])
+        server.sendall(json.dumps(request).encode("ascii") + b"\n")
+        return server.recv(1)
+    except ConnectionError:
+        return b""
 
 
 def _await_end(server: socket.socket) -> int:
@@ -147,8 +155,19 @@ def _connect(address: str) -> socket.socket:
         if started is None:
             started = _start_server(address)
         if time.monotonic() > deadline or started.poll() not in (None, 0):
-            raise NoServerError("the server does not start")
+            raise NoServerError(f"the server does not start{_last_line(address)}")
         time.sleep(0.005)
+
+
+def _last_line(address: str) -> str:
+    """Return the last line of a server's log after a colon, or "" if there is none."""
+    try:
+        with open(f"{address}.log", "rb") as log:
+            log.seek(-min(os.fstat(log.fileno()).st_size, 500), os.SEEK_END)
+            lines = log.read().decode("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return f": {lines[-1]}" if lines else ""
 
 
 def _start_server(address: str) -> subprocess.Popen[bytes]:

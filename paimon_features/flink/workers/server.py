@@ -132,11 +132,11 @@ class WorkerServer:
 
         self._selector.register(handle, selectors.EVENT_READ, worker_ended)
         self._selector.register(connection, selectors.EVENT_READ, client_ended)
-        _respond(connection, FORKED)
 
     def _become(self, worker: Worker, streams: list[int], connection: socket.socket) -> None:
         """In the worker: close everything of the server except the connection to the client. It
         ends with both of them, so that the client outlives a server whose worker continues."""
+        _respond(connection, FORKED)
         self._worker, self._own_client = worker, connection
         self._selector.close()
         self._listener.close()
@@ -216,7 +216,7 @@ def main() -> None:
     listener.bind(address)
     # clients can connect from here on, during the imports
     listener.listen(128)
-    worker = None
+    worker, failed = None, True
     try:
         importlib.import_module(IMPORTED[0])
         for name in IMPORTED[1:]:
@@ -225,10 +225,10 @@ def main() -> None:
         # garbage collection would write to every shared page
         gc.freeze()
         server = WorkerServer(listener, owner)
-        worker = server.serve()
+        worker, failed = server.serve(), False
     finally:
         if worker is None:
-            for path in (address, f"{address}.log", f"{address}.lock"):
+            for path in (address, f"{address}.lock", *(() if failed else (f"{address}.log",))):
                 with suppress(FileNotFoundError):
                     os.unlink(path)
         os.close(lock)
