@@ -21,7 +21,7 @@ from paimon_features.setup.redis_server import RedisServer, find_redis_server
 from paimon_features.setup.resp import Reply, connect
 
 SLOTS = 16_384
-START_TIMEOUT_S = 60.0  # a loaded machine starts slowly; only failures wait for it
+START_TIMEOUT_S = 120.0  # a loaded machine starts slowly; only failures wait for it
 
 
 def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = START_TIMEOUT_S) -> float:

@@ -204,7 +204,7 @@ def test_following_tells_its_health_and_ends_cleanly_on_a_signal(
 
 def _is_ready(address: str) -> bool:
     try:
-        with urllib.request.urlopen(f"{address}/health/ready", timeout=60) as answer:
+        with urllib.request.urlopen(f"{address}/health/ready", timeout=300) as answer:
             ready: bool = json.loads(answer.read())["views"]["customer_spend"]["ready"]
             return ready
     except urllib.error.HTTPError as error:

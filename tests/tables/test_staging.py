@@ -40,7 +40,7 @@ from paimon_features.tables.staging import Staging
 Staging(Lake.open({str(tmp_path)!r}, "features")).create("rows", {{"x": Int64}})
 os._exit(9)
 """
-    subprocess.run([sys.executable, "-c", text], check=False, timeout=60)
+    subprocess.run([sys.executable, "-c", text], check=False, timeout=300)
     lake = Lake.open(tmp_path, "features")
     (left,) = lake.list()
     with Staging(lake) as staging:  # drops it

@@ -132,7 +132,7 @@ def kill(process: subprocess.Popen[str], what: str) -> None:
     if what != "client":
         for child in children:
             os.kill(int(child), signal.SIGKILL)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
     assert wait_until(
         lambda: not any(Path(f"/proc/{child}/exe").exists() for child in children), LONG_S
     ), "the JVM outlived its client"

@@ -68,12 +68,12 @@ class Client:
             self.process.kill()
         if what != "client":
             os.kill(jvm, signal.SIGKILL)
-        self.process.communicate(timeout=60)
+        self.process.communicate(timeout=300)
         # it ends by itself without its client
         assert wait_until(lambda: not is_running(jvm), LONG_S), "the JVM outlived its client"
 
     def output(self) -> str:
-        return self.process.communicate(timeout=60)[0]
+        return self.process.communicate(timeout=300)[0]
 
     def commits_now(self) -> int:
         """The number of commits of the tile table."""

@@ -153,7 +153,7 @@ def test_commands_that_fail_print_no_secret(tmp_path: Path, definitions: str) ->
         for command in COMMANDS
     ]  # fmt: skip
     for command, process in zip(COMMANDS, running, strict=True):
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate(timeout=300)
         assert output, command
         assert "kanarienvogel" not in output, command
 

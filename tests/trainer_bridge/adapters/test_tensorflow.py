@@ -510,7 +510,7 @@ def test_the_names_are_there_without_importing_tensorflow() -> None:
         env={**os.environ, "PYTHONPATH": root},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert "pip install 'paimon-features[tensorflow]'" in done.stdout

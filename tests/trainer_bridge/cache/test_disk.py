@@ -214,7 +214,7 @@ def test_jobs_at_once_compute_each_block_once(tmp_path: Path) -> None:
         job.stdin.write("\n")
         job.stdin.flush()
     for job in jobs:
-        made += job.communicate(timeout=60)[0].split()
+        made += job.communicate(timeout=300)[0].split()
         assert job.returncode == 0
     assert sorted(map(int, made)) == list(range(12))
 

@@ -279,7 +279,7 @@ def test_drain_trainers_and_server_killed_at_random_lose_and_double_nothing(
             stop.touch()
             ends = []
             for name in ("0", "1"):
-                output, _ = running[name].communicate(timeout=60)
+                output, _ = running[name].communicate(timeout=300)
                 ends.append(int(output.split()[-1]))
                 assert running[name].returncode == 0
         finally:

@@ -307,7 +307,7 @@ def test_what_is_left_open_is_committed_when_python_exits(lake: Lake) -> None:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert [row["sample_id"] for row in events(lake)] == [1, 2]
