@@ -52,10 +52,10 @@ class Tracker:
     wins. A server that fails is reported in the log, once for each change.
     """
 
-    def __init__(self, config: ProjectConfig, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(self, config: ProjectConfig, timeout_s: float | None = None) -> None:
         self.project = config.name
         self.uri = os.environ.get(URI) or config.mlflow
-        self.timeout_s = timeout_s
+        self.timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
 
     def registered(
         self, manifest: ModelManifest, read: Callable[[str], bytes], history: History = ()

@@ -11,6 +11,7 @@ import pytest
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
+from tests.waiting import LONG_S
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +24,7 @@ def redis_server() -> Iterator[RedisServer]:
 @pytest.fixture
 def redis_url(redis_server: RedisServer) -> str:
     """The address of the session's server, empty."""
-    with connect(redis_server.url) as connection:
+    with connect(redis_server.url, LONG_S) as connection:
         connection.request("FLUSHALL")
     return redis_server.url
 

@@ -34,7 +34,7 @@ class Topic:
     def __init__(
         self, broker: KafkaServer, partitions: int = 1, config: Mapping[str, str] | None = None
     ) -> None:
-        from confluent_kafka import Producer
+        from confluent_kafka import KafkaError, KafkaException, Producer
         from confluent_kafka.admin import AdminClient, NewTopic
 
         self.broker = broker
@@ -52,7 +52,17 @@ class Topic:
         # messages with old timestamps are not to expire
         settings = {"retention.ms": "-1", **(config or {})}
         topic = NewTopic(self.name, partitions, 1, config=settings)
-        self._admin.create_topics([topic])[self.name].result(TIMEOUT_S)
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                self._admin.create_topics([topic])[self.name].result(TIMEOUT_S)
+                break
+            except KafkaException as error:
+                # a broker that was paused counts as gone until its next heartbeat
+                fenced = error.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
+                if not fenced or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
 
     def add_partitions(self, total: int) -> None:
         """Extend the topic to ``total`` partitions."""

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -12,6 +16,14 @@ def is_running(pid: int | None) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def interrupted(call: Callable[[], object], after_s: float) -> None:
+    """Call a function, and interrupt this process meanwhile, as Ctrl-C does."""
+    timer = threading.Timer(after_s, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    call()
+    timer.join()  # it may come late
 
 
 def line_with(stream: IO[str], text: str) -> str:

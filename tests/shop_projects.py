@@ -14,7 +14,8 @@ from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
 
-SHOP = '[project]\nname = "shop"\n'
+SHOP = '[online]\ntimeout = "60s"\n[project]\nname = "shop"\n'
+"""A loaded machine takes long to read."""
 
 
 def make_project(folder: Path, features: str, config: str = SHOP) -> Project:
@@ -42,6 +43,9 @@ def started_shop(
     monkeypatch.chdir(folder)
     run("init", "shop")
     monkeypatch.chdir(folder / "shop")
+    config = Path("paimon-features.toml")
+    config.write_text(config.read_text().replace("[online]\n", '[online]\ntimeout = "60s"\n'))
+    assert "60s" in config.read_text()
     with Path("features.py").open("a") as file:
         file.write(more)
     project = Project.open(".")

@@ -213,7 +213,7 @@ def test_the_demo_shows_what_it_did_and_leaves_no_process(demo: Path, log: Path)
         "report.html",
     ):
         assert part in reported
-    assert processes_of(demo) == []
+    await_true(lambda: processes_of(demo) == [])
 
 
 def test_the_model_has_learned_from_the_outcomes_of_its_predictions(
@@ -300,7 +300,7 @@ def test_an_interrupted_demo_ends_what_it_started(tmp_path: Path) -> None:
         os.killpg(process.pid, signal.SIGINT)
         process.stdout.read()
     assert process.returncode == 130
-    assert processes_of(tmp_path / "demo") == []
+    await_true(lambda: processes_of(tmp_path / "demo") == [])
 
 
 def processes_of(folder: Path) -> list[int]:

@@ -23,6 +23,7 @@ from paimon_features.ports import free_ports
 from paimon_features.project import Project
 from paimon_features.tracking import URI, Tracker
 from tests.models.networks import manifest, network
+from tests.waiting import LONG_S
 
 HISTORY = [
     {"batch": 1.0, "train_loss": 0.7},
@@ -92,6 +93,7 @@ def test_versions_are_runs_and_promotions_are_aliases(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.delenv(URI, raising=False)
+    monkeypatch.setattr("paimon_features.tracking.TIMEOUT_S", LONG_S)
     # the first version is from before there was a server
     register(project_with(tmp_path, None), 1.0)
     project = project_with(tmp_path, address)

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
-from paimon_features.errors import JobError, StoreNotReadyError
+from paimon_features.errors import JobError, OnlineStoreError
 from paimon_features.interrupts import uninterrupted
 
 
@@ -122,7 +122,7 @@ class Processes:
             try:
                 if arrived():
                     return
-            except StoreNotReadyError:
+            except OnlineStoreError:  # not ready yet, or a loaded machine
                 time.sleep(0.2)
             time.sleep(0.02)
         raise JobError(f"{what} did not arrive within {timeout_s:.0f} s; see {self.into}/*.log")

@@ -316,6 +316,8 @@ warehouse = "lake"
 
 [online]
 url = "{url}"
+timeout = "20s"              # on a busy machine an answer is better late than an error
+connect_timeout = "20s"
 
 [flink]
 parallelism = 2

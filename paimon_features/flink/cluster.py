@@ -343,8 +343,9 @@ class LocalCluster:
         deadline = time.monotonic() + START_TIMEOUT_S
         before = {state.name: state.restarts for state in read_states(self.folder)}
         while True:
-            if rest.alive() and int(rest.overview()["slots-total"]) >= wanted:
-                return
+            with suppress(JobError):  # not alive yet, or restarted since
+                if int(rest.overview()["slots-total"]) >= wanted:
+                    return
             restarts = {s: s.restarts - before.get(s.name, 0) for s in read_states(self.folder)}
             failing = max(restarts.values(), default=0) >= START_ATTEMPTS
             gone = not _alive(record.supervisor)

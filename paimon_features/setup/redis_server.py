@@ -20,7 +20,7 @@ from paimon_features.setup.resp import connect
 
 OLDEST_VERSION = (6, 2)
 _PORT_ATTEMPTS = 5
-_START_TIMEOUT_S = 15.0
+_START_TIMEOUT_S = 60.0
 
 
 def find_redis_server() -> Path:
@@ -63,7 +63,7 @@ def server_version(binary: Path) -> tuple[int, ...] | None:
     It is parsed from a line such as ``Redis server v=7.0.15 sha=...``.
     """
     try:
-        answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=10)
+        answer = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=60)
     except (OSError, subprocess.TimeoutExpired):
         return None
     match = re.search(r"\bv=(\d+)\.(\d+)", answer.stdout)
@@ -164,7 +164,7 @@ class RedisServer(LocalServer):
 
     def _answers(self) -> bool:
         deadline = time.monotonic() + _START_TIMEOUT_S
-        while self.running and time.monotonic() < deadline:
+        while self.running:
             try:
                 with connect(self.url, timeout_s=1.0) as connection:
                     info = connection.request("INFO", "server")
@@ -174,5 +174,7 @@ class RedisServer(LocalServer):
                     return True
             except OnlineStoreError:
                 pass
+            if time.monotonic() > deadline:
+                break
             time.sleep(0.01)
         return False

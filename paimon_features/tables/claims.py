@@ -328,14 +328,16 @@ class HeldLeases:
         self._beats: dict[str, _Heartbeat] = {}
         self._changed = threading.Event()
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
+
+    def renew(self) -> None:
+        """In a forked child, which commits for its parent but does not beat for it: forget the
+        heartbeats, and locks that another thread may have held."""
+        self._lock, self._changed = threading.Lock(), threading.Event()
+        self._beats, self._thread = {}, None
 
     def add(self, key: str, fence: Fence) -> None:
         """Beat for a lease until it is removed, and check it in commits."""
         with self._lock:
-            if self._process != os.getpid():
-                # a forked child commits for its parent, but does not beat for it
-                self._process, self._beats, self._thread = os.getpid(), {}, None
             self._fences.setdefault(key, []).append(fence)
             if fence.claim.beat_s is not None:
                 self._beats[fence.claim.nonce] = _Heartbeat(fence, fence.claim.beat_s)
@@ -402,3 +404,5 @@ class _Heartbeat:
 
 held = HeldLeases()
 """The leases of this process."""
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=held.renew)

@@ -75,7 +75,7 @@ def rows(project: Project, table: str = "features_daily") -> list[tuple[object, 
 def test_closed_windows_are_written_and_later_ones_follow(project: Project) -> None:
     done = run("derive", "daily")
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines() == [
+    assert done.stdout.splitlines() == [
         "features_daily: 2 rows; 1 days written, 0 emptied",
         "  from tiles_customer_g1, snapshot 1",
     ]
@@ -145,7 +145,7 @@ def test_a_range_is_widened_to_days_and_leaves_the_others_alone(project: Project
 def test_a_parquet_file_has_the_same_rows_and_is_the_same_each_time(project: Project) -> None:
     done = run("derive", "sessions", "--open", "--output", "out.parquet")
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines()[0] == "out.parquet: 3 rows, 1 features"
+    assert done.stdout.splitlines()[0] == "out.parquet: 3 rows, 1 features"
     before = Path("out.parquet").read_bytes()
     table = pq.read_table("out.parquet")
     assert table.column_names == [

@@ -101,7 +101,7 @@ def test_fits_from_tiles_are_those_of_the_rows(project: Project, log: pa.Table) 
     document = json.loads(run(
         "fit", "min_max_scaler", "--view", "retail_statistics", "--columns", "quantity,unit_price",
         "--as-of", CUT, "--set", "feature_range=[-1, 1]", "--export", "--json",
-    ).output)  # fmt: skip
+    ).stdout)  # fmt: skip
     assert document["fitted_on"]["until_ms"] == CUT_MS
     assert document["rows"] == len(before)
     # the cut is within a tile of a day, so that events are read, too

@@ -27,7 +27,7 @@ def run(*arguments: str) -> Result:
 def test_rows_of_a_csv_file_come_with_their_features_as_parquet(project: Project) -> None:
     done = run("--features", "churn_v1", "--statuses")
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines() == [
+    assert done.stdout.splitlines() == [
         "out.parquet: 4 rows, 3 features",
         "  from tiles_customer_g1, snapshot 1",
         "  from events_visits, snapshot 1",

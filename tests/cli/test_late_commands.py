@@ -58,7 +58,7 @@ def test_lateness_is_drawn_with_counts_shares_and_quantiles(project: Project) ->
 def test_release_tells_what_entered_and_what_waits(project: Project) -> None:
     write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS, NOW_MS + DAY_MS)
     assert read_arrow(project.lake, "events_clicks").num_rows == 0
-    said = run("release", "clicks").output.splitlines()
+    said = run("release", "clicks").stdout.splitlines()
     assert said[0] == "1 events released to events_clicks"
     assert said[1].startswith("1 still held, the first until ")
     assert read_arrow(project.lake, "events_clicks").column("id").to_pylist() == [0]

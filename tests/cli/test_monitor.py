@@ -183,7 +183,7 @@ def test_the_table_shows_both_ranges_and_files_are_written(shop: Shop, tmp_path:
     pytest.importorskip("matplotlib")
     page = tmp_path / "report.html"
     reported = run("monitor", "kept", "--columns", "price,country", *RANGES, "--out", str(page))
-    lines = reported.output.splitlines()
+    lines = reported.stdout.splitlines()
     assert lines[0].startswith("kept, from tiles: 2011-01-28T00:00:00 to the end (UTC, end exclus")
     assert lines[1].split() == [
         "column", "rows", "null", "mean", "deviation", "min", "p5", "p25", "p50", "p75", "p95",

@@ -67,7 +67,7 @@ def test_rows_of_a_csv_file_get_their_features_and_what_is_unknown_is_counted(
 ) -> None:
     done = build("--label", "bought")
     assert done.exit_code == 0, done.output
-    assert done.output.splitlines() == [
+    assert done.stdout.splitlines() == [
         "training_churn: 4 rows, 3 features",
         "  3 rows have no feature value: a null key, or an entity unknown at that time",
         "  from tiles_customer_g1, snapshot 1",

@@ -83,6 +83,7 @@ def listening(pid: int) -> set[str]:
 
 
 def test_a_started_cluster_has_its_slots_and_shows_where_it_is(cluster: LocalCluster) -> None:
+    await_true(lambda: cluster.status().slots_free == 4)
     found = cluster.status()
     assert found.running
     assert (found.slots_total, found.slots_free, len(found.pids)) == (4, 4, 2)

@@ -14,14 +14,15 @@ from paimon_features.flink.jvm_watchdog import BEAT_S, LOOKS
 from paimon_features.tables import claims, lease
 from paimon_features.testing.online_servers import wait_for
 
-LOOKS_FOR_TEST = 40
+PATIENT, HASTY = 2_400, 100
+"""Looks: a process that is only slow is not killed within two minutes, or five seconds."""
 
-PARENT = f"""
+PARENT = """
 import subprocess, sys
 from paimon_features.flink.jvm_watchdog import JvmWatchdog
 
 worker = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
-watchdog = JvmWatchdog(worker.pid, beat_s=0.05, looks={LOOKS_FOR_TEST})
+watchdog = JvmWatchdog(worker.pid, beat_s=0.05, looks=int(sys.argv[1]))
 print(worker.pid, watchdog.process.pid, flush=True)
 for line in sys.stdin:
     if line == "close\\n":
@@ -40,13 +41,14 @@ def state(pid: int) -> str:
         return ""
 
 
-@pytest.fixture
-def parent() -> Iterator[subprocess.Popen[str]]:
+@pytest.fixture(params=[PATIENT])
+def parent(request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
     if not os.path.exists("/proc/self/stat"):
         pytest.skip("needs /proc")
     process = subprocess.Popen(
-        [sys.executable, "-c", PARENT], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+        [sys.executable, "-c", PARENT, str(request.param)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
     yield process
     process.send_signal(signal.SIGCONT)
     process.kill()
@@ -59,6 +61,7 @@ def pids(parent: subprocess.Popen[str]) -> tuple[int, int]:
     return int(worker), int(watchdog)
 
 
+@pytest.mark.parametrize("parent", [HASTY], indirect=True)
 def test_it_is_killed_when_its_parent_is_stopped(parent: subprocess.Popen[str]) -> None:
     worker, watchdog = pids(parent)
     assert state(worker) in ("R", "S", "D")

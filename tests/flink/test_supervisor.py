@@ -74,7 +74,7 @@ def test_a_killed_process_is_started_again_and_the_others_go_on(
 
 def test_the_wait_before_each_restart_doubles(tmp_path: Path, start: Start) -> None:
     start({"fails": [sys.executable, "-I", "-S", "-c", "raise SystemExit(3)"]})
-    await_true(lambda: [s.restarts for s in read_states(tmp_path)] == [3])
+    await_true(lambda: [s.restarts >= 3 for s in read_states(tmp_path)] == [True])
     (state,) = read_states(tmp_path)
     assert state.exit_code == 3
     log = (tmp_path / "supervisor.log").read_text()

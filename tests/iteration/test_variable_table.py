@@ -19,6 +19,7 @@ from paimon_features.iteration.supersteps.variable_table import (
 )
 from paimon_features.sealed import Seal
 from paimon_features.tables import Lake
+from tests.waiting import LONG_S
 
 BEGUN = CommittedEpoch(0, "running", feedback=3, criteria=0, shape="one variable")
 
@@ -145,7 +146,7 @@ def test_a_kill_around_the_commit_leaves_the_previous_or_the_next_epoch(
     begin(table)
     command = [sys.executable, "-c", KILLED, str(table.lake.warehouse), when]
     here = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    ended = subprocess.run(command, env=here, check=False, timeout=60)
+    ended = subprocess.run(command, env=here, check=False, timeout=LONG_S)
     assert ended.returncode == -signal.SIGKILL
     state = table.committed()
     assert state is not None

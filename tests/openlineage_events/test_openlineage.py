@@ -21,6 +21,7 @@ from paimon_features.project import Project
 from paimon_features.tables import EventWriter
 from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.http_servers import HTTPServer
+from tests.waiting import LONG_S
 
 pytest.importorskip("openlineage", reason="pip install 'paimon-features[openlineage]'")
 
@@ -57,6 +58,8 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", "memory://")
     monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(command_run, "WAIT_S", LONG_S)
+    monkeypatch.setattr(command_run, "_REQUEST_S", LONG_S)
     monkeypatch.chdir(tmp_path)
     assert run("init", "shop").exit_code == 0
     monkeypatch.chdir(tmp_path / "shop")
@@ -304,6 +307,7 @@ def test_a_server_that_is_gone_or_silent_changes_nothing(
     shop: Path, collector: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command_run, "WAIT_S", 0.2)
+    monkeypatch.setattr(command_run, "_REQUEST_S", 2.0)
     Collector.silent = threading.Event()
     set_target(shop, f"http://127.0.0.1:{collector.server_port}")
     done = run("apply")

@@ -20,6 +20,7 @@ from paimon_features.tables import read_arrow
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.writer import EventWriter
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.shop_projects import SHOP
 
 FEATURES = """
 import paimon_features as pf
@@ -131,7 +132,7 @@ def write_project(folder: Path) -> None:
     """The files of the project, not applied."""
     folder.mkdir()
     (folder / "features.py").write_text(FEATURES)
-    (folder / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    (folder / "paimon-features.toml").write_text(SHOP)
 
 
 @pytest.fixture

@@ -36,6 +36,9 @@ def shop(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Pat
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     folder = tmp_path / "shop"
+    config = folder / "paimon-features.toml"
+    config.write_text(config.read_text().replace("[online]\n", '[online]\ntimeout = "60s"\n'))
+    assert "60s" in config.read_text()
     with redis.Redis.from_url(redis_url) as store:
         for key, value in read_json(folder / "online-store.json").items():
             store.set(bytes.fromhex(key), bytes.fromhex(value))

@@ -26,7 +26,7 @@ from paimon_features.setup.jars import (
     locked_jars,
 )
 from tests.http_servers import ThreadingHTTPServer
-from tests.waiting import await_true
+from tests.waiting import LONG_S, await_true
 
 pytest.importorskip("jgo", reason="needs the extra flink: the downloader jgo is not installed")
 
@@ -270,8 +270,8 @@ def test_two_concurrent_processes_download_each_jar_once(
     first, second = fetch_in_another_process(), fetch_in_another_process()
     wait_for_request(repository)
     repository.hold.set()
-    assert first.wait(60) == 0
-    assert second.wait(60) == 0
+    assert first.wait(LONG_S) == 0
+    assert second.wait(LONG_S) == 0
     assert cached(tmp_path) == WHOLE
     assert repository.requests == ["alpha-1.0.jar", "beta-1.0.jar"]
 

@@ -386,6 +386,19 @@ def test_a_child_that_was_forked_does_not_beat_for_its_parent(table: Lake) -> No
         assert held._fence.claim.nonce not in beating
 
 
+def test_a_child_forked_while_another_thread_looks_at_the_leases_commits(table: Lake) -> None:
+    before = read_arrow(table, "t").num_rows
+    with acquire(table, "t"):
+        with lease.claims.held._lock:  # as the thread that beats holds it now and then
+            child = os.fork()
+            if child == 0:
+                signal.alarm(120)
+                append_arrow(table, "t", ROWS)
+                os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+    assert read_arrow(table, "t").num_rows == before + ROWS.num_rows
+
+
 def test_the_holder_of_a_record_is_the_same_after_json() -> None:
     holder = ProcessHolder.current()
     assert ProcessHolder(**json.loads(json.dumps(lease.asdict(holder)))) == holder

@@ -29,6 +29,7 @@ from paimon_features.tables.fitted import (
 )
 from paimon_features.tables.lease import FlinkJobHolder, acquire, release
 from paimon_features.transformers import FeatureNormalizer, OneHotEncoder, StandardScaler
+from tests.waiting import LONG_S
 
 ON = {"table": "training_churn", "snapshot_id": 7}
 
@@ -129,7 +130,7 @@ def test_concurrent_processes_lose_no_version(lake: Lake, warehouse: Path) -> No
     while not lake.exists("fitted_amount") and other.is_alive():
         time.sleep(0.001)
     _saves(str(warehouse), 0)
-    other.join(60)
+    other.join(LONG_S)
     assert other.exitcode == 0
     found = fitted_versions(lake, "amount")
     assert [v.version for v in found] == list(range(1, 7))

@@ -22,7 +22,7 @@ from paimon_features.tables import claims, lease, process_holder
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holders
 from tests.http_servers import HTTPServer
-from tests.waiting import await_true
+from tests.waiting import LONG_S, await_true
 
 _HOLD = """
 import sys, time
@@ -152,16 +152,19 @@ def test_an_owner_that_cannot_be_seen_is_replaced_only_when_its_heartbeat_is_sil
     lake: Lake, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str], why: str
 ) -> None:
     # its name and its process id are those of this process
-    monkeypatch.setattr(claims, "BEAT_S", 0.5)
     unseen = replace(ProcessHolder.current(), **changed)
-    with (
-        acquire(lake, "tiles", unseen),
-        pytest.raises(OwnershipError, match=f"{why}.*; its heartbeat continues"),
-    ):
-        acquire(lake, "tiles")
+    with monkeypatch.context() as patched:
+        patched.setattr(claims, "BEAT_S", 0.5)
+        patched.setattr(claims, "SILENT_BEATS", 240)
+        with (
+            acquire(lake, "tiles", unseen),
+            pytest.raises(OwnershipError, match=f"{why}.*; its heartbeat continues"),
+        ):
+            acquire(lake, "tiles")
     monkeypatch.setattr(claims, "BEAT_S", 0.02)
-    silent = acquire(lake, "tiles", unseen)
-    silent._forget()  # as if it was killed: nobody beats any more
+    with monkeypatch.context() as patched:
+        patched.setattr(claims.held, "add", lambda key, fence: None)  # nobody beats, as if killed
+        silent = acquire(lake, "tiles", unseen)
     with acquire(lake, "tiles") as taken:
         assert taken.record.number == silent.record.number + 1
         with pytest.raises(LeaseLostError, match="number 3 is no longer held"):
@@ -207,9 +210,12 @@ def test_a_lease_in_the_file_of_an_older_version_is_respected(
 
 
 @pytest.fixture
-def cluster() -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
+def cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
     """The part of Flink's REST API that a lease uses: job id -> (status, state)."""
     jobs: dict[str, tuple[int, str]] = {}
+    monkeypatch.setattr(lease, "REST_TIMEOUT_S", LONG_S)
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

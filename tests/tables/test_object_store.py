@@ -426,8 +426,10 @@ def test_a_lock_whose_holder_cannot_be_seen_is_taken_over_once_its_heartbeat_is_
     beating = threading.Thread(target=beat)
     beating.start()
     try:
-        with pytest.raises(TableError, match="process 1 on far has held"):
-            _locked_for(lake, 0.1)
+        with monkeypatch.context() as patched:
+            patched.setattr(store_lock, "SILENT_BEATS", 1_000)
+            with pytest.raises(TableError, match="process 1 on far has held"):
+                _locked_for(lake, 0.1)
     finally:
         stop.set()
         beating.join()

@@ -222,8 +222,9 @@ def recovery_path(
         If a table contains a commit of an earlier run that is newer than any checkpoint.
     """
     found = find_checkpoints(folder)
-    # numbers start again after --restart, so the one that was written last counts
-    newest = max(found, key=lambda c: modified_ns(c.path / METADATA), default=None)
+    # numbers start again after --restart, so the one that was written last counts; of two in one
+    # tick of the file system's clock, the one with the greater number
+    newest = max(found, key=lambda c: (modified_ns(c.path / METADATA), c.id), default=None)
     for table in tables:
         ids = snapshot_ids(lake, table)
         mine = [

@@ -154,14 +154,14 @@ class _Watch:
         self._since = self._seen_since = time.monotonic()
         self._timeout_s = timeout_s
         self._seen = ""
-        self._unknown = False
+        self._unknown_since: float | None = None
 
     def may_take(self, found: StoredObject) -> bool:
         """Whether the lock is free, or its holder has ended."""
         content = json.loads(found.text)
         if found.text != self._seen:
             self._seen, self._seen_since = found.text, time.monotonic()
-        self._unknown = False
+        unknown_since, self._unknown_since = self._unknown_since, None
         if content.get("holder") is None:
             return True
         holder = ProcessHolder(**content["holder"])
@@ -171,15 +171,16 @@ class _Watch:
             return content["nonce"] not in _held
         state, _ = holder.liveness()
         if state == "unknown":
-            self._unknown = True
+            self._unknown_since = unknown_since or self._seen_since
             return time.monotonic() - self._seen_since >= SILENT_BEATS * BEAT_S
         return state == "dead"
 
     def expired(self) -> bool:
         """Whether to stop waiting. A silent heartbeat is waited for in any case."""
         now = time.monotonic()
-        if self._unknown and now - self._seen_since > 2 * BEAT_S:
+        if self._unknown_since is not None and (
+            # a heartbeat that changes, or not, is seen after one interval
+            now - self._seen_since > 2 * BEAT_S or now - self._unknown_since <= 2.5 * BEAT_S
+        ):
             return False
-        # a heartbeat that changes, or not, is seen after one interval
-        least_s = 2.5 * BEAT_S if self._unknown else 0.0
-        return now - self._since > max(self._timeout_s, least_s)
+        return now - self._since > self._timeout_s

@@ -57,7 +57,7 @@ COLUMNS = "(order_id BIGINT, customer_id BIGINT, amount DECIMAL(10, 2), at_ms BI
 def project(tmp_path: Path, redis_server: RedisServer) -> Project:
     (tmp_path / "features.py").write_text(FEATURES)
     (tmp_path / "paimon-features.toml").write_text(
-        f'[project]\nname = "changes"\n[online]\nurl = "{redis_server.url}"\n'
+        f'[project]\nname = "changes"\n[online]\nurl = "{redis_server.url}"\ntimeout = "60s"\n'
         '[flink]\ncheckpoint_interval = "200ms"\n'
     )
     opened = Project.open(tmp_path)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
-import threading
 import time
 from collections.abc import Iterator
 from datetime import date, datetime
@@ -48,6 +46,7 @@ from paimon_features.flink.iteration import (
 from paimon_features.flink.iteration.table_outputs import TableRowConverter
 from paimon_features.flink.iteration.topology import restarting_sources
 from tests.chaos import part_of_chaos
+from tests.os_processes import interrupted
 from tests.waiting import await_true
 
 pytestmark = pytest.mark.flink
@@ -457,11 +456,8 @@ def test_ctrl_c_in_a_call_to_java_is_raised_and_not_logged(
 
     flink()
     java = get_gateway().jvm.java.lang
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
     with pytest.raises(KeyboardInterrupt):
-        java.Thread.sleep(5_000)
-    timer.join()
+        interrupted(lambda: java.Thread.sleep(600_000), 0.3)
     assert "KeyboardInterrupt" not in caplog.text
     assert java.Math.abs(-1) == 1
 

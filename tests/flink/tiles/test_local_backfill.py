@@ -111,7 +111,7 @@ def test_a_backfill_requires_events_and_ownership(target: TileTarget, feed: Feed
         backfill(target)
     feed.commit()
     with (
-        subprocess.Popen(["sleep", "60"]) as other,
+        subprocess.Popen(["sleep", "600"]) as other,
         target.owned(ProcessHolder.of(other.pid), "write"),
     ):
         with pytest.raises(OwnershipError, match=f"process {other.pid}"):
@@ -326,6 +326,8 @@ def test_backfilled_tiles_are_materialized_looked_up_and_verified(
     done = CliRunner().invoke(cli, ["materialize", "spend", *root])
     assert done.exit_code == 0, done.output
     words = ["lookup", "spend", "--entity", "customer_id=1", "--as-of", str(DAY_MS), *root]
-    assert "MISSING" not in CliRunner().invoke(cli, words).output
+    done = CliRunner().invoke(cli, words)
+    assert done.exit_code == 0, done.output
+    assert "MISSING" not in done.output
     report = verify(Project.open(project.root), "spend", settle_s=0, wait_s=5)
     assert report.ok, report.differences

@@ -172,7 +172,7 @@ def way_to_kill(number: int) -> tuple[str, str]:
     return moment, victims[moment][number % 6 // 2]
 
 
-@pytest.mark.timeout(120 + 60 * KILLS)
+@pytest.mark.timeout(600 + 60 * KILLS)
 def test_a_repeatedly_killed_job_resumes_exactly(
     target: TileTarget, feed: Feed, client: Callable[..., Client]
 ) -> None:
