@@ -13,9 +13,9 @@ from paimon_features.cli import cli
 from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
+from tests.patient_stores import PATIENT_TOML
 
-SHOP = '[online]\ntimeout = "60s"\n[project]\nname = "shop"\n'
-"""A loaded machine takes long to read."""
+SHOP = f'[online]\n{PATIENT_TOML}[project]\nname = "shop"\n'
 
 
 def make_project(folder: Path, features: str, config: str = SHOP) -> Project:
@@ -44,8 +44,8 @@ def started_shop(
     run("init", "shop")
     monkeypatch.chdir(folder / "shop")
     config = Path("paimon-features.toml")
-    config.write_text(config.read_text().replace("[online]\n", '[online]\ntimeout = "60s"\n'))
-    assert "60s" in config.read_text()
+    config.write_text(config.read_text().replace("[online]\n", f"[online]\n{PATIENT_TOML}"))
+    assert PATIENT_TOML in config.read_text()
     with Path("features.py").open("a") as file:
         file.write(more)
     project = Project.open(".")

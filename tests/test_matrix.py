@@ -22,7 +22,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.local.duckdb_engine import DuckDBEngine
-from paimon_features.online import open_store
 from paimon_features.testing.matrix import (
     BATCHES,
     GRAINS,
@@ -41,6 +40,7 @@ from tests.matrix_paths import (
     from_tiles,
     reference_tiles,
 )
+from tests.patient_stores import patient_store
 
 ALL = cells([("sawtooth", "5min"), ("hop", "5min"), ("exact", "5min"), ("exact", "1ms")])
 
@@ -126,7 +126,7 @@ def test_the_online_store_equals_the_oracle(group: Sequence[Cell], lake_of: Lake
 @pytest.mark.redis
 @pytest.mark.parametrize("cell", SLICE, ids=str)
 def test_a_real_server_equals_the_oracle(cell: Cell, lake_of: Lakes, redis_url: str) -> None:
-    with closing(open_store(redis_url)) as store:
+    with closing(patient_store(redis_url)) as store:
         answered, given = lake_of(cell).online(cell, cell.questions, store)
     assert len(answered) > len(cell.questions) // 4
     assert not wrong(cell, answered, given, online=True)

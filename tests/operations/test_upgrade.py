@@ -23,6 +23,7 @@ from paimon_features.cli import cli
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
 from paimon_features.verification.parity import verify
+from tests.patient_stores import PATIENT_TOML
 from tests.serving.live import serving
 from tests.waiting import await_true
 from trainer_bridge import SnapshotReader
@@ -37,8 +38,8 @@ def shop(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Pat
         archive.extractall(tmp_path, filter="data")
     folder = tmp_path / "shop"
     config = folder / "paimon-features.toml"
-    config.write_text(config.read_text().replace("[online]\n", '[online]\ntimeout = "60s"\n'))
-    assert "60s" in config.read_text()
+    config.write_text(config.read_text().replace("[online]\n", f"[online]\n{PATIENT_TOML}"))
+    assert PATIENT_TOML in config.read_text()
     with redis.Redis.from_url(redis_url) as store:
         for key, value in read_json(folder / "online-store.json").items():
             store.set(bytes.fromhex(key), bytes.fromhex(value))

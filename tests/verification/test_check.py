@@ -24,7 +24,7 @@ from paimon_features.definitions import (
     Transformed,
 )
 from paimon_features.errors import OnlineStoreError, RequestError, VerificationError
-from paimon_features.online import MemoryStore, OnlineStore, open_store
+from paimon_features.online import MemoryStore, OnlineStore
 from paimon_features.oracle.features import Event
 from paimon_features.oracle.tiler import event_rows
 from paimon_features.schema import Date, Float64, Int64, String
@@ -36,6 +36,7 @@ from paimon_features.transformers.fitted_version import write_version
 from paimon_features.verification.request_log.check import check_log
 from paimon_features.verification.request_log.log_report import LogReport
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from tests.patient_stores import patient_store
 from tests.stored import Stored
 from tests.verification.shop import NAME, Shop, clock_ms
 
@@ -195,7 +196,7 @@ def test_everything_that_was_served_while_commits_went_on_is_the_truth(shop: Sho
 
 @pytest.mark.redis
 def test_the_same_with_redis_and_hashed_entities(tmp_path: Path, redis_url: str) -> None:
-    shop = made(tmp_path, open_store(redis_url), SALT, seed=5, rounds=5)
+    shop = made(tmp_path, patient_store(redis_url), SALT, seed=5, rounds=5)
     shop.bring()
     report = check(shop, salt=SALT)
     assert report.differences == []

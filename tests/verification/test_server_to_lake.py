@@ -14,10 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.online import open_store
 from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import COMPLETE, OPEN, read_spool
 from paimon_features.testing.clicks import clicks_view, random_clicks
+from tests.patient_stores import patient_store
 from tests.serving.live import serving
 from tests.verification.shop import Shop, clock_ms
 from tests.waiting import await_true
@@ -49,7 +49,7 @@ def test_what_two_workers_served_is_what_the_lake_says(
     monkeypatch.setenv("PAIMON_FEATURES_REQUEST_LOG_SALT", SALT)
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     view, rng = clicks_view(), random.Random(7)
-    with closing(open_store(redis_url)) as store:
+    with closing(patient_store(redis_url)) as store:
         shop = Shop(tmp_path, [view], store)
         config = tmp_path / "paimon-features.toml"
         config.write_text(config.read_text() + "request_log_rate = 1.0\n")

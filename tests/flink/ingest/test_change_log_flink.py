@@ -19,6 +19,7 @@ from paimon_features.project import Project
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.verification.parity import verify
+from tests.patient_stores import PATIENT_TOML
 
 pytestmark = [pytest.mark.flink, pytest.mark.redis]
 
@@ -57,7 +58,7 @@ COLUMNS = "(order_id BIGINT, customer_id BIGINT, amount DECIMAL(10, 2), at_ms BI
 def project(tmp_path: Path, redis_server: RedisServer) -> Project:
     (tmp_path / "features.py").write_text(FEATURES)
     (tmp_path / "paimon-features.toml").write_text(
-        f'[project]\nname = "changes"\n[online]\nurl = "{redis_server.url}"\ntimeout = "60s"\n'
+        f'[project]\nname = "changes"\n[online]\nurl = "{redis_server.url}"\n{PATIENT_TOML}'
         '[flink]\ncheckpoint_interval = "200ms"\n'
     )
     opened = Project.open(tmp_path)
