@@ -17,6 +17,7 @@ CONNECT_S = 10.0
 """Until brokers that do not answer are an error."""
 CLOSED_S = 4.0
 """Until that is one for brokers that accept connections and close them without a word."""
+POLL_S = 0.5
 QUIET_S = 10.0
 """Without a message for so long the sample ends with what it has."""
 LARGEST_MESSAGE = 8 << 20
@@ -159,14 +160,16 @@ def _values(consumer: Any, starts: list[Any], messages: int) -> Iterator[bytes |
     consumer.assign(starts)
     left = {place.partition for place in starts}
     count = size = 0
-    last = time.monotonic()
+    quiet_s = 0.0
     while left and count < messages and size < MOST_BYTES:
-        message = consumer.poll(0.5)
+        message = consumer.poll(POLL_S)
         if message is None:
-            if time.monotonic() - last > QUIET_S:
+            # not by the clock: while this process was suspended nobody could have brought one
+            quiet_s += POLL_S
+            if quiet_s > QUIET_S:
                 return
             continue
-        last = time.monotonic()
+        quiet_s = 0.0
         if message.error() is not None:  # the end of a partition; others are repeated
             if message.error().code() == -191:
                 left.discard(message.partition())

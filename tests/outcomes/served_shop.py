@@ -26,6 +26,7 @@ from paimon_features.testing.clicks import CLICKS, clicks_view
 from tests.serving.http.conftest import Answer, send_request
 from tests.serving.prediction.networks import linear, number
 from tests.verification.shop import NAME, Shop, clock_ms
+from tests.waiting import LONG_S
 
 SUM, COUNT = number("clicks:sum_n_1d"), number("clicks:count_12d")
 DEFINITIONS = """
@@ -66,21 +67,20 @@ class ServedShop(Shop):
         log = PredictionLog(self.spool, NAME, flush_interval_s=0.01, **options)
         app = FeatureApp(definitions, ServeConfig(), prediction_log=log)
         app.replace_models(ModelReloader(self.project.models.place).load(ModelSet()))
-        shadows = len(app.state.models.models["churn"].states.shadows)
 
         async def run() -> list[Answer]:
             found = []
             for each in requests:
                 body = json.dumps(each).encode()
                 found.append(await send_request(app, "POST", "/predict/churn", body))
-            rows = sum(len(answer.json["predictions"]) for answer in found)
-            while app.state.batcher.stats.shadow_rows < rows * shadows:
+            # lowered in the loop together with the delivery, which logs
+            while app.state.batcher._shadow_rows:
                 await asyncio.sleep(0.001)
-            await asyncio.sleep(0.01)
             return found
 
         found = asyncio.run(run())
         app.close()
+        log.close(LONG_S)  # the app waits for less
         self.commit_predictions()
         return found
 

@@ -189,12 +189,18 @@ def test_each_mature_prediction_has_the_outcome_of_the_reference_once(
     shop.serve(everyone(), **options)
     shop.serve(everyone()[:5], **options)
     logged = rows_of(shop, "predictions_churn")
-    first_ms = min(row["as_of_ms"] for row in logged)
+    # requests are served one after the other, so the order of the times is that of the users
+    times = sorted(row["as_of_ms"] for row in logged)
+    served = [*range(USERS), *range(10)]
+    assert len(times) == len(served)
+    first_ms = times[0]
     dice = np.random.default_rng(0)
-    events = [
-        (int(dice.integers(0, USERS + 5)), first_ms + int(dice.integers(-50, 3_000)), int(paid))
-        for paid in dice.integers(-2, 3, 120)
-    ]
+    events = []
+    for paid in dice.integers(-2, 3, 120):
+        # around a prediction, however long the requests took: mostly of its user
+        number = int(dice.integers(len(times)))
+        user = served[number] if dice.random() < 0.8 else int(dice.integers(0, USERS + 5))
+        events.append((user, times[number] + int(dice.integers(-50, 3_000)), int(paid)))
     # an outcome at the time of a prediction, which no feature has
     own = next(row for row in logged if row["as_of_ms"] == first_ms)
     user = 0 if salt else json.loads(own["entity"])[0]

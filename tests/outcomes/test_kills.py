@@ -12,6 +12,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ from paimon_features.serving.request_log.commit import (
 )
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.testing.tile_lake import PROJECT
+from tests.os_processes import is_running
 from tests.serving.http.test_published_models import VERSIONS, Published, check, published
 from tests.serving.http.test_server import Running, folder
 from tests.serving.prediction.networks import state
@@ -43,6 +45,10 @@ class Host(Running):
     """A server process whose host has Arrow, for the log."""
 
     blocker = ""
+
+
+def await_ended(pids: Sequence[int]) -> None:
+    await_true(lambda: not any(map(is_running, pids)))
 
 
 class Load(threading.Thread):
@@ -126,7 +132,7 @@ def test_one_version_answers_and_each_prediction_is_logged_once(
                 server.process.kill()
                 server.process.wait()
                 workers = server.workers
-                await_true(lambda workers=workers: not any(map(workers)))  # type: ignore[misc]
+                await_ended(workers)
                 assert server.process.stdout is not None
                 server.process.stdout.close()
                 server = Host(folder, "--workers", "2")

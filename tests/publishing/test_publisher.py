@@ -15,10 +15,18 @@ from paimon_features.cli import cli
 from paimon_features.definitions import FeatureRef
 from paimon_features.errors import PublishError, StoreNotReadyError
 from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
-from paimon_features.online import OnlineStore, open_store
+from paimon_features.online import OnlineStore
 from paimon_features.oracle.features import answer
 from paimon_features.project import Project
-from paimon_features.publishing import FeatureMessage, FeaturePublisher, KafkaSink, Sink, publisher
+from paimon_features.publishing import (
+    FeatureMessage,
+    FeaturePublisher,
+    KafkaSink,
+    Sink,
+    kafka_sink,
+    publisher,
+    topic_sample,
+)
 from paimon_features.serving.fetcher import FeatureFetcher
 from paimon_features.setup.kafka_server import KafkaServer
 from paimon_features.tables.consumers import consumers
@@ -26,9 +34,24 @@ from paimon_features.testing.clicks import START_MS, ClickStream, clicks_view
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Message, Topic
+from tests.patient_stores import PATIENT_TOML, patient_store
 from tests.shop_projects import make_project
+from tests.waiting import LONG_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
+
+
+@pytest.fixture(autouse=True)
+def patient_sinks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test is of how long a sink waits for brokers: paused ones are to answer in time."""
+    monkeypatch.setattr(kafka_sink, "CONNECT_S", LONG_S)
+
+
+@pytest.fixture
+def patient_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same for samples of a topic; brokers that answer are not waited for."""
+    for name in ("CONNECT_S", "CLOSED_S", "QUIET_S"):
+        monkeypatch.setattr(topic_sample, name, LONG_S)
 
 
 @pytest.fixture
@@ -43,7 +66,7 @@ def stream(lake: TileLake) -> ClickStream:
 
 @pytest.fixture
 def store(redis_url: str) -> Iterator[OnlineStore]:
-    opened = open_store(redis_url)
+    opened = patient_store(redis_url)
     yield opened
     opened.close()
 
@@ -218,9 +241,8 @@ def test_the_command_publishes_a_view_of_a_project(
 ) -> None:
     from paimon_features.testing.tile_jobs import append_events
 
-    project = make_project(
-        tmp_path, FEATURES, f'[project]\nname = "shop"\n[online]\nurl = "{redis_url}"\n'
-    )
+    config = f'[project]\nname = "shop"\n[online]\nurl = "{redis_url}"\n{PATIENT_TOML}'
+    project = make_project(tmp_path, FEATURES, config)
     view = project.definitions.view("views")
     import pyarrow as pa
 
@@ -250,6 +272,7 @@ def init(folder: Path, origin: str, *options: str) -> tuple[int, str, str]:
     return answer.exit_code, answer.stdout, answer.stderr
 
 
+@pytest.mark.usefixtures("patient_samples")
 def test_a_project_is_proposed_from_the_messages_of_a_topic(
     kafka_broker: KafkaServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,12 +65,28 @@ class HandOver:
         """Return the last call up to which all are in the table, according to the drain's notes.
 
         Waits a limited time for ``at_least``: the drain may have just started.
+
+        Raises
+        ------
+        TableError
+            If the drain has noted nothing until then, so that nobody knows.
         """
         until = time.monotonic() + self._patience_s
         while True:
-            noted = self._queue.noted(self._user) or 0
-            if noted >= at_least or time.monotonic() > until:
+            # in this order: the drain notes all of them at once, and may do so between the two
+            is_known = self._queue.noted(_COMMITS) is not None
+            noted = self._queue.noted(self._user)
+            if noted is None and (is_known or not at_least):
+                noted = 0  # the drain has nothing of this run and rank
+            if noted is not None and noted >= at_least:
                 return noted
+            if time.monotonic() > until:
+                if noted is not None:
+                    return noted
+                raise TableError(
+                    f"whether call {at_least} of {self._user!r} is in the table was not noted "
+                    f"within {self._patience_s:g} s; is a FeedbackDrain of this queue running?"
+                )
             time.sleep(_LONGEST_POLL_S)
 
     def commit(self, rows: pa.Table, previous: int, last: int) -> None:

@@ -316,7 +316,8 @@ class FeedbackWriter(Closeable):
         RequestError
             If version, run, rank or way of the state differ, or after the first ``write``.
         TableError
-            If the table lacks calls that were committed when the state was saved.
+            If the table lacks calls that were committed when the state was saved, or no
+            :class:`trainer_bridge.FeedbackDrain` of the queue says which ones it has.
         """
         own = (VERSION, self.run_id, self.rank, self._way.way)
         got = tuple(state.get(name) for name in ("version", "run_id", "rank", "way"))

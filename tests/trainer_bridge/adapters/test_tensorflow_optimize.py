@@ -12,6 +12,7 @@ import pytest
 
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.tables.catalog import Lake
+from tests.trainer_bridge.preprocess.test_tune import Clock
 from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.testing.sample_tables import make_samples
 
@@ -151,7 +152,8 @@ def test_a_benchmark_counts_and_measures(
         <= found["latency_p99_ms"]
         <= found["latency_max_ms"]
     )
-    assert capsys.readouterr().out.startswith("5 batches, 50 samples in 0.")
+    seconds = f"{found['elapsed_time']:.2f} s"
+    assert capsys.readouterr().out.startswith(f"5 batches, 50 samples in {seconds}: ")
     assert optimizer.benchmark(data.repeat(), num_batches=3, verbose=False)["batch_count"] == 3
     assert capsys.readouterr().out == ""
     scalars = optimizer.benchmark(tf.data.Dataset.range(4), batch_size=25, verbose=False)
@@ -218,8 +220,10 @@ def test_a_dataset_gives_the_batches_of_its_pipeline(tf: Any, optimize: Any, lak
 
 
 def test_a_tf_data_pipeline_is_tuned_by_trials(tf: Any, optimize: Any) -> None:
+    clock = Clock()  # simulated: no choice depends on the speed of this machine
+
     def slow(x: Any) -> Any:
-        time.sleep(0.002)
+        clock.spend(0.002)
         return x
 
     def build(setting: Any) -> Any:
@@ -227,7 +231,9 @@ def test_a_tf_data_pipeline_is_tuned_by_trials(tf: Any, optimize: Any) -> None:
         data = data.map(lambda x: tf.py_function(slow, [x], tf.int64), setting.parallel).batch(4)
         return data.cache() if setting.cache == "memory" else data
 
-    options = {"parallel": [1], "prefetch": [0], "trial_s": 0.05, "repeats": 1, "verbose": False}
+    # a trial is long beside what tf.data computes ahead, which falls into another trial
+    options = {"parallel": [1], "prefetch": [0], "trial_s": 0.5, "repeats": 1, "verbose": False}
+    options["clock"] = clock
     found = optimize.autotune(build, memory_limit=10_000, dataset_bytes=320, **options)
     assert found.setting == optimize.Setting(parallel=1, prefetch=0, cache="memory")
     found = optimize.autotune(build, memory_limit=100, dataset_bytes=320, **options)

@@ -329,9 +329,9 @@ def test_breaking_off_ends_the_threads(files: Path) -> None:
     batches = data.batch(2).prefetch(3)
     assert [b["A"].tolist() for b in itertools.islice(batches, 2)] == [[0, 1], [2, 3]]
     gc.collect()
-    assert own_threads() == before
+    assert own_threads() <= before
     assert [n for b in batches for n in b["A"].tolist()] == list(range(25))
-    assert own_threads() == before
+    assert own_threads() <= before
 
 
 def test_fields_that_do_not_fit_are_refused(files: Path) -> None:

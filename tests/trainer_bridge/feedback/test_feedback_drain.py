@@ -29,6 +29,7 @@ from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.snapshots import snapshots
 from tests.chaos import CHAOS
+from tests.waiting import LONG_S, await_true
 from trainer_bridge.feedback import feedback_drain
 from trainer_bridge.feedback.feedback_drain import FeedbackDrain, HandOver, Message, messages_of
 from trainer_bridge.feedback.writer import FeedbackWriter
@@ -39,7 +40,9 @@ TABLE = "feedback_loop"
 
 def make(lake: Lake, queue: Any, **options: Any) -> FeedbackWriter:
     given = {"run_id": "run", "clock_ms": lambda: 5, "flush_interval_s": 0.01, **options}
-    return FeedbackWriter(lake, "loop", KEYS, through=queue, **given)
+    writer = FeedbackWriter(lake, "loop", KEYS, through=queue, **given)
+    writer._way._patience_s = LONG_S  # type: ignore[union-attr]
+    return writer
 
 
 def drain(lake: Lake, queue: Any, **options: Any) -> FeedbackDrain:
@@ -220,6 +223,7 @@ _TRAINER = """
     writer = FeedbackWriter(Lake.open(sys.argv[1], "features"), "loop", {"sample_id": Int64},
                             "run", rank=rank, flush_interval_s=0.01, max_block_s=60,
                             through=open_queue(sys.argv[2], "loop"))
+    writer._way._patience_s = 120.0
     seq = 0
     if checkpoint.exists():
         state = json.loads(checkpoint.read_text())
@@ -296,13 +300,22 @@ def test_drain_trainers_and_server_killed_at_random_lose_and_double_nothing(
 
 
 def test_without_a_drain_a_writer_waits_as_declared_and_says_what_is_missing(lake: Lake) -> None:
+    was_full = threading.Event()
+
+    class Waiting(MemoryQueue):
+        def append(self, messages: Sequence[bytes]) -> list[bytes]:
+            # so that the writer cannot give up before it was seen that there is no room
+            assert was_full.wait(LONG_S)
+            return super().append(messages)
+
     # nothing is handed over before there is no room
     waits = {"max_block_s": 0, "give_up_s": 0.3, "flush_interval_s": 600}
-    writer = make(lake, MemoryQueue(), max_pending=4, **waits)
+    writer = make(lake, Waiting(), max_pending=4, **waits)
     writer._way._patience_s = 0.1  # type: ignore[union-attr]
     write(writer, range(1, 3))
     with pytest.raises(TableError, match="no room for 2 more within max_block_s"):
         write(writer, range(3, 4))
+    was_full.set()
     with pytest.raises(TableError, match="is a FeedbackDrain of this queue running"):
         writer.flush()
     with pytest.raises(TableError, match="4 events are lost"):
@@ -323,29 +336,58 @@ def test_a_state_waits_for_the_drain_and_refuses_a_table_that_lost_calls(lake: L
             write(writer, range(6, 8))
             writer.flush()
     assert calls(lake) == expected(1, 7)
-    # notes of a table that is gone are not believed
+    # notes of a table that is gone are not believed, and without any nobody knows
     lake.drop(TABLE)
     with make(lake, queue) as writer:
         assert queue.noted("run-0") is None
-        writer._way._patience_s = 0.3  # type: ignore[union-attr]
-        with pytest.raises(TableError, match="rolled back or recreated"):
+        writer._way._patience_s = 0.1  # type: ignore[union-attr]
+        with pytest.raises(TableError, match="is a FeedbackDrain of this queue running"):
             writer.load_state_dict(state)
     with drain(lake, queue), make(lake, queue) as writer:
+        await_true(lambda: queue.noted("#commits") is not None)  # it has looked at the table
+        writer._way._patience_s = 0.1  # type: ignore[union-attr]
+        with pytest.raises(TableError, match="up to call 0, .* rolled back or recreated"):
+            writer.load_state_dict(state)
         write(writer, range(1, 3))
     assert calls(lake) == expected(1, 2)
 
 
+def test_a_resumed_writer_whose_drain_is_away_is_not_told_that_the_table_lost_calls(
+    lake: Lake,
+) -> None:
+    #  drain    calls 1 .. 5 --x                  -------- calls 6, 7
+    #  writer   ------- state       asks in vain    asks again, and goes on
+    queue = MemoryQueue()
+    with drain(lake, queue), make(lake, queue) as writer:
+        write(writer, range(1, 6))
+        state = writer.state_dict()
+    queue.forget_notes()  # its server was restarted
+    with make(lake, queue) as writer:
+        writer._way._patience_s = 0.1  # type: ignore[union-attr]
+        absent = r"call 5 of 'run-0' is in the table .* is a FeedbackDrain of this queue running\?"
+        with pytest.raises(TableError, match=absent) as caught:
+            writer.load_state_dict(state)
+        assert "rolled back" not in str(caught.value)
+        writer._way._patience_s = LONG_S  # type: ignore[union-attr]
+        with drain(lake, queue):
+            writer.load_state_dict(state)
+            write(writer, range(6, 8))
+            writer.flush()
+    assert calls(lake) == expected(1, 7)
+
+
 def test_a_table_that_loses_calls_beneath_a_run_stops_it(lake: Lake) -> None:
     queue = MemoryQueue()
-    writer = make(lake, queue, give_up_s=0.5)
+    writer = make(lake, queue)
     with drain(lake, queue):
         write(writer, range(1, 6))
         writer.flush()
+    writer.give_up_s = 0.5
     lake.drop(TABLE)
-    with drain(lake, queue):
+    # the second call may meet the error as well as the end
+    lost = pytest.raises(TableError, match="rolled back or recreated")
+    with drain(lake, queue), lost, writer:
         write(writer, range(6, 8))
-        with pytest.raises(TableError, match="rolled back or recreated"):
-            writer.close()
     assert calls(lake) == []
 
 

@@ -26,6 +26,7 @@ from paimon_features.schema import Bool, Float64, Int64, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
+from tests.waiting import LONG_S
 from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.preprocess.stages import Rows
 from trainer_bridge.samplers import DifficultyWeightedSampler, WeightedRandomSampler
@@ -503,10 +504,12 @@ def test_ranks_get_disjoint_rows_and_equal_numbers_of_batches(lake: Lake) -> Non
 
 def test_without_a_fixed_order_the_same_batches_come(lake: Lake) -> None:
     held_up = -1
+    others_came = threading.Event()
+    others_came.set()  # also where the function is tried
 
     def slow(batch: Any) -> Any:
         if batch["x"][0] == held_up:
-            threading.Event().wait(0.05)
+            assert others_came.wait(LONG_S)
         return batch
 
     pipeline = (
@@ -518,8 +521,10 @@ def test_without_a_fixed_order_the_same_batches_come(lake: Lake) -> None:
     held_up = expected[0][0]
     with pipeline.open(deterministic=False) as batches:
         for epoch in range(2):
+            others_came.clear()
             iterator = iter(batches)
             found = [next(iterator)["x"].tolist()]
+            others_came.set()
             with pytest.raises(RequestError, match="no state in the middle"):
                 batches.state_dict()
             found += [batch["x"].tolist() for batch in iterator]
@@ -537,10 +542,10 @@ def test_breaking_off_leaves_no_thread(lake: Lake, caplog: pytest.LogCaptureFixt
         for _ in batches:
             break
         batches.close()
-        assert own_threads() == before
+        assert own_threads() <= before
         next(iter(batches))
         del batches
-        assert own_threads() == before
+        assert own_threads() <= before
 
 
 def test_an_error_of_a_function_comes_where_its_batch_would(lake: Lake) -> None:

@@ -117,7 +117,7 @@ def test_tuning_never_changes_the_order(lake: Lake, shuffle: bool) -> None:
         described = reader.describe()["autotune"]
         assert set(described) == {"threads", "chunk_rows", "prefetch", "history"}
         assert described["history"]
-    assert own_threads() == before
+    assert own_threads() <= before
 
 
 def test_the_byte_budget_holds_whatever_is_chosen(lake: Lake) -> None:

@@ -190,7 +190,7 @@ def test_a_reader_whose_thread_is_killed_says_so_and_leaves_no_thread(
             list(batches)
         del batches
         gc.collect()
-        assert own_threads() == before
+        assert own_threads() <= before
         reader.set_epoch(1)
         assert sorted(itertools.chain.from_iterable(rows(reader))) == list(range(sum(SIZES)))
-    assert own_threads() == before
+    assert own_threads() <= before

@@ -19,6 +19,7 @@ from paimon_features.tables.consumers import consumers
 from paimon_features.tables.specs import TableSpec
 from paimon_features.tables.writer import append_arrow
 from paimon_features.testing.object_store import ObjectStore, object_store
+from tests.waiting import LONG_S
 from trainer_bridge.dataframe import Dataset
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
@@ -37,10 +38,16 @@ def store(running: ObjectStore) -> ObjectStore:
     return running
 
 
+def patient(store: ObjectStore) -> dict[str, str]:
+    """Its options: what is slow on a loaded machine is neither an error nor a retry."""
+    times = {"connect-timeout-s": f"{LONG_S:g}", "request-timeout-s": f"{LONG_S:g}"}
+    return {**store.options, **times}
+
+
 @pytest.fixture
 def lake(store: ObjectStore, tmp_path: Path, request: pytest.FixtureRequest) -> Lake:
     place = f"s3://bucket/{request.node.name}"
-    return Lake.open(place, "features", options=store.options, side_folder=tmp_path)
+    return Lake.open(place, "features", options=patient(store), side_folder=tmp_path)
 
 
 def of_data(method: str, path: str) -> bool:
@@ -50,7 +57,7 @@ def of_data(method: str, path: str) -> bool:
 def test_batches_from_s3_are_the_reference_order_and_resume(lake: Lake, store: ObjectStore) -> None:
     table = make_samples(lake, [20, 30, 7])
     # whoever reads needs no folder for locks
-    reading = Lake.open(lake.warehouse, "features", options=store.options)
+    reading = Lake.open(lake.warehouse, "features", options=patient(store))
     x = x_by_row_number(reading, table)
     options = {"columns": ["x"], "batch_size": 10, "seed": 4, "block_rows": 16}
     with SnapshotReader(reading, table, consumer="trainer", **options) as reader:
@@ -103,7 +110,7 @@ def test_a_table_with_a_primary_key_is_merged_and_filtered_from_s3(
     append_arrow(lake, "keyed", pa.table({"k": [1, 2, 3], "v": [1.0, 2.0, 3.0]}))
     append_arrow(lake, "keyed", pa.table({"k": [2, 4], "v": [20.0, 40.0]}))
     # without a side folder, what merging came to is kept nowhere
-    reading = Lake.open(lake.warehouse, "features", options=store.options)
+    reading = Lake.open(lake.warehouse, "features", options=patient(store))
     for own in (lake, reading):
         with SnapshotReader(own, "keyed", where="v > 2", batch_size=8, shuffle=False) as reader:
             rows = {k: v for b in reader for k, v in zip(b["k"], b["v"], strict=True)}
@@ -143,7 +150,7 @@ def test_a_store_that_stays_away_ends_in_an_error_that_names_the_file(
     lake: Lake, store: ObjectStore
 ) -> None:
     table = make_samples(lake, [20, 30])
-    short = Lake.open(lake.warehouse, "features", options={**store.options, "attempts": "2"})
+    short = Lake.open(lake.warehouse, "features", options={**patient(store), "attempts": "2"})
     reader = SnapshotReader(short, table, columns=["x"], batch_size=10, block_rows=16)
     store.fail(1_000, of_data)
     with pytest.raises(TableError, match=r"'samples', snapshot 2, block \d, file s3://.*503") as it:

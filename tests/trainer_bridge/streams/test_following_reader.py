@@ -342,7 +342,7 @@ def test_breaking_off_and_closing_leave_no_thread_and_no_file(lake: Lake) -> Non
                 del batch
                 break
             gc.collect()
-            assert own_threads() == threads
+            assert own_threads() <= threads
         reader.close()
         reader.close()
 
@@ -354,7 +354,7 @@ def test_breaking_off_and_closing_leave_no_thread_and_no_file(lake: Lake) -> Non
     next(running)
     reader.load_state_dict(state)
     assert next(running, None) is None
-    assert own_threads() == threads
+    assert own_threads() <= threads
 
 
 @pytest.mark.torch
@@ -382,4 +382,4 @@ def test_a_stream_goes_through_the_torch_adapter_and_a_data_loader(lake: Lake) -
             with pytest.raises(ConfigurationError, match="where its FollowingReader is made"):
                 loader(reader, **options)
         batches.close()
-        assert own_threads() == threads
+        assert own_threads() <= threads
