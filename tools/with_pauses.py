@@ -24,13 +24,16 @@ PAUSED_S, RUNNING_S = (0.2, 1.3), (0.2, 0.9)
 
 
 def members(session: int) -> Iterator[int]:
-    """The processes of a session, but for its leader, whose exit status is waited for."""
+    """The processes of a session that are not stopped already, as tests do with some of them.
+
+    Without its leader, whose exit status is waited for.
+    """
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != session:
             with contextlib.suppress(OSError):
                 # after the name, which may contain anything: state, parent, group, session
                 fields = (entry / "stat").read_text().rpartition(")")[2].split()
-                if int(fields[3]) == session:
+                if int(fields[3]) == session and fields[0] != "T":
                     yield int(entry.name)
 
 

@@ -37,7 +37,7 @@ def wait_for(holds: Callable[[], bool], what: str, timeout_s: float = START_TIME
 
 def send_command(port: int, *words: str) -> Reply:
     """Send a command to the server on a local port and return its reply."""
-    with connect(f"redis://127.0.0.1:{port}/0") as connection:
+    with connect(f"redis://127.0.0.1:{port}/0", START_TIMEOUT_S) as connection:
         return connection.request(*words)
 
 
@@ -64,7 +64,8 @@ class _Servers:
 class ClusterServers(_Servers):
     """A cluster of ``primaries`` nodes; the first one has ``replicas`` replicas.
 
-    If slots have no node, the others continue to be served.
+    If slots have no node, the others continue to be served. A paused machine looks like one that
+    has failed: with a long ``node_timeout_ms`` the replica takes over by command alone.
     """
 
     def __init__(self, primaries: int = 3, replicas: int = 0, node_timeout_ms: int = 500) -> None:
@@ -149,7 +150,11 @@ class ClusterServers(_Servers):
 
 
 class SentinelServers(_Servers):
-    """A primary, a replica, and three sentinels that promote it if the primary fails."""
+    """A primary, a replica, and three sentinels that promote it if the primary fails.
+
+    A paused machine looks like one that has failed: with a long ``down_after_ms`` the sentinels
+    promote it by ``SENTINEL FAILOVER`` alone.
+    """
 
     def __init__(self, folder: Path, service: str = "features", down_after_ms: int = 500) -> None:
         self._folder = folder
@@ -219,7 +224,7 @@ class SentinelServers(_Servers):
             f"dir {folder}",
             f"sentinel monitor {self._service} 127.0.0.1 {primary} 2",
             f"sentinel down-after-milliseconds {self._service} {self._down_after_ms}",
-            f"sentinel failover-timeout {self._service} 4000",
+            f"sentinel failover-timeout {self._service} {8 * self._down_after_ms}",
         ]
         (folder / "sentinel.conf").write_text("\n".join(lines) + "\n")
         command = [str(find_redis_server()), str(folder / "sentinel.conf"), "--sentinel"]

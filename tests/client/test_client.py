@@ -144,7 +144,7 @@ def test_features_can_be_listed_and_called_by_their_full_names(
 
 def test_the_async_client_answers_the_same(world: World, client: FeatureClient) -> None:
     async def run_calls() -> list[Any]:
-        async with AsyncFeatureClient(world.server.url) as own:
+        async with AsyncFeatureClient(world.server.url, timeout_s=60) as own:
             await own.health()
             many = [own.get_online_features("everything", {"user": [u]}) for u in range(8)]
             return [await own.features(), *await asyncio.gather(*many)]
@@ -219,15 +219,15 @@ def test_a_token_comes_from_the_argument_or_the_environment(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world.server.token = "s3cret"
-    with FeatureClient(world.server.url, token="s3cret") as client:
+    with FeatureClient(world.server.url, token="s3cret", timeout_s=60) as client:
         client.health()
     monkeypatch.setenv("PAIMON_FEATURES_TOKEN", "s3cret")
-    with FeatureClient(world.server.url) as client:
+    with FeatureClient(world.server.url, timeout_s=60) as client:
         client.health()
     for token in ("other", None):
         monkeypatch.delenv("PAIMON_FEATURES_TOKEN", raising=False)
         with (
-            FeatureClient(world.server.url, token=token) as client,
+            FeatureClient(world.server.url, token=token, timeout_s=60) as client,
             pytest.raises(ConfigurationError, match="token is not known.*PAIMON_FEATURES_TOKEN"),
         ):
             client.get_online_features("everything", {"user": [1]})
@@ -257,12 +257,9 @@ def test_a_deadline_ends_the_tries(world: World, client: FeatureClient) -> None:
     with pytest.raises(StoreNotReadyError, match="being built") as caught:
         client.get_online_features("everything", {"user": [1]})
     assert "6 tries within 60 s" in caught.value.__notes__[1]
-    # the server's error is reported, not that the last try was cut short
-    world.server.faults[:] = [(503, {}, {"code": "overloaded", "detail": "busy"}), "slow"]
-    with (
-        FeatureClient(world.server.url, timeout_s=2) as client,
-        pytest.raises(OverloadedError, match="busy"),
-    ):
+    # the server's error is reported, not that the last try got no reply
+    world.server.faults[:] = [(503, {}, {"code": "overloaded", "detail": "busy"}), *["drop"] * 9]
+    with pytest.raises(OverloadedError, match="busy"):
         client.get_online_features("everything", {"user": [1]})
     with FeatureClient(world.server.url, timeout_s=0.3) as client:
         world.server.faults[:] = ["slow"]
@@ -272,7 +269,7 @@ def test_a_deadline_ends_the_tries(world: World, client: FeatureClient) -> None:
 
 def test_a_server_that_is_not_there_is_reported() -> None:
     with (
-        FeatureClient("http://127.0.0.1:9", max_tries=2) as client,
+        FeatureClient("http://127.0.0.1:9", max_tries=2, timeout_s=60) as client,
         pytest.raises(OnlineStoreError, match=r"127.0.0.1:9 does not respond .*2 tries.*serve"),
     ):
         client.health()
@@ -303,12 +300,23 @@ def test_tries_spread_out_by_chance_and_never_before_retry_after() -> None:
     assert dated.rejected(503, {"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}, b"", "id") == 0
 
 
+def test_a_last_try_that_the_deadline_cuts_short_is_not_what_is_reported() -> None:
+    now_s = 0.0
+    policy = RetryPolicy(timeout_s=2, max_tries=9)
+    exchange = RetryState("url", policy, clock=lambda: now_s, chance=lambda: 0.0)
+    busy = b'{"code": "overloaded", "detail": "busy"}'
+    assert exchange.rejected(503, {}, busy, "id") == 0
+    now_s = 2.0
+    with pytest.raises(OverloadedError, match="busy"):
+        exchange.failed(TimeoutError())
+
+
 # -- the cache -----------------------------------------------------------------------------
 
 
 def test_rows_of_a_moment_ago_are_not_requested_again(world: World) -> None:
     cache = FeatureCache(100)
-    with FeatureClient(world.server.url, cache=cache, cache_ttl_s=60) as client:
+    with FeatureClient(world.server.url, cache=cache, cache_ttl_s=60, timeout_s=60) as client:
         first = client.get_online_features("everything", {"user": [1, 99]})
         again = client.get_online_features("everything", {"user": [99, 1, 1]})
         assert again.to_pylist() == [first.to_pylist()[i] for i in (1, 0, 0)]
@@ -336,7 +344,9 @@ def test_rows_are_kept_for_no_longer_than_they_are_worth(
     ttl_s, now_s = 0.2, 0.0
     clocked = partial(RowCache, clock=lambda: now_s)
     monkeypatch.setattr("paimon_features.client.core.RowCache", clocked)
-    with FeatureClient(world.server.url, cache=FeatureCache(), cache_ttl_s=ttl_s) as client:
+    with FeatureClient(
+        world.server.url, cache=FeatureCache(), cache_ttl_s=ttl_s, timeout_s=60
+    ) as client:
 
         def requests_sent() -> int:
             before = len(world.server.reads())
@@ -346,7 +356,9 @@ def test_rows_are_kept_for_no_longer_than_they_are_worth(
         assert [requests_sent(), requests_sent()] == [1, 0]
         now_s += ttl_s
         assert requests_sent() == 1
-    with FeatureClient(world.server.url, cache=FeatureCache(), cache_ttl_s=60) as client:
+    with FeatureClient(
+        world.server.url, cache=FeatureCache(), cache_ttl_s=60, timeout_s=60
+    ) as client:
         # an hour of max_staleness, of which 100 ms are left
         world.clock.now_ms = NOW + 1 + HOUR_MS - 100
         assert [requests_sent(), requests_sent()] == [1, 0]
@@ -366,7 +378,7 @@ def test_a_cache_is_shared_by_clients_of_one_server_only(world: World, tmp_path:
     try:
         got = []
         for server in (world.server, other.server, world.server):
-            with FeatureClient(server.url, cache=cache, cache_ttl_s=60) as client:
+            with FeatureClient(server.url, cache=cache, cache_ttl_s=60, timeout_s=60) as client:
                 got.append(client.get_online_features("v:sum_x_1d", {"user": [1]}).to_pylist())
         assert [rows[0]["sum_x_1d"] for rows in got] == [5.5, 40.0, 5.5]
         assert len(world.server.reads()) == 1
@@ -376,7 +388,9 @@ def test_a_cache_is_shared_by_clients_of_one_server_only(world: World, tmp_path:
 
 def test_the_async_client_keeps_rows_too(world: World) -> None:
     async def run_calls() -> list[Any]:
-        async with AsyncFeatureClient(world.server.url, cache=FeatureCache()) as own:
+        async with AsyncFeatureClient(
+            world.server.url, cache=FeatureCache(), cache_ttl_s=60, timeout_s=60
+        ) as own:
             return [await own.get_online_features("everything", {"user": [1]}) for _ in range(3)]
 
     first, *others = asyncio.run(run_calls())
@@ -403,12 +417,12 @@ import asyncio, json
 from paimon_features.client import AsyncFeatureClient, FeatureClient
 from paimon_features.online_features import FeatureCache
 
-with FeatureClient(sys.argv[1], cache=FeatureCache(10)) as client:
+with FeatureClient(sys.argv[1], cache=FeatureCache(10), cache_ttl_s=60, timeout_s=60) as client:
     reply = client.get_online_features("everything", {{"user": [1]}})
     client.get_online_features("everything", {{"user": [1]}})
 
 async def main():
-    async with AsyncFeatureClient(sys.argv[1]) as client:
+    async with AsyncFeatureClient(sys.argv[1], timeout_s=60) as client:
         return (await client.get_online_features("v:count_7d", {{"user": [1]}})).to_pylist()
 
 print(json.dumps([reply.to_pylist(), asyncio.run(main())]))

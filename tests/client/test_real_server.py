@@ -75,7 +75,7 @@ def server(served: DefinitionSet) -> Iterator[LiveServer]:
 
 @pytest.fixture
 def client(server: LiveServer) -> Iterator[FeatureClient]:
-    with FeatureClient(server.url) as client:
+    with FeatureClient(server.url, timeout_s=60) as client:
         yield client
 
 
@@ -125,7 +125,9 @@ def test_the_async_client_and_the_cache_answer_the_same(
     served: DefinitionSet, server: LiveServer
 ) -> None:
     async def run_calls() -> list[Any]:
-        async with AsyncFeatureClient(server.url, cache=FeatureCache(), cache_ttl_s=60) as own:
+        async with AsyncFeatureClient(
+            server.url, cache=FeatureCache(), cache_ttl_s=60, timeout_s=60
+        ) as own:
             first = await own.get_online_features("part_v1", {"user": [1, 2, 99]})
             again = await own.get_online_features("part_v1", {"user": [99, 1]})
             table = await own.get_online_features_arrow("part_v1", {"user": [1, 2]}, NOW)
@@ -158,12 +160,12 @@ def test_refusals_become_our_errors(
     token = add_token(tmp_path / "tokens.toml", "part", ["part_v1"], "2026-01-01")
     closed = LiveServer(served, tmp_path / "tokens.toml")
     try:
-        with FeatureClient(closed.url, token=token) as own:
+        with FeatureClient(closed.url, token=token, timeout_s=60) as own:
             assert own.get_online_features("part_v1", {"user": [99]}).features == ["count_7d"]
             with pytest.raises(ConfigurationError, match="may not read"):
                 own.get_online_features("v:sum_x_1d", {"user": [1]})
         with (
-            FeatureClient(closed.url) as own,
+            FeatureClient(closed.url, timeout_s=60) as own,
             pytest.raises(ConfigurationError, match="no token.*PAIMON_FEATURES_TOKEN"),
         ):
             own.get_online_features("part_v1", {"user": [1]})
@@ -177,11 +179,11 @@ def test_a_store_that_is_rebuilt_meanwhile_is_waited_for(tmp_path: Path) -> None
     server = LiveServer(DefinitionSet(PROJECT, DEFINITIONS, store, 0))
     try:
         with (
-            FeatureClient(server.url, max_tries=2) as hasty,
+            FeatureClient(server.url, max_tries=2, timeout_s=60) as hasty,
             pytest.raises(StoreNotReadyError, match="not in the online store yet"),
         ):
             hasty.get_online_features("part_v1", {"user": [1]}, NOW + 1)
-        with FeatureClient(server.url) as client:
+        with FeatureClient(server.url, timeout_s=60) as client:
             assert client.health()["status"] == "not_ready"
             lake.materializer(store).run_once()
             got = client.get_online_features("part_v1", {"user": [1]}, NOW + 1)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.online import MemoryStore, OnlineStore, open_store
+from paimon_features.online import MemoryStore, OnlineStore
 from paimon_features.testing.clicks import ClickStream, clicks_view
 from paimon_features.testing.tile_lake import TileLake
+from tests.patient_stores import patient_store
 from tests.stored import Stored
 
 
@@ -27,7 +28,7 @@ def stream(lake: TileLake) -> ClickStream:
 @pytest.fixture
 def redis_store(redis_url: str) -> Iterator[OnlineStore]:
     """A real server, empty."""
-    store = open_store(redis_url)
+    store = patient_store(redis_url)
     yield store
     store.close()
 

@@ -14,14 +14,16 @@ import pytest
 
 from paimon_features.errors import OnlineStoreError, StoreNotReadyError
 from paimon_features.materialize import Materializer, apply
-from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
+from paimon_features.online import MemoryStore, OnlineStore, Write
 from paimon_features.online.store import WriteGuard
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.setup.resp import connect
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.tile_lake import TileLake
 from tests.materialize.follow_forever import follow_forever
+from tests.patient_stores import patient_store
 from tests.stored import Stored
+from tests.waiting import LONG_S
 
 VIEW = clicks_view()
 
@@ -84,7 +86,7 @@ def test_records_are_exact_after_a_server_restart(
 ) -> None:
     monkeypatch.setattr(apply, "BATCH_RECORDS", 5)
     with RedisServer() as server:
-        store = open_store(server.url)
+        store = patient_store(server.url)
         for at in (1, 2, 4, 7, 9, 12):
             stream.commit(100)
             if at == 7:
@@ -108,7 +110,7 @@ def test_records_are_exact_after_a_flush(
     monkeypatch.setattr(apply, "BATCH_RECORDS", 5)
 
     def flush() -> None:
-        with connect(redis_url) as connection:
+        with connect(redis_url, LONG_S) as connection:
             connection.request("FLUSHALL")
 
     for at in range(1, 14):
@@ -223,7 +225,7 @@ def test_following_waits_for_an_unavailable_server(lake: TileLake, stream: Click
     troubles: list[OnlineStoreError] = []
     stop = threading.Event()
     with RedisServer() as server:
-        store = open_store(server.url)
+        store = patient_store(server.url)
         lake.materializer(store).run_once()
         port = server.port
         server.stop()

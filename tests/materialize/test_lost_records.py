@@ -18,7 +18,7 @@ from paimon_features.errors import OnlineStoreError
 from paimon_features.materialize import MaterializeProgress, apply
 from paimon_features.materialize.known import KnownEntities, SeenEntities
 from paimon_features.materialize.monitor import Monitor
-from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
+from paimon_features.online import MemoryStore, OnlineStore, Write
 from paimon_features.online.store import WriteGuard
 from paimon_features.oracle.features import answer
 from paimon_features.serving.fetcher import FeatureFetcher
@@ -28,6 +28,7 @@ from paimon_features.testing.online_servers import send_command, wait_for
 from paimon_features.testing.sizes import every_seed
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS
+from tests.patient_stores import patient_store
 from tests.stored import Stored
 
 VIEW = clicks_view()
@@ -193,7 +194,7 @@ def test_a_server_that_starts_to_evict_is_reported_and_its_losses_are_rebuilt(
     troubles, passes = list[str](), list[MaterializeProgress]()
     stop = threading.Event()
     with RedisServer() as server:
-        store = open_store(server.url)
+        store = patient_store(server.url)
         stream.commit(400)
         lake.materializer(store).run_once()
         worker = lake.materializer(store)

@@ -13,13 +13,14 @@ import pytest
 from paimon_features.aggregates import Sum
 from paimon_features.errors import ConfigurationError, GenerationError, StoreNotReadyError
 from paimon_features.materialize import MaterializeProgress, Materializer, apply
-from paimon_features.online import MemoryStore, OnlineStore, open_store
+from paimon_features.online import MemoryStore, OnlineStore
 from paimon_features.online.store import Write, WriteGuard
 from paimon_features.tables.consumers import consumers
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.tile_lake import TileLake
 from paimon_features.waiting import wait_until
 from paimon_features.windows import HOUR_MS
+from tests.patient_stores import patient_store
 from tests.stored import Stored
 from tests.waiting import LONG_S
 
@@ -120,7 +121,7 @@ def test_materializers_forced_onto_the_same_buckets_are_exact(
     lake: TileLake, stream: ClickStream, redis_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(apply, "BATCH_RECORDS", 3)
-    stores = [open_store(redis_url) for _ in range(3)]
+    stores = [patient_store(redis_url) for _ in range(3)]
     stored = Stored(stores[0], VIEW.name)
     lake.materializer(stores[0]).run_once()
     stop, failures = threading.Event(), []

@@ -41,7 +41,9 @@ def test_nothing_is_shown_outside_a_notebook(capsys: pytest.CaptureFixture[str])
 def test_a_kernel_shows_one_output_that_ends_complete() -> None:
     cells = [nbformat.v4.new_code_cell(source) for source in (CELL, TABLES, ENGINE)]
     book = nbformat.v4.new_notebook(cells=cells)
-    nbclient.NotebookClient(book, timeout=120, kernel_name="python3").execute()
+    nbclient.NotebookClient(
+        book, timeout=120, startup_timeout=120, iopub_timeout=120, kernel_name="python3"
+    ).execute()
     shown = [output["data"]["text/html"] for output in book.cells[0].outputs]
     assert len(shown) == 2
     assert "1,000 of 1,000" in shown[0]

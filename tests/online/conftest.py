@@ -9,18 +9,22 @@ import pytest
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import ClusterServers, SentinelServers
 
+DOWN_AFTER_MS = 60_000
+"""No server is replaced because it is slow on a loaded machine: tests do so by a command."""
+
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[ClusterServers]:
     """Three primaries, the first one with a replica. Who stops a node starts it again."""
-    with ClusterServers(replicas=1) as servers:
+    with ClusterServers(replicas=1, node_timeout_ms=DOWN_AFTER_MS) as servers:
         yield servers
 
 
 @pytest.fixture(scope="session")
 def sentinels(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SentinelServers]:
     """A primary, a replica and three sentinels, which may have changed roles meanwhile."""
-    with SentinelServers(tmp_path_factory.mktemp("sentinels")) as servers:
+    folder = tmp_path_factory.mktemp("sentinels")
+    with SentinelServers(folder, down_after_ms=DOWN_AFTER_MS) as servers:
         yield servers
 
 

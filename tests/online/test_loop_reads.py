@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import signal
+import time
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -44,8 +46,8 @@ async def read(reader: LoopReads, keys: Sequence[bytes]) -> Any:
 async def until_read(reader: LoopReads, keys: Sequence[bytes]) -> Any:
     """The result of the first read that the reader takes, once it has a connection."""
     async with asyncio.timeout(LONG_S):
-        while (found := await read(reader, keys)) in (False, None):
-            await asyncio.sleep(0.01)
+        while not isinstance(found := await read(reader, keys), list):
+            await asyncio.sleep(0.01)  # no connection, a lost one, or a deadline of a busy machine
     return found
 
 
@@ -187,6 +189,65 @@ def test_a_server_that_hangs_is_an_error_by_the_deadline_and_then_the_threads(
                     except OnlineStoreError:
                         await asyncio.sleep(0.05)
             assert await until_read(reader, [b"k"]) == [b"v"]
+
+        run(store, test)
+
+
+@pytest.mark.parametrize("uv", [True, False], ids=["uvloop", "asyncio"])
+def test_a_reply_that_came_while_the_loop_was_held_up_is_returned(
+    own_server: RedisServer, uv: bool
+) -> None:
+    """Also if the timer of the deadline runs before the loop has looked at the socket."""
+    with closing(store_at(own_server.port)) as store:
+        store.compare_and_set_many([Write(b"k", None, b"v")])
+
+        async def test(reader: LoopReads) -> None:
+            assert await until_read(reader, [b"k"]) == [b"v"]
+            transport = reader._transport
+            assert transport is not None
+            os.kill(own_server.pid, signal.SIGSTOP)
+            try:
+                found: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                assert reader.get_many([b"k"], found.set_result)
+                await asyncio.sleep(0.01)  # a uvloop sends what was written when it is idle
+            finally:
+                os.kill(own_server.pid, signal.SIGCONT)
+            # the loop is held up until the reply is there, and then until the time is over
+            sock = transport.get_extra_info("socket")
+            assert select.select([sock.fileno()], [], [], LONG_S)[0]
+            assert not found.done()
+            reader._until_s = time.monotonic()
+            reader._check_time()
+            assert await found == [b"v"]
+            assert reader._transport is transport, "the connection is as good as before"
+            assert await read(reader, [b"k"]) == [b"v"]
+
+        run(store, test, uv)
+
+
+def test_the_last_look_for_a_reply_ends_no_later_read(own_server: RedisServer) -> None:
+    with closing(store_at(own_server.port)) as store:
+
+        async def test(reader: LoopReads) -> None:
+            await until_read(reader, [b"k"])
+            assert reader._timer is not None
+            reader._timer.cancel()
+            first: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+            assert reader.get_many([b"k"], first.set_result)
+            overdue_s = reader._until_s = time.monotonic()
+            reader._check_time()
+            looking = reader._timer
+            assert await first == [None]
+            looking.cancel()
+            os.kill(own_server.pid, signal.SIGSTOP)
+            try:
+                second: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+                assert reader.get_many([b"k"], second.set_result)
+                reader._give_up(overdue_s)
+                assert not second.done()
+            finally:
+                os.kill(own_server.pid, signal.SIGCONT)
+            assert await second == [None]
 
         run(store, test)
 

@@ -13,11 +13,12 @@ import pytest
 from paimon_features.config import ProjectConfig, read_config
 from paimon_features.errors import ModelError, PaimonFeaturesError
 from paimon_features.models import ModelManifest, ModelStates, sha256_of
-from paimon_features.online import MemoryStore, OnlineSettings, OnlineStore, open_store
+from paimon_features.online import MemoryStore, OnlineStore
 from paimon_features.online.documents import ONLINE
 from paimon_features.online.models import ModelPlace, PublishedModels, model_place_of
 from paimon_features.online.store import Write
 from tests.models.networks import manifest, network
+from tests.patient_stores import patient_store
 
 Files = dict[str, Callable[[], bytes]]
 
@@ -29,7 +30,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> ModelPlace:
     store: OnlineStore = MemoryStore()
     if request.param == "redis":
         url = request.getfixturevalue("redis_url")
-        store = open_store(OnlineSettings.of({"url": url}, root=tmp_path))
+        store = patient_store(url)
     return ModelPlace("shop", ONLINE, lambda: store)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
 from paimon_features.errors import OnlineStoreError
-from paimon_features.online import OnlineSettings, OnlineStore, Write, open_store
+from paimon_features.online import OnlineStore, Write
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import (
     SentinelServers,
@@ -17,13 +18,20 @@ from paimon_features.testing.online_servers import (
     send_command,
     wait_for,
 )
+from tests.online.conftest import DOWN_AFTER_MS
+from tests.patient_stores import patient_store
 
 pytestmark = pytest.mark.redis
 
 
-def quick(url: str) -> OnlineStore:
-    values = {"url": url, "connect_timeout": "2s", "timeout": "2s", "write_timeout": "2s"}
-    return open_store(OnlineSettings.of(values, environ={}))
+def reads(store: OnlineStore, value: bytes) -> Callable[[], bool]:
+    """Whether a read is answered; wrong answers fail at once."""
+
+    def read() -> bool:
+        assert store.get_many([b"k"]) == [value]
+        return True
+
+    return read
 
 
 def test_failing_sentinels_are_named(sentinels: SentinelServers) -> None:
@@ -32,11 +40,11 @@ def test_failing_sentinels_are_named(sentinels: SentinelServers) -> None:
         (f"redis+sentinel://127.0.0.1:{nobody}/features", f"no sentinel.*{nobody}: .*refused"),
         (sentinels.url.replace("/features", "/other"), "unknown service 'other'"),
     ):
-        with closing(quick(url)) as store, pytest.raises(OnlineStoreError, match=expected):
+        with closing(patient_store(url)) as store, pytest.raises(OnlineStoreError, match=expected):
             store.get_many([b"k"])
     # one that is gone does not prevent queries to the others
     one_of_two = f"redis+sentinel://127.0.0.1:{nobody},127.0.0.1:{sentinels.ports[0]}/features"
-    with closing(quick(one_of_two)) as store:
+    with closing(patient_store(one_of_two)) as store:
         store.check()
 
 
@@ -45,7 +53,7 @@ def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: Sentine
     new = next(server.port for server in sentinels.servers if server.port != old)
     primary = next(server for server in sentinels.servers if server.port == old)
     send_command(old, "FLUSHALL")
-    with closing(quick(sentinels.url)) as store:
+    with closing(patient_store(sentinels.url, timeout="2s")) as store:
         run, _ = store.run_and_values([b"k"])
         assert store.compare_and_set_many([Write(b"k", None, b"v")], run) == [True]
         wait_for(lambda: send_command(new, "GET", "k") == "v", "the replica has it")
@@ -53,8 +61,11 @@ def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: Sentine
         try:
             with pytest.raises(OnlineStoreError):
                 store.get_many([b"k"])
+            # not while a sentinel considers the replica's state too old
+            command = ("SENTINEL", "FAILOVER", "features")
+            wait_for(lambda: send_command(sentinels.ports[0], *command) == "OK", "it begins")
             wait_for(lambda: sentinels.agree_on(new), "the sentinels agree")
-            wait_for(lambda: store.get_many([b"k"]) == [b"v"], "it is read")
+            wait_for(reads(store, b"v"), "it is read")
             # the replica may lack what the primary had acknowledged: it is another run
             with pytest.raises(OnlineStoreError, match="replaced"):
                 store.compare_and_set_many([Write(b"k", b"v", b"w")], run)
@@ -63,9 +74,9 @@ def test_after_a_failover_the_new_primary_is_read_and_written(sentinels: Sentine
             os.kill(primary.pid, signal.SIGCONT)
         # the old one still considers itself the primary: no read goes there
         for _ in range(200):
-            assert store.get_many([b"k"]) == [b"w"]
+            wait_for(reads(store, b"w"), "it is read")
         assert store.compare_and_set_many([Write(b"k", b"w", b"x")]) == [True]
-        with closing(quick(sentinels.url)) as another:
+        with closing(patient_store(sentinels.url)) as another:
             assert another.get_many([b"k"]) == [b"x"]
             another.check()
 
@@ -75,7 +86,7 @@ def test_a_replaced_primary_that_still_replies_is_abandoned(
 ) -> None:
     #  after a failover the old primary learns seconds later that it is a replica
     old, new = sentinels.primary_port(), own_server.port
-    with closing(quick(sentinels.url)) as store:
+    with closing(patient_store(sentinels.url)) as store:
         store.compare_and_set_many([Write(b"of old and new", None, b"v")])
         assert send_command(old, "GET", "of old and new") == "v"
         watch(sentinels, new)
@@ -100,5 +111,5 @@ def watch(sentinels: SentinelServers, port: int) -> None:
     for sentinel in sentinels.ports:
         send_command(sentinel, "SENTINEL", "REMOVE", "features")
         send_command(sentinel, "SENTINEL", "MONITOR", "features", "127.0.0.1", str(port), "2")
-        options = ("down-after-milliseconds", "500", "failover-timeout", "4000")
+        options = ("down-after-milliseconds", str(DOWN_AFTER_MS))
         send_command(sentinel, "SENTINEL", "SET", "features", *options)

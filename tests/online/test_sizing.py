@@ -15,7 +15,7 @@ from paimon_features.aggregates import Count, Last, Sum
 from paimon_features.cli import cli
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import StoreNotReadyError
-from paimon_features.online import MemoryStore, OnlineStore, Write, open_store
+from paimon_features.online import MemoryStore, OnlineStore, Write
 from paimon_features.online.codec import HEADER, Cells, RecordLayout, cell_keys
 from paimon_features.online.keys import ViewKeys
 from paimon_features.online.markers import EpochContent, ViewState
@@ -25,6 +25,7 @@ from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import send_command
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, MINUTE_MS
+from tests.patient_stores import patient_store
 from tests.serving.test_fetcher import NOW, click, view_of
 from tests.stored import Stored
 
@@ -82,7 +83,7 @@ def used(server: RedisServer) -> int:
 @pytest.mark.parametrize("events_per_day", [0.3, 3.0])
 def test_the_estimate_matches_a_server(events_per_day: float) -> None:
     view, entities = VIEW.compiled, 100_000
-    with RedisServer() as server, closing(open_store(server.url)) as store:
+    with RedisServer() as server, closing(patient_store(server.url)) as store:
         store.check()
         before = used(server)
         fill(store, view, entities, events_per_day)
@@ -162,7 +163,7 @@ def test_the_command_measures_the_projects_store(
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", redis_url)
     folder = tmp_path / PROJECT
     assert CliRunner().invoke(cli, ["init", str(folder)]).exit_code == 0
-    with closing(open_store(redis_url)) as store:
+    with closing(patient_store(redis_url)) as store:
         fill(store, Project.open(folder).view("customer_spend"), 500, 1.0)
     (view,) = json.loads(_sizing(folder, "--measure", "--sample", "200", "--json"))["views"]
     assert view["basis"] == "200 records measured"

@@ -25,6 +25,8 @@ from paimon_features.testing.online_servers import (
     TlsProxy,
     send_command,
 )
+from tests.patient_stores import PATIENT_ONLINE, patient_store
+from tests.waiting import LONG_S
 
 RIGHTS = (
     "+mget +get +evalsha +eval +set +exists +getrange +incr +del +pexpire +unlink +scan +info +ping"
@@ -80,7 +82,7 @@ class _OnServers(OnlineStoreContract):
 class TestRedisStore(_OnServers):
     @pytest.fixture
     def store(self, redis_url: str) -> Iterator[OnlineStore]:  # type: ignore[override]
-        with closing(open_store(redis_url)) as store:
+        with closing(patient_store(redis_url)) as store:
             yield store
 
 
@@ -89,7 +91,7 @@ class TestClusterStore(_OnServers):
     @pytest.fixture
     def store(self, cluster: ClusterServers) -> Iterator[OnlineStore]:  # type: ignore[override]
         cluster.flush()
-        with closing(open_store(cluster.url)) as store:
+        with closing(patient_store(cluster.url)) as store:
             yield store
 
 
@@ -98,7 +100,7 @@ class TestSentinelStore(_OnServers):
     @pytest.fixture
     def store(self, sentinels: SentinelServers) -> Iterator[OnlineStore]:  # type: ignore[override]
         send_command(sentinels.primary_port(), "FLUSHALL")
-        with closing(open_store(sentinels.url)) as store:
+        with closing(patient_store(sentinels.url)) as store:
             yield store
 
 
@@ -117,9 +119,9 @@ def on_socket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 class TestSocketStore(_OnServers):
     @pytest.fixture
     def store(self, on_socket: str) -> Iterator[OnlineStore]:  # type: ignore[override]
-        with connect(on_socket) as connection:
+        with connect(on_socket, LONG_S) as connection:
             connection.request("FLUSHALL")
-        with closing(open_store(on_socket)) as store:
+        with closing(patient_store(on_socket)) as store:
             yield store
 
 
@@ -165,6 +167,7 @@ def locked_settings(proxy: TlsProxy, **changes: object) -> OnlineSettings:
         "tls_ca": str(proxy.ca),
         "tls_cert": str(certificate),
         "tls_key": str(key),
+        **PATIENT_ONLINE,
         **changes,
     }
     given = {name: value for name, value in values.items() if value is not None}
@@ -176,7 +179,7 @@ class TestLockedStore(_OnServers):
     @pytest.fixture
     def store(self, locked: tuple[RedisServer, TlsProxy]) -> Iterator[OnlineStore]:  # type: ignore[override]
         server, proxy = locked
-        with connect(f"redis://admin:any@127.0.0.1:{server.port}") as connection:
+        with connect(f"redis://admin:any@127.0.0.1:{server.port}", LONG_S) as connection:
             connection.request("FLUSHALL")
         with closing(open_store(locked_settings(proxy))) as store:
             yield store
@@ -221,7 +224,7 @@ class TestLockedStore(_OnServers):
 def test_a_reader_that_may_not_read_evictions_knows_none() -> None:
     with RedisServer() as server:
         send_command(server.port, "ACL", "SETUSER", "default", "-info")
-        with closing(open_store(server.url)) as store:
+        with closing(patient_store(server.url)) as store:
             assert store.evictions() == [Evictions("", 0, None)]
             with pytest.raises(OnlineStoreError, match="ACL"):
                 store.check()
@@ -229,16 +232,13 @@ def test_a_reader_that_may_not_read_evictions_knows_none() -> None:
 
 @pytest.mark.redis
 def test_projects_with_different_prefixes_are_isolated(redis_url: str) -> None:
-    stores = [
-        open_store(OnlineSettings.of({"url": redis_url, "key_prefix": prefix}, environ={}))
-        for prefix in ("pf:", "team/b:")
-    ]
+    stores = [patient_store(redis_url, key_prefix=prefix) for prefix in ("pf:", "team/b:")]
     for store in stores:
         state = ViewKeys("shop", "spend", store.key_prefix).state
         assert store.compare_and_set_many([Write(state, None, b"mine")]) == [True]
         store.check()
         store.close()
-    with closing(open_store(redis_url)) as store:
+    with closing(patient_store(redis_url)) as store:
         found = sorted(key for page in store.scan(b"") for key in page)
     assert found == [b"pf:{shop:spend}#state", b"team/b:{shop:spend}#state"]
 

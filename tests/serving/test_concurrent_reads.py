@@ -32,6 +32,7 @@ from paimon_features.serving.response import OnlineResponse
 from paimon_features.testing.sizes import many
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from tests.waiting import LONG_S
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "n": Int64, "word": String}, event_time="t"
@@ -248,6 +249,9 @@ def test_requests_through_a_coalescer_lose_nothing_while_definitions_are_replace
             for _ in range(many(6)):
                 await loop.run_in_executor(None, writer.step)
                 coalescer.fetcher = fetcher()
+            async with asyncio.timeout(LONG_S):
+                while len(replies) <= 50:
+                    await asyncio.sleep(0.001)
         finally:
             done.set()
             await asyncio.gather(*readers)

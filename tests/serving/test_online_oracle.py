@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from paimon_features.definitions import FeatureRef, FeatureView
 from paimon_features.errors import OnlineStoreError, RequestError
 from paimon_features.materialize import Materializer
-from paimon_features.online import OnlineStore, open_store
+from paimon_features.online import OnlineStore
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Event, answer
 from paimon_features.oracle.tiler import event_rows
@@ -27,7 +27,9 @@ from paimon_features.setup.resp import connect
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.patient_stores import patient_store
 from tests.stored import Stored
+from tests.waiting import LONG_S
 
 
 @pytest.mark.redis
@@ -41,7 +43,7 @@ def test_reads_equal_the_oracle_after_every_pass(redis_server: RedisServer, seed
     _flush(redis_server)
     with (
         tempfile.TemporaryDirectory() as folder,
-        closing(open_store(redis_server.url)) as store,
+        closing(patient_store(redis_server.url)) as store,
     ):
         partition_days = rng.choice((1, 1, *PARTITION_DAYS[1:], WHOLE_HISTORY))
         lake = TileLake(Path(folder), view, rng.choice((1, 3)), partition_days)
@@ -127,5 +129,5 @@ def _check(
 
 
 def _flush(server: RedisServer) -> None:
-    with connect(server.url) as connection:
+    with connect(server.url, LONG_S) as connection:
         connection.request("FLUSHALL")

@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,12 @@ from paimon_features.online import MemoryStore
 from paimon_features.schema import Date, Decimal, Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.serving.request_log import log as module
-from paimon_features.serving.request_log import spool_folder
+from paimon_features.serving.request_log import log_thread, spool_folder
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
 from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from tests.waiting import await_true
+from tests.waiting import LONG_S, await_true
 
 NOW = 1_700_000_000_000
 SALT = b"0123456789abcdef"
@@ -62,6 +63,12 @@ VIEW = FeatureView(
     ],
 )  # fmt: skip
 DAY = dt.date(2023, 11, 14)
+
+
+@pytest.fixture(autouse=True)
+def patient_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a loaded machine a log has as long as it takes to write its last rows."""
+    monkeypatch.setattr(log_thread, "CLOSE_S", LONG_S)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +251,8 @@ def test_files_are_completed_by_size_and_by_age_and_hold_each_row_once(
     assert by_size.stats.files > 1
     for number in range(2):
         note_and_wait(by_age, f"r{number}", response)
-        await_true(lambda: not list(ages.glob("*.open")))  # though nobody writes any more
+        # though nobody writes any more
+        await_true(lambda number=number: by_age.stats.files == number + 1)
     assert by_age.stats.files == 2
     for log, folder, requests in ((by_size, sizes, 40), (by_age, ages, 2)):
         log.close()
@@ -420,6 +428,40 @@ def test_an_infinite_number_costs_its_request_and_is_counted(
     log.close()
     assert log.stats.dropped_defect == 1
     assert "ValueError" in log.stats.last_error
+
+
+def test_a_log_that_cannot_be_completed_in_time_drops_its_rows_counts_and_says_so(
+    tmp_path: Path,
+    fetcher: FeatureFetcher,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log, response = opened(tmp_path), read(fetcher, [1, 2])
+    begun, go_on = threading.Event(), threading.Event()
+    make = log._maker.rows
+
+    def stuck(noted: Any) -> Any:
+        begun.set()
+        assert go_on.wait(LONG_S)
+        return make(noted)
+
+    monkeypatch.setattr(log._maker, "rows", stuck)
+    log.note("r1", "", response)
+    assert begun.wait(LONG_S)
+    log.note("r2", "", response)
+    log.note("r3", "", response)
+    log.close(0.01)
+    log.close(0.01)
+    log.note("r4", "", response)
+    assert [record.getMessage() for record in caplog.records] == [
+        "the request log could not be completed in time: 4 rows are dropped, and 2 that are being "
+        "written may be lost"
+    ]
+    assert log.stats.dropped_overload == 6
+    go_on.set()
+    log.close()
+    assert log.stats.written == 2
+    assert {row["request_id"] for row in rows_of(tmp_path)} == {"r1"}
 
 
 @pytest.mark.parametrize("options", [{"rate": 1.5}, {"rate": -0.1}, {"max_pending": 0}])

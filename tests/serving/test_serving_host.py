@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.online import open_store
 from paimon_features.testing.clicks import START_MS, clicks_view
 from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.patient_stores import PATIENT_TOML, patient_store
 
 ROOT = Path(__file__).parents[2]
 NOT_THERE = (
@@ -66,7 +66,7 @@ main(["lookup", "clicks:sum_n_1d", "--entity", "user=7", "--as-of", sys.argv[1],
 @pytest.fixture
 def host(tmp_path: Path, redis_url: str) -> Path:
     """The folder of a serving host, after its lake was materialized and deleted."""
-    lake, store = TileLake(tmp_path / "lake", clicks_view()), open_store(redis_url)
+    lake, store = TileLake(tmp_path / "lake", clicks_view()), patient_store(redis_url)
     lake.commit([{"user": 7, "t": START_MS, "n": 5, "word": "hello"}])
     lake.materializer(store).run_once()
     store.close()
@@ -75,7 +75,7 @@ def host(tmp_path: Path, redis_url: str) -> Path:
     folder.mkdir()
     (folder / "features.py").write_text(FEATURES)
     (folder / "paimon-features.toml").write_text(
-        f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{redis_url}"\n'
+        f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{redis_url}"\n{PATIENT_TOML}'
     )
     return folder
 

@@ -184,7 +184,9 @@ def server(shop: Shop) -> Iterator[PageServer]:
 def test_data_need_the_token_and_a_name_of_this_host(server: PageServer) -> None:
     def status(path: str, host: str = "localhost", token: str | None = server.token) -> int:
         headers = {"host": host} | ({} if token is None else {"authorization": f"Bearer {token}"})
-        return httpx.get(server.url + path, headers=headers, trust_env=False).status_code
+        return httpx.get(
+            server.url + path, headers=headers, trust_env=False, timeout=120
+        ).status_code
 
     assert status("", token=None) == status("ui/main.js", token=None) == 200
     for path in ("ui/api/catalogue", "explain"):
@@ -195,7 +197,7 @@ def test_data_need_the_token_and_a_name_of_this_host(server: PageServer) -> None
     assert status("ui/api/sample") == 422
     assert status("features.py") == status("../features.py") == 404
     assert status("ui/api/sample?view=" + "x" * 9_000) == 414
-    reply = httpx.post(server.url + "ui/api/home", trust_env=False)
+    reply = httpx.post(server.url + "ui/api/home", trust_env=False, timeout=120)
     assert reply.status_code == 501
 
 

@@ -31,6 +31,9 @@ MOST_KEYS = 4_096
 """A read of more keys is left to a thread: its values would hold up the loop."""
 RETRY_S = 1.0
 """The pause after a connection that could not be made."""
+LAST_LOOK_S = 0.01
+"""A reply may be in the socket when the time is over: a loop that was held up runs its timers
+before it looks. So long it has for that; a server that does not reply is reported so much later."""
 
 Done = Callable[[list[bytes | None] | OnlineStoreError | None], None]
 _MORE = object()
@@ -159,6 +162,15 @@ class LoopReads(asyncio.Protocol):
         if left_s > 0:
             self._timer = self._loop.call_later(left_s, self._check_time)
             return
+        # the loop looks at its sockets before the timer is due, however late that is
+        self._timer = self._loop.call_later(LAST_LOOK_S, self._give_up, self._until_s)
+
+    def _give_up(self, until_s: float) -> None:
+        """End the read of this deadline if it still has no reply."""
+        if self._done is None or self._until_s != until_s:
+            self._check_time()  # meanwhile it was answered, and another one may have begun
+            return
+        self._timer = None
         done, self._done = self._done, None
         self._drop()
         if done is not None:

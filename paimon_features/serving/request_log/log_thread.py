@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import threading
@@ -11,6 +12,11 @@ from typing import Generic, TypeVar
 
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.request_log.spool_folder import RequestLogStats
+
+LOGGER = logging.getLogger("paimon_features.serve")
+
+CLOSE_S = 5.0
+"""So long a server that ends waits for what is still to be written."""
 
 Noted = TypeVar("Noted")
 
@@ -33,14 +39,34 @@ class LogThread(ABC, Generic[Noted]):
         self._lock = threading.Lock()
         self._waiting: list[tuple[Noted, int]] = []
         self._waiting_rows = 0
+        self._in_work_rows = 0
+        self._gave_up = False
         self._closing = threading.Event()
         self._interval_s = interval_s
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
-    def close(self, timeout_s: float = 5.0) -> None:
-        """Write waiting rows, complete the files and end the thread. A repeat is harmless."""
+    def close(self, timeout_s: float | None = None) -> None:
+        """Write waiting rows, complete the files and end the thread. A repeat is harmless.
+
+        What still waits after ``timeout_s``, by default ``CLOSE_S``, is dropped and counted.
+        """
         self._closing.set()
-        self._thread.join(timeout_s)
+        self._thread.join(CLOSE_S if timeout_s is None else timeout_s)
+        if self._thread.is_alive():
+            self._drop_waiting()
+
+    def _drop_waiting(self) -> None:
+        """Drop what the thread has not begun to write; the process may end before it does."""
+        with self._lock:
+            rows, in_work = self._waiting_rows, self._in_work_rows
+            self._waiting, self._waiting_rows = [], 0
+            self.stats.dropped_overload += rows
+            warned, self._gave_up = self._gave_up, True
+        if not warned:
+            LOGGER.warning(
+                "the %s could not be completed in time: %d rows are dropped, and %d that are being "
+                "written may be lost", self._thread.name.replace("-", " "), rows, in_work,
+            )  # fmt: skip
 
     def counts(self) -> dict[str, int]:
         """Rows by result, for the metrics."""
@@ -65,8 +91,9 @@ class LogThread(ABC, Generic[Noted]):
             closing = self._closing.wait(self._interval_s)
             with self._lock:
                 noted, self._waiting = self._waiting, []
-                self._waiting_rows = 0
+                self._in_work_rows, self._waiting_rows = self._waiting_rows, 0
             self._write(noted)
+            self._in_work_rows = 0
             if closing:
                 self._complete()
                 return

@@ -88,7 +88,7 @@ class Server:
         """End it as an operator does; nothing of it is left."""
         pids = [self.process.pid, *self.workers]
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(40)
+        code = self.process.wait(120)
         self._reader.join()
         self.process.stdout.close()
         assert code == 0
@@ -113,7 +113,7 @@ class Follower:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(20) == 0, self.log.read_text()[-3_000:]
+        assert self.process.wait(120) == 0, self.log.read_text()[-3_000:]
 
 
 class Proxy:

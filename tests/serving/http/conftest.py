@@ -37,6 +37,7 @@ from paimon_features.serving.http.tokens import TokenIssuer, Tokens
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.traces import Tracer
 from paimon_features.windows import HOUR_MS
+from tests.waiting import LONG_S
 
 CLICKS = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "n": Int64, "word": String}, event_time="t"
@@ -196,9 +197,21 @@ class Filled:
 
 
 @pytest.fixture(scope="session")
-def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
-    folder = tmp_path_factory.mktemp("lakes")
+def fillings() -> list[Filled]:
+    """All that were made; they are not changed by tests."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def filled(fillings: list[Filled], tmp_path_factory: pytest.TempPathFactory) -> Filled:
+    """The newest one, whose events are within the last hour, however long the tests run."""
     now_ms = time.time_ns() // 1_000_000
+    if not fillings or now_ms - fillings[-1].now_ms > HOUR_MS // 4:
+        fillings.append(fill(tmp_path_factory.mktemp("lakes"), now_ms))
+    return fillings[-1]
+
+
+def fill(folder: Path, now_ms: int) -> Filled:
     store = MemoryStore()
     clicks = TileLake(folder / "clicks", CLICK_VIEW)
     clicks.commit(
@@ -217,8 +230,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Filled:
 
 
 @pytest.fixture
-def make_client(filled: Filled) -> Iterator[Callable[..., Client]]:
+def make_client(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Client]]:
     """Makes clients of apps of their own, which are ``PATIENT``; closed after the test."""
+    monkeypatch.setattr("paimon_features.serving.http.health.TIMEOUT_S", LONG_S)
     made: list[Client] = []
 
     def make(

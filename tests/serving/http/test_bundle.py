@@ -12,9 +12,9 @@ import pytest
 
 from paimon_features.definitions.bundle import Bundle
 from paimon_features.errors import DefinitionError
-from paimon_features.online import open_store
 from paimon_features.online.bundles import BundlePlace
 from paimon_features.project import Project
+from tests.patient_stores import patient_store
 from tests.serving.http.test_server import FEATURES, Running, configure, folder, run
 from tests.waiting import await_true
 
@@ -81,7 +81,7 @@ def test_a_server_without_a_bundle_says_who_publishes_it(
     publish(publisher, 1)
     assert project.bundle_at("online").read().project == project.name
     # a project whose name begins like ours has keys of its own
-    store = open_store(redis_url)
+    store = patient_store(redis_url)
     with pytest.raises(DefinitionError, match="there is no bundle"):
         BundlePlace(project.name[:-1], "online", lambda: store).read()
     store.close()
@@ -102,7 +102,7 @@ def test_publishers_that_race_leave_one_complete_bundle(publisher: Path, redis_u
     def work(number: int) -> None:
         try:
             # who loses too often leaves by an error
-            with closing(open_store(redis_url)) as store:
+            with closing(patient_store(redis_url)) as store:
                 place = BundlePlace("shop", "online", lambda: store)
                 definitions = Project.open(publisher).bundle()
                 for _ in range(5):
@@ -117,7 +117,7 @@ def test_publishers_that_race_leave_one_complete_bundle(publisher: Path, redis_u
         thread.join()
     # who lost too often is told; the bundle is complete
     assert all("others keep publishing" in str(error) for error in failed)
-    store = open_store(redis_url)
+    store = patient_store(redis_url)
     [data] = store.get_many([f"{store.key_prefix}{{shop}}#bundle".encode()])
     assert data is not None
     assert Bundle.from_bytes(data).definitions.services.keys() == {"times_v1"}

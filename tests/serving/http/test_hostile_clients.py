@@ -24,13 +24,14 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from paimon_features.online import open_store
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.patient_stores import PATIENT_TOML, patient_store
 from tests.serving.chaos.processes import Server, resident_mb
 from tests.serving.http.conftest import CLICK_VIEW, VISIT_VIEW
 from tests.serving.http.test_fuzz import mangled, request_document
+from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.redis
 
@@ -38,7 +39,6 @@ REQUESTS = 1_000
 """For one seed."""
 CLIENTS = 16
 GROWTH_MB = 12.0
-ANSWERED_S = 10.0
 SLOW_S = 0.3
 """The pause within a slow request."""
 QUIET_S = 0.4
@@ -77,7 +77,7 @@ def served(folder: Path, workers: int, **settings: object) -> Iterator[Server]:
     host = folder / "host"
     host.mkdir()
     with RedisServer() as redis:
-        store = open_store(redis.url)
+        store = patient_store(redis.url)
         now_ms = time.time_ns() // 1_000_000
         clicks, visits = TileLake(folder / "c", CLICK_VIEW), TileLake(folder / "v", VISIT_VIEW)
         clicks.commit([{"user": user, "t": now_ms, "n": 5, "word": "a"} for user in range(3)])
@@ -87,7 +87,7 @@ def served(folder: Path, workers: int, **settings: object) -> Iterator[Server]:
         store.close()
         (host / "features.py").write_text(DEFINITIONS)
         (host / "paimon-features.toml").write_text(
-            f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{redis.url}"\n[serve]\n'
+            f'[project]\nname = "{PROJECT}"\n[online]\nurl = "{redis.url}"\n{PATIENT_TOML}[serve]\n'
             + "\n".join(f"{name} = {json.dumps(value)}" for name, value in settings.items())
         )
         server = Server(host, workers)
@@ -245,11 +245,11 @@ class Clients:
                     while piece := await reader.read(1 << 16):
                         got += piece
             writer.write_eof()
-            async with asyncio.timeout(ANSWERED_S):
+            async with asyncio.timeout(LONG_S):
                 got += await reader.read()
             self._take(got, sent)
         except TimeoutError:
-            self.wrong.append(f"no answer and no end within {ANSWERED_S} s: {sent[:300]!r}")
+            self.wrong.append(f"no answer and no end within {LONG_S} s: {sent[:300]!r}")
         finally:
             writer.close()
             with suppress(OSError):

@@ -28,6 +28,7 @@ from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.oidc import OidcIssuer
 from paimon_features.serving.http.tokens import Tokens
 from tests.http_servers import ThreadingHTTPServer
+from tests.waiting import LONG_S, await_true
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 ROLES = '[role.scorer]\nservices = ["reading_*"]\noidc = ["ml-scorers"]\nrequests_per_s = 3\n'
@@ -98,6 +99,14 @@ class Provider:
         claims = {name: value for name, value in claims.items() if value is not None}
         head = {"kid": "first"} | (headers or {})
         return jwt.encode(claims, key, algorithm, {k: v for k, v in head.items() if v is not None})
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No fetch takes too long on a loaded machine, and none is due while a test runs."""
+    monkeypatch.setattr(oidc, "_PAUSE_S", 3_600.0)
+    monkeypatch.setattr(oidc, "_TIMEOUT_S", LONG_S)
+    monkeypatch.setattr(oidc, "_LONGEST_FETCH_S", 2 * LONG_S)
 
 
 @pytest.fixture
@@ -184,8 +193,7 @@ def test_keys_are_exchanged_without_a_restart(
     provider.keys = [public(EC_KEY, "third")]
     monkeypatch.setattr(oidc, "_PAUSE_S", 0.05)
     third = provider.token(EC_KEY, "ES256", headers={"kid": "third"})
-    while not accepted(issuer, third):  # it is being fetched: the client retries
-        time.sleep(0.02)
+    await_true(lambda: accepted(issuer, third))  # it is being fetched: the client retries
     assert why(issuer, old)[0] in (401, 503)  # the removed key is not used any more
 
 

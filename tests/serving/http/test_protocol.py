@@ -113,7 +113,7 @@ def test_a_connection_that_ends_frees_the_requests_in_its_queue(by: str) -> None
                 # a connection that is paused learns of it when a reply cannot be written
                 while server.protocol in server.connections._open:
                     server.app.permits.release()
-                    await asyncio.sleep(0)
+                    await asyncio.sleep(0.01)
             assert not server.protocol.pipeline
             assert server.connections.buffers.held == 0
             answered = server.app.answered

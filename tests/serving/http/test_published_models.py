@@ -20,9 +20,9 @@ pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
 from paimon_features.models import ModelStates, VersionState
-from paimon_features.online import open_store
 from paimon_features.online.models import ModelPlace, PublishedModels, ServedModel
 from paimon_features.testing.tile_lake import PROJECT
+from tests.patient_stores import patient_store
 from tests.serving.http.test_server import Running, folder, run
 from tests.serving.prediction.networks import linear, number, sigmoid, state
 from tests.waiting import await_true
@@ -38,7 +38,7 @@ class Published:
     """The models of the project in the online store, as a registry publishes them."""
 
     def __init__(self, url: str) -> None:
-        self.store = open_store(url)
+        self.store = patient_store(url)
         self.place = ModelPlace(PROJECT, "online", lambda: self.store)
         self.serial = 0
 

@@ -32,6 +32,7 @@ from paimon_features.transformers import (
     StoredTransformer,
 )
 from paimon_features.transformers.fitted_version import write_version
+from tests.waiting import LONG_S
 
 JSON, PACK, ARROW = (format_.value for format_ in Format)
 NOW = RequestSource("now", schema={"amount": Float64})
@@ -170,8 +171,14 @@ def test_another_pinned_version_changes_replies_and_mixes_none(
 
     async def work() -> None:
         stop = asyncio.Event()
+
+        async def until_seen(values: tuple[float, float]) -> None:
+            async with asyncio.timeout(LONG_S):
+                while values not in seen:
+                    await asyncio.sleep(0.001)
+
         asking = [asyncio.create_task(ask_on(stop)) for _ in range(3)]
-        await asyncio.sleep(0.05)
+        await until_seen((1.0, 1.0))
         write(2)
         assert not await reloader.reload(client.app)  # not exported: the previous one continues
         assert "fitted export n 2" in client.app.state.reload_error
@@ -179,7 +186,7 @@ def test_another_pinned_version_changes_replies_and_mixes_none(
         export(fitted, "n", StandardScaler().fit([[12.0], [14.0]]), 2)
         assert reloader._stamps() != stamp  # the new file alone is seen
         assert await reloader.reload(client.app)
-        await asyncio.sleep(0.05)
+        await until_seen((-1.0, -1.0))
         stop.set()
         await asyncio.gather(*asking)
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-TIMEOUT_S = 30.0
+TIMEOUT_S = 120.0
 
 
 class Chromium:

@@ -167,7 +167,7 @@ def served(tmp_path: Path) -> DefinitionSet:
 
 def got(url: str, token: str | None = None) -> tuple[int, Any]:
     headers = {} if token is None else {"authorization": f"Bearer {token}"}
-    reply = httpx.get(url, headers=headers, trust_env=False)
+    reply = httpx.get(url, headers=headers, trust_env=False, timeout=120)
     return reply.status_code, reply.json()
 
 
@@ -181,7 +181,7 @@ def test_the_server_explains_what_the_token_may_read(served: DefinitionSet, tmp_
     requested = f"{server.url}/explain?view=clicks&entity=user%3D1&as_of={NOW}"
     try:
         for path, asset in assets("server").items():
-            reply = httpx.get(f"{server.url}/{path}", trust_env=False)
+            reply = httpx.get(f"{server.url}/{path}", trust_env=False, timeout=120)
             assert (reply.content, reply.headers["content-type"]) == (
                 asset.content, asset.media_type,
             )  # fmt: skip
