@@ -48,11 +48,11 @@ class RequestLogStats:
     """Counts since the start.
 
     ``noted`` requests were sampled; of ``rows`` rows ``written`` are in files. Dropped rows:
-    ``dropped_overload`` for lack of room in memory or of time at the end, ``dropped_disk`` on the disk (none left, no
-    permission, or the spool folder over its limit), ``dropped_defect`` because of a bug.
-    ``left_out`` entities were not logged: of large requests, answered from a cache, or not in the
-    sample. ``files`` were completed, and ``recovered`` are files of dead workers found at the
-    start.
+    ``dropped_overload`` for lack of room in memory, or of time when the server ends,
+    ``dropped_disk`` on the disk (none left, no permission, or the spool folder over its limit),
+    ``dropped_defect`` because of a bug. ``left_out`` entities were not logged: of large requests,
+    answered from a cache, or not in the sample. ``files`` were completed, and ``recovered`` are
+    files of dead workers found at the start.
     """
 
     noted: int = 0
