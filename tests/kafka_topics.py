@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features.setup.kafka_server import KafkaServer, SecureListener
+from tests.waiting import await_true
 
 TIMEOUT_S = 60.0
 USER, PASSWORD = "ingest", 'half "quoted" \\ back$slashed ${env:HOME} #=: é'
@@ -52,17 +53,17 @@ class Topic:
         # messages with old timestamps are not to expire
         settings = {"retention.ms": "-1", **(config or {})}
         topic = NewTopic(self.name, partitions, 1, config=settings)
-        deadline = time.monotonic() + TIMEOUT_S
-        while True:
+
+        def create() -> bool:
             try:
                 self._admin.create_topics([topic])[self.name].result(TIMEOUT_S)
-                break
             except KafkaException as error:
-                # a broker that was paused counts as gone until its next heartbeat
-                fenced = error.args[0].code() == KafkaError.INVALID_REPLICATION_FACTOR
-                if not fenced or time.monotonic() > deadline:
+                if error.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
                     raise
-                time.sleep(0.1)
+                return False  # a broker that was paused counts as gone until its next heartbeat
+            return True
+
+        await_true(create)
 
     def add_partitions(self, total: int) -> None:
         """Extend the topic to ``total`` partitions."""

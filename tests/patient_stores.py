@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
@@ -10,6 +11,13 @@ PATIENT_ONLINE = dict.fromkeys(("connect_timeout", "timeout", "write_timeout"), 
 """Settings of ``[online]``: a test that expects success does not depend on a deadline."""
 PATIENT_TOML = "".join(f'{name} = "{time}"\n' for name, time in PATIENT_ONLINE.items())
 """The same as lines of a settings file."""
+
+
+def make_patient(config: Path) -> None:
+    """Give the settings file of a project these deadlines."""
+    settings = config.read_text()
+    assert "\n[online]\n" in settings
+    config.write_text(settings.replace("\n[online]\n", f"\n[online]\n{PATIENT_TOML}"))
 
 
 def patient_store(url: str, **values: Any) -> OnlineStore:

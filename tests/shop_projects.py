@@ -13,7 +13,7 @@ from paimon_features.cli import cli
 from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, generations
-from tests.patient_stores import PATIENT_TOML
+from tests.patient_stores import PATIENT_TOML, make_patient
 
 SHOP = f'[online]\n{PATIENT_TOML}[project]\nname = "shop"\n'
 
@@ -43,9 +43,7 @@ def started_shop(
     monkeypatch.chdir(folder)
     run("init", "shop")
     monkeypatch.chdir(folder / "shop")
-    config = Path("paimon-features.toml")
-    config.write_text(config.read_text().replace("[online]\n", f"[online]\n{PATIENT_TOML}"))
-    assert PATIENT_TOML in config.read_text()
+    make_patient(Path("paimon-features.toml"))
     with Path("features.py").open("a") as file:
         file.write(more)
     project = Project.open(".")

@@ -18,6 +18,7 @@ from paimon_features.online import OnlineStore, Write
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import ClusterServers, send_command, wait_for
 from paimon_features.testing.sizes import seeds
+from tests.online.test_failures import until_suspended
 from tests.patient_stores import patient_store
 
 pytestmark = pytest.mark.redis
@@ -44,13 +45,6 @@ def bucket_of(cluster: ClusterServers, node: int, count: int = 3) -> list[bytes]
 
 def fill(store: OnlineStore, keys: list[bytes]) -> None:
     assert all(store.compare_and_set_many([Write(key, None, key) for key in keys]))
-
-
-def suspended(store: OnlineStore, keys: list[bytes]) -> bool:
-    """Whether a read fails by an open breaker; at times one tries the server."""
-    with pytest.raises(OnlineStoreError) as raised:
-        store.get_many(keys)
-    return "suspended" in str(raised.value)
 
 
 def test_a_cluster_is_distinguished_from_a_single_server(
@@ -147,7 +141,7 @@ def test_a_failed_node_affects_only_its_own_keys(
                 store.get_many(lost + others)
             assert store.get_many(others) == others
         # reads of the other nodes' keys never wait for the lost one: its breaker is open
-        wait_for(lambda: suspended(store, lost), "requests are suspended")
+        until_suspended(store, lost)
         assert store.get_many(others) == others
     finally:
         wait_for(lambda: not node.running, "the node is gone")

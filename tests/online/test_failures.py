@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import Any
@@ -50,12 +50,12 @@ def reads(store: OnlineStore, value: bytes | None, key: bytes = b"k") -> Callabl
     return read
 
 
-def until_suspended(store: OnlineStore) -> None:
+def until_suspended(store: OnlineStore, keys: Sequence[bytes] = (b"k",)) -> None:
     """Read until the error says that nothing is sent; some calls try the server meanwhile."""
 
     def suspended() -> bool:
         try:
-            store.get_many([b"k"])
+            store.get_many(keys)
         except OnlineStoreError as error:
             return "requests are suspended" in str(error)
         raise AssertionError("it is read")

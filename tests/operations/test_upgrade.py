@@ -23,7 +23,7 @@ from paimon_features.cli import cli
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
 from paimon_features.verification.parity import verify
-from tests.patient_stores import PATIENT_TOML
+from tests.patient_stores import make_patient
 from tests.serving.live import serving
 from tests.waiting import await_true
 from trainer_bridge import SnapshotReader
@@ -37,9 +37,7 @@ def shop(tmp_path: Path, redis_url: str, monkeypatch: pytest.MonkeyPatch) -> Pat
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     folder = tmp_path / "shop"
-    config = folder / "paimon-features.toml"
-    config.write_text(config.read_text().replace("[online]\n", f"[online]\n{PATIENT_TOML}"))
-    assert PATIENT_TOML in config.read_text()
+    make_patient(folder / "paimon-features.toml")
     with redis.Redis.from_url(redis_url) as store:
         for key, value in read_json(folder / "online-store.json").items():
             store.set(bytes.fromhex(key), bytes.fromhex(value))

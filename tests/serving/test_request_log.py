@@ -33,7 +33,7 @@ from paimon_features.online import MemoryStore
 from paimon_features.schema import Date, Decimal, Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.serving.request_log import log as module
-from paimon_features.serving.request_log import log_thread, spool_folder
+from paimon_features.serving.request_log import spool_folder
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
 from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
@@ -63,12 +63,6 @@ VIEW = FeatureView(
     ],
 )  # fmt: skip
 DAY = dt.date(2023, 11, 14)
-
-
-@pytest.fixture(autouse=True)
-def patient_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a loaded machine a log has as long as it takes to write its last rows."""
-    monkeypatch.setattr(log_thread, "CLOSE_S", LONG_S)
 
 
 @pytest.fixture(scope="module")

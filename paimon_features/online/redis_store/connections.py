@@ -87,18 +87,17 @@ class Link:
         """The next ``count`` replies, error replies included; OSError if they do not arrive."""
         replies: list[Any] = []
         reader, sock = self._reader, self._sock
-        began = False
+        data = b""
         while True:
             while (reply := reader.gets()) is not _MORE:
                 replies.append(reply)
                 if len(replies) == count:
                     return replies
-            if began and time.monotonic() > deadline:
+            if data and time.monotonic() > deadline:
                 raise TimeoutError("timed out")
             # an earlier server may have used most of the time, and a reply in many small packets
             # shares one deadline
             self._hurry(deadline)
-            began = True
             data = sock.recv(_READ_SIZE)
             if not data:
                 raise ConnectionResetError("the server closed the connection")

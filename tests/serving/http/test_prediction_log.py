@@ -17,7 +17,6 @@ from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import ConfigurationError
 from paimon_features.models import sha256_of
 from paimon_features.serving.http.metrics import page
-from paimon_features.serving.request_log import log_thread
 from paimon_features.serving.request_log.log_rows import EntityText
 from paimon_features.serving.request_log.prediction_log import (
     PredictionLog,
@@ -41,12 +40,6 @@ from tests.waiting import LONG_S
 
 CHALLENGER = linear([0.0, 1.0], [SUM, COUNT], version=2)
 SHADOW = linear([0.25], [SUM], version=3, bias=-0.5)
-
-
-@pytest.fixture(autouse=True)
-def patient_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a loaded machine a log has as long as it takes to write its last rows."""
-    monkeypatch.setattr(log_thread, "CLOSE_S", LONG_S)
 
 
 def rows_of(folder: Path, model: str = "churn") -> list[dict[str, Any]]:

@@ -12,18 +12,10 @@ import pytest
 from paimon_features.config import ServeConfig, read_config
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.http.metrics import page
-from paimon_features.serving.request_log import log_thread
 from paimon_features.serving.request_log.log import RequestLog, open_request_log
 from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import read_spool
 from paimon_features.testing.tile_lake import PROJECT
-from tests.waiting import LONG_S
-
-
-@pytest.fixture(autouse=True)
-def patient_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a loaded machine a log has as long as it takes to write its last rows."""
-    monkeypatch.setattr(log_thread, "CLOSE_S", LONG_S)
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:
