@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable
 from contextlib import closing
 
 import pytest
 
 from paimon_features.errors import OnlineStoreError
-from paimon_features.online import OnlineStore, Write
+from paimon_features.online import Write
 from paimon_features.setup.redis_server import RedisServer
 from paimon_features.testing.online_servers import (
     SentinelServers,
@@ -19,19 +18,10 @@ from paimon_features.testing.online_servers import (
     wait_for,
 )
 from tests.online.conftest import DOWN_AFTER_MS
+from tests.online.test_failures import reads
 from tests.patient_stores import patient_store
 
 pytestmark = pytest.mark.redis
-
-
-def reads(store: OnlineStore, value: bytes) -> Callable[[], bool]:
-    """Whether a read is answered; wrong answers fail at once."""
-
-    def read() -> bool:
-        assert store.get_many([b"k"]) == [value]
-        return True
-
-    return read
 
 
 def test_failing_sentinels_are_named(sentinels: SentinelServers) -> None:
