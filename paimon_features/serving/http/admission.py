@@ -14,6 +14,8 @@ from paimon_features.serving.http.http_errors import RequestRejected, overloaded
 _BYTES_OF_WORK = 2_048
 _MEMORY_S = 1.0
 """The speed is that of about the last second of work."""
+_TOGETHER_S = 0.1
+"""Answers of one read of the store are counted together for at most this long."""
 _STALLED = 5.0
 """If nothing was finished for this many times the accepted wait, nothing will be soon."""
 
@@ -44,6 +46,10 @@ class Admission:
         self._done = 0.0
         self._busy_s = 0.0
         self._since_s = 0.0
+        # of the answers that come together now: their work, the time until the first and the last
+        self._batch_work = 0
+        self._batch_first_s = 0.0
+        self._batch_s = 0.0
 
     @property
     def wait_s(self) -> float:
@@ -82,12 +88,23 @@ class Admission:
         return work
 
     def leave(self, work: int, now_s: float) -> None:
-        """Record that an accepted request was answered."""
+        """Record that an accepted request was answered.
+
+        Answers of one read of the store come together: the first takes as long as all of them, so
+        alone it says nothing of the speed. They count once they are complete: with an answer that
+        takes half as long as the first or more, it is the next read's.
+        """
         took_s = now_s - self._since_s
         self._since_s = now_s
-        kept = math.exp(-took_s / _MEMORY_S)
-        self._busy_s = self._busy_s * kept + took_s
-        self._done = self._done * kept + work
+        first_s, batch_s = self._batch_first_s, self._batch_s
+        if took_s >= first_s / 2 or batch_s - first_s >= min(first_s, _TOGETHER_S):
+            kept = math.exp(-batch_s / _MEMORY_S)
+            self._busy_s = self._busy_s * kept + batch_s
+            self._done = self._done * kept + self._batch_work
+            self._batch_work, self._batch_first_s, self._batch_s = work, took_s, took_s
+        else:
+            self._batch_work += work
+            self._batch_s += took_s
         self.in_flight -= 1
         self._work -= work
 

@@ -69,7 +69,7 @@ PAYMENT = RequestSource(
     "payment", schema={"amount": Float64, "price": Decimal(10, 2), "at": Timestamp}
 )
 SHARE = Interaction("share", "ratio(amount, clicks:sum_n_1d, zero=0)", request=PAYMENT)
-PATIENT = {"max_wait_ms": 60_000, "predict_timeout_ms": 60_000}
+PATIENT = {"max_wait_ms": 3_600_000, "predict_timeout_ms": 60_000}
 """Settings by which a busy machine is no reason to refuse a request."""
 SERVICES = [
     FeatureService("reading_v1", [CLICK_VIEW], description="what the reader model takes"),

@@ -7,6 +7,7 @@ import json
 import threading
 import tracemalloc
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -162,11 +163,76 @@ def test_the_wait_is_distinguished_from_the_work_that_got_done() -> None:
 
 def test_a_large_body_counts_as_much_work() -> None:
     admission = Admission(max_concurrent=100, max_wait_ms=50)
-    work = admission.enter(0, 0.0)
-    admission.leave(work, 0.001)
-    admission.enter(100 * 2_048, 0.001)
+    for now in (0.0, 0.001):
+        work = admission.enter(0, now)
+        admission.leave(work, now + 0.001)
+    admission.enter(100 * 2_048, 0.002)
     with pytest.raises(RequestRejected, match="would wait for 101 ms"):
-        admission.enter(0, 0.001)
+        admission.enter(0, 0.002)
+
+
+def test_the_first_answer_of_a_read_is_not_the_speed_of_all() -> None:
+    admission = Admission(max_concurrent=100, max_wait_ms=200)
+    taken = [admission.enter(0, 0.0) for _ in range(64)]
+    admission.leave(taken.pop(), 0.015)  # a new worker's first read; 63 times as long is 945 ms
+    taken.append(admission.enter(0, 0.0151))
+    for number in range(64):
+        admission.leave(taken.pop(), 0.0152 + number * 0.0001)
+
+
+def served_in_turn(
+    read_s: list[float], clients: int, reply_s: float, max_wait_ms: int
+) -> tuple[int, int]:
+    """Closed-loop clients of one worker: of their requests, those accepted and those refused.
+
+    A read of the store answers all that arrived before it began, a reply after the other; each
+    client sends its next request as soon as it has a reply, or half a second after a refusal.
+    """
+    admission = Admission(max_concurrent=clients, max_wait_ms=max_wait_ms)
+    now, accepted, refused = 0.0, 0, 0
+    waiting, again = [], [0.0] * clients
+
+    def arrive() -> None:
+        nonlocal accepted, refused
+        for due in [due for due in again if due <= now]:
+            again.remove(due)
+            try:
+                waiting.append(admission.enter(0, now))
+                accepted += 1
+            except RequestRejected:
+                again.append(now + 0.5)
+                refused += 1
+
+    for took_s in read_s:
+        now = max(now, min(again)) if not waiting else now
+        arrive()
+        reading, waiting = waiting, []
+        now += took_s
+        for work in reading:
+            now += reply_s
+            admission.leave(work, now)
+            again.append(now)
+            arrive()
+    return accepted, refused
+
+
+def test_no_request_is_refused_that_two_reads_answer_in_time() -> None:
+    for seed in range(300):
+        random = Random(seed)
+        clients = random.randint(1, 200)
+        # the longest wait is that of the read that goes on and of the next one, with their replies
+        reply_s = random.uniform(0, 0.08) / clients
+        reads = [random.choice([0.0002, 0.001, 0.01, 0.1]) * random.random() for _ in range(60)]
+        accepted, refused = served_in_turn(reads, clients, reply_s, max_wait_ms=400)
+        assert refused == 0, (seed, accepted)
+
+
+def test_reads_that_take_longer_with_each_request_are_noticed() -> None:
+    for seed in range(30):
+        random = Random(seed)
+        clients, reply_s = random.randint(50, 200), random.uniform(0.01, 0.03)
+        accepted, refused = served_in_turn([0.001] * 60, clients, reply_s, max_wait_ms=200)
+        assert refused > clients / 4, (seed, accepted)
 
 
 def test_nobody_is_taken_on_while_nothing_gets_done() -> None:
