@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import select
 import signal
@@ -265,6 +266,32 @@ def test_a_reader_that_is_closed_finishes_its_read(own_server: RedisServer) -> N
             assert await read(reader, [b"k"]) is False
 
         run(store, test)
+
+
+@pytest.mark.parametrize("uv", [True, False], ids=["uvloop", "asyncio"])
+def test_a_loop_that_ends_before_the_read_of_a_closed_reader_closes_the_connection(
+    own_server: RedisServer, uv: bool
+) -> None:
+    with closing(store_at(own_server.port)) as store:
+        transports: list[asyncio.Transport] = []
+        found: list[Any] = []
+
+        async def test(reader: LoopReads) -> None:
+            await until_read(reader, [b"k"])
+            assert reader._transport is not None
+            transports.append(reader._transport)
+            os.kill(own_server.pid, signal.SIGSTOP)
+            assert reader.get_many([b"k"], found.append)
+            reader.close()
+            reader.close()
+
+        try:
+            run(store, test, uv)
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        assert found == [None], "the read could be repeated"
+        assert transports.pop().is_closing()
+        gc.collect()  # a transport that was not closed is an error here
 
 
 def test_where_the_thread_reads_there_is_no_reader() -> None:

@@ -67,6 +67,9 @@ class LoopReads(asyncio.Protocol):
         self._connecting: asyncio.Task[None] | None = None
         self._connect_at_s = 0.0
         self._closed = False
+        self._ended: asyncio.Future[None] | None = None
+        """Of the read that was in flight at ``close``."""
+        self._closing: asyncio.Task[None] | None = None
 
     def get_many(self, keys: Sequence[bytes], done: Done) -> bool:
         transport = self._transport
@@ -87,8 +90,24 @@ class LoopReads(asyncio.Protocol):
 
     def close(self) -> None:
         self._closed = True
-        if self._transport is not None and self._done is None:
+        if self._transport is None or self._closing is not None:
+            return
+        if self._done is None:
             self._transport.close()
+        else:
+            self._ended = self._loop.create_future()
+            self._closing = self._loop.create_task(self._close_after(self._ended))
+
+    async def _close_after(self, ended: asyncio.Future[None]) -> None:
+        """Close the connection after the read in flight, or with the loop.
+
+        A loop that ends cancels its tasks, and leaves connections open.
+        """
+        try:
+            await ended
+        finally:
+            if self._transport is not None:
+                self._transport.abort()
 
     # -- the connection -------------------------------------------------------------------
 
@@ -186,7 +205,7 @@ class LoopReads(asyncio.Protocol):
 
     def _end(self, found: list[bytes | None] | None) -> None:
         done, self._done = self._done, None
-        if self._closed and self._transport is not None:
-            self._transport.close()
+        if self._ended is not None and not self._ended.done():
+            self._ended.set_result(None)
         if done is not None:
             done(found)
