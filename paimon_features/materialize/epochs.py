@@ -79,24 +79,26 @@ class Epochs:
         missing entity; also if the server restarted meanwhile with an older state and all markers.
         """
         for page in self._store.scan(self._keys.all_epochs):
-            markers = self._stale([key for key in page if self._keys.is_marker(key)])
+            buckets = self._stale([key for key in page if key.endswith(b"#marker")])
+            markers = [m for m, keys in buckets.items() if m in keys]  # not an entity of that name
             self._store.delete(markers)
             yield len(markers)
         for page in self._store.scan(self._keys.all_epochs):
-            stale = self._stale([key for key in page if not self._keys.is_marker(key)])
-            orphans: dict[bytes, list[bytes]] = {}
-            for key in stale:
-                orphans.setdefault(self._keys.marker_of_key(key), []).append(key)
+            orphans = {
+                marker: [key for key in keys if key != marker]
+                for marker, keys in self._stale(page).items()
+            }
             self._store.delete_orphans(orphans)
-            yield len(stale)
+            yield sum(map(len, orphans.values()))
 
-    def _stale(self, keys: Sequence[bytes]) -> list[bytes]:
-        """Those of ``keys`` whose epoch is neither current nor under construction."""
+    def _stale(self, keys: Sequence[bytes]) -> dict[bytes, list[bytes]]:
+        """Those of ``keys`` whose epoch is neither current nor under construction, by marker."""
         if not keys:
-            return []
+            return {}
         state = self.state()
         used = {state.epoch, None if state.building is None else state.building.epoch}
-        return [key for key in keys if self._keys.epoch_of(key) not in used]
+        buckets = self._keys.by_marker(keys)
+        return {m: found for m, found in buckets.items() if self._keys.epoch_of(m) not in used}
 
     def _read(self) -> tuple[bytes | None, ViewState]:
         raw = self._store.get_many([self._keys.state])[0]

@@ -15,7 +15,7 @@ composite key are joined by ``|``, and strings escape ``|`` as ``\\|`` and ``\\`
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from paimon_features._arrow import pa
@@ -44,11 +44,8 @@ class ViewKeys:
     def __init__(self, project: str, view: str, prefix: str = PREFIX) -> None:
         self._stem = f"{prefix}{{{project}:{view}"
         self.state = f"{self._stem}}}#state".encode()
-
-    @property
-    def all_epochs(self) -> bytes:
+        self.all_epochs = f"{self._stem}:".encode()
         """The common prefix of the keys of all epochs, which the state key does not share."""
-        return f"{self._stem}:".encode()
 
     def epoch(self, epoch: str) -> bytes:
         """The common prefix of all keys of an epoch."""
@@ -58,19 +55,18 @@ class ViewKeys:
         """The epoch of a key with the prefix ``all_epochs``."""
         return key[len(self.all_epochs) :].split(b":", 1)[0].decode()
 
-    def is_marker(self, key: bytes) -> bool:
-        """Whether a key with the prefix ``all_epochs`` is a bucket's marker."""
-        return key == self.marker_of_key(key)
-
-    def marker_of_key(self, key: bytes) -> bytes:
-        """The marker key of the bucket of a key with the prefix ``all_epochs``.
+    def by_marker(self, keys: Iterable[bytes]) -> dict[bytes, list[bytes]]:
+        """Keys with the prefix ``all_epochs`` by the marker key of their bucket.
 
         >>> keys = ViewKeys("shop", "spend")
-        >>> keys.marker_of_key(b"pf:{shop:spend:1a2b3c4d:7}:some|}#marker")
-        b'pf:{shop:spend:1a2b3c4d:7}#marker'
+        >>> keys.by_marker([b"pf:{shop:spend:1a2b3c4d:7}:some|}#marker"])
+        {b'pf:{shop:spend:1a2b3c4d:7}#marker': [b'pf:{shop:spend:1a2b3c4d:7}:some|}#marker']}
         """
         start = len(self.all_epochs)
-        return key[: key.index(b"}", start) + 1] + b"#marker"
+        found: dict[bytes, list[bytes]] = {}
+        for key in keys:
+            found.setdefault(key[: key.index(b"}", start) + 1], []).append(key)
+        return {stem + b"#marker": of_stem for stem, of_stem in found.items()}
 
     def bucket(self, epoch: str, bucket: int) -> BucketKeys:
         """The keys of one bucket."""

@@ -11,9 +11,8 @@ Format: https://github.com/apache/parquet-format, ``parquet.thrift``.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +29,8 @@ _DATA, _INDEX, _DICTIONARY, _DATA_V2 = range(4)
 """Types of pages."""
 _HEADER_BYTES = 1 << 12
 """A header is looked for in so many bytes: longer ones (long statistics) take a second look."""
+_DAMAGE = (DamagedFileError, IndexError, ValueError, OverflowError)
+"""What bytes that are no footer or no page header raise."""
 _PARSED = 16
 """Bytes in memory for each byte of a footer."""
 
@@ -45,8 +46,7 @@ class PageCounts:
         return PageCounts(self.pages + other.pages, self.without_crc + other.without_crc)
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnChunk:
+class ColumnChunk(NamedTuple):
     """Where the pages of a column in a row group are, by the footer: from inclusive, to exclusive.
 
     ``place`` names it in messages.
@@ -58,8 +58,7 @@ class ColumnChunk:
     values: int
 
 
-@dataclass(frozen=True, slots=True)
-class Leaf:
+class Leaf(NamedTuple):
     """A column of numbers or texts, which may be within one of the table's."""
 
     number: int
@@ -77,7 +76,7 @@ class KnownFooter:
         """The columns, once they were derived from it."""
         self._leaves: dict[str, list[Leaf]] | None = None
         self._chunks: dict[Hashable, tuple[ColumnChunk, ...]] = {}
-        self._sums: dict[ColumnChunk, tuple[int, PageCounts]] = {}
+        self._sums: dict[tuple[ColumnChunk, ...], tuple[int, PageCounts]] = {}
 
     @property
     def size(self) -> int:
@@ -114,8 +113,10 @@ class KnownFooter:
             row_group = self.metadata.row_group(group)
             for leaf in leaves:
                 place = f"column {leaf.path!r}, row group {group}"
-                with _naming(place):
+                try:
                     found = _chunk_of(row_group, leaf, place)
+                except _DAMAGE as error:
+                    raise _named(place, error) from None
                 yield found
 
     def _leaves_of_columns(self) -> dict[str, list[Leaf]]:
@@ -131,21 +132,20 @@ class KnownFooter:
                 self._leaves.setdefault(leaf.path.split(".", 1)[0], []).append(found)
         return self._leaves
 
-    def verify_again(self, content: memoryview, chunks: Iterable[ColumnChunk]) -> PageCounts:
-        """``verify_chunks`` of a file that is opened often.
+    def verify_again(self, content: memoryview, chunks: tuple[ColumnChunk, ...]) -> PageCounts:
+        """``verify_chunks`` of a small file that is opened often.
 
-        What was verified has the same checksum later: one of a chunk's bytes, which is a fraction
-        of the time of parsing the headers of its pages.
+        What was verified has the same checksum later: one of all bytes from the first chunk to
+        the last, which is a fraction of the time of parsing the headers of their pages.
         """
-        counts = PageCounts()
-        for chunk in chunks:
-            found = crc32(content[max(chunk.begin, 0) : max(chunk.end, 0)])
-            known = self._sums.get(chunk)
-            if known is None or known[0] != found:
-                known = found, verify_chunks(content, [chunk])
-                self._sums[chunk] = known
-            counts += known[1]
-        return counts
+        if not chunks:
+            return PageCounts()
+        begin, end = min(chunk.begin for chunk in chunks), max(chunk.end for chunk in chunks)
+        found = crc32(content[max(begin, 0) : max(end, 0)])
+        known = self._sums.get(chunks)
+        if known is None or known[0] != found:
+            known = self._sums[chunks] = found, verify_chunks(content, chunks)
+        return known[1]
 
 
 def verify_pages(
@@ -171,8 +171,10 @@ def verify_chunks(content: memoryview, chunks: Iterable[ColumnChunk]) -> PageCou
     """Verify the pages of some chunks of a file; raises as ``verify_pages`` does."""
     pages = without = 0
     for chunk in chunks:
-        with _naming(chunk.place):
+        try:
             found, lacking = _verify_chunk(content, chunk)
+        except _DAMAGE as error:
+            raise _named(chunk.place, error) from None
         pages += found
         without += lacking
     return PageCounts(pages, without)
@@ -194,17 +196,11 @@ def _chunk_of(row_group: Any, leaf: Leaf, place: str) -> ColumnChunk:
     return ColumnChunk(place, begin, begin + chunk.total_compressed_size, chunk.num_values)
 
 
-@contextmanager
-def _naming(place: str) -> Iterator[None]:
-    """Say where damage is."""
-    try:
-        yield
-    except DamagedFileError as error:
-        raise DamagedFileError(f"{place}: {error}") from None
-    except (IndexError, ValueError, OverflowError) as error:
-        raise DamagedFileError(
-            f"{place}: its footer or a page header cannot be parsed ({error})"
-        ) from None
+def _named(place: str, error: Exception) -> DamagedFileError:
+    """The error that says where the damage is."""
+    if isinstance(error, DamagedFileError):
+        return DamagedFileError(f"{place}: {error}")
+    return DamagedFileError(f"{place}: its footer or a page header cannot be parsed ({error})")
 
 
 def _verify_chunk(content: memoryview, chunk: ColumnChunk) -> tuple[int, int]:
