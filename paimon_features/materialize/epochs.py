@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from paimon_features.errors import OnlineStoreError
-from paimon_features.online.keys import ViewKeys, new_epoch
+from paimon_features.online.keys import MARKER_END, ViewKeys, new_epoch
 from paimon_features.online.markers import Building, EpochContent, Marker, ViewState
 from paimon_features.online.store import OnlineStore, Write, evicted_keys
 
@@ -79,7 +79,7 @@ class Epochs:
         missing entity; also if the server restarted meanwhile with an older state and all markers.
         """
         for page in self._store.scan(self._keys.all_epochs):
-            buckets = self._stale([key for key in page if key.endswith(b"#marker")])
+            buckets = self._stale([key for key in page if key.endswith(MARKER_END)])
             markers = [m for m, keys in buckets.items() if m in keys]  # not an entity of that name
             self._store.delete(markers)
             yield len(markers)

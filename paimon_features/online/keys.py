@@ -25,6 +25,8 @@ from paimon_features.schema import DataType
 
 PREFIX = "pf:"
 """The default key prefix; a store's own is ``OnlineStore.key_prefix``."""
+MARKER_END = b"#marker"
+"""The end of each marker key; an entity can end so, too (``ViewKeys.by_marker``)."""
 _SEPARATOR = b"|"
 
 
@@ -66,7 +68,7 @@ class ViewKeys:
         found: dict[bytes, list[bytes]] = {}
         for key in keys:
             found.setdefault(key[: key.index(b"}", start) + 1], []).append(key)
-        return {stem + b"#marker": of_stem for stem, of_stem in found.items()}
+        return {stem + MARKER_END: of_stem for stem, of_stem in found.items()}
 
     def bucket(self, epoch: str, bucket: int) -> BucketKeys:
         """The keys of one bucket."""
@@ -81,7 +83,7 @@ class BucketKeys:
     def __init__(self, stem: bytes) -> None:
         self.record_stem = stem + b":"
         """The prefix of the bucket's record keys; the entity's bytes follow."""
-        self.marker = stem + b"#marker"
+        self.marker = stem + MARKER_END
         self.lease = stem + b"#lease"
 
 
