@@ -15,6 +15,8 @@ from paimon_features.windows import parse_duration
 PASSWORD_VARIABLE = "PAIMON_FEATURES_KAFKA_PASSWORD"
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN")
 DISCOVERY_MS = 60_000
+NEW_TOPIC_S = 3.0
+"""Until an unknown topic is an error: brokers learn of one some time after it was created."""
 _LARGEST_SECRET = 4_096
 _SERVER = re.compile(r"(?:[^\s:/]+|\[[0-9a-fA-F:]+\]):[0-9]{1,5}")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from paimon_features.setup.kafka_server import KafkaServer, SecureListener
 from tests.waiting import await_true
@@ -33,13 +33,17 @@ class Topic:
     """A topic of its own for a test."""
 
     def __init__(
-        self, broker: KafkaServer, partitions: int = 1, config: Mapping[str, str] | None = None
+        self,
+        broker: KafkaServer,
+        partitions: int = 1,
+        config: Mapping[str, str] | None = None,
+        name: str | None = None,
     ) -> None:
         from confluent_kafka import KafkaError, KafkaException, Producer
         from confluent_kafka.admin import AdminClient, NewTopic
 
         self.broker = broker
-        self.name = f"topic-{next(_names)}-{secrets.token_hex(3)}"
+        self.name = name or f"topic-{next(_names)}-{secrets.token_hex(3)}"
         self.partitions = partitions
         self._admin = AdminClient({"bootstrap.servers": broker.address})
         self._producer = Producer(
@@ -64,6 +68,7 @@ class Topic:
             return True
 
         await_true(create)
+        await_true(lambda: len(self._known().partitions) == partitions)
 
     def add_partitions(self, total: int) -> None:
         """Extend the topic to ``total`` partitions."""
@@ -73,11 +78,10 @@ class Topic:
             TIMEOUT_S
         )
         self.partitions = total
-        deadline = time.monotonic() + TIMEOUT_S
-        while len(self._producer.list_topics(self.name, TIMEOUT_S).topics[self.name].partitions) < (
-            total
-        ):
-            assert time.monotonic() < deadline, "the producer does not see the new partitions"
+        await_true(lambda: len(self._known().partitions) == total)
+
+    def _known(self) -> Any:
+        return self._producer.list_topics(self.name, TIMEOUT_S).topics[self.name]
 
     def end(self, partition: int) -> int:
         """The offset behind the last message."""

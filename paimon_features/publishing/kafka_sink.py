@@ -5,18 +5,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from paimon_features.closeable import Closeable
 from paimon_features.errors import MissingExtraError, PublishError
-from paimon_features.kafka_settings import KafkaSettings
+from paimon_features.kafka_settings import NEW_TOPIC_S, KafkaSettings
 from paimon_features.publishing.publisher import FeatureMessage
-
-if TYPE_CHECKING:
-    pass
 
 TIMEOUT_S = 60.0
 CONNECT_S = 15.0
+_NEW = (3, 5)
+"""Codes of brokers for a new topic: not known, or not who leads it."""
 CLIENT_LOG = logging.getLogger(f"{__name__}.librdkafka")
 """Every attempt of librdkafka, for who configures logging: errors are ours to report."""
 CLIENT_LOG.addHandler(logging.NullHandler())
@@ -57,20 +56,31 @@ class KafkaSink(Closeable):
             # else librdkafka writes every attempt to standard error
             logger=CLIENT_LOG,
         )
+        self._await_topic(KafkaException)
+
+    def _await_topic(self, refusal: type[Exception]) -> None:
+        """Return once the brokers answer and know the topic."""
         deadline = time.monotonic() + CONNECT_S
+        unknown_until: float | None = None
         while True:
             self._producer.poll(0)  # reports errors
             try:
-                found = self._producer.list_topics(topic, timeout=1.0).topics[topic]
-                break
-            except KafkaException as error:
-                cause = self._failures[-1] if self._failures else error.args[0]
+                error = self._producer.list_topics(self._topic, 1.0).topics[self._topic].error
+            except refusal as refused:
+                cause = self._failures[-1] if self._failures else refused.args[0]
                 if cause.code() in _FINAL or time.monotonic() > deadline:
                     self.close()
                     raise PublishError(f"{self._where}: {cause.str()}") from None
-        if found.error is not None:
-            self.close()
-            raise PublishError(f"{self._where}: {found.error.str()}; create the topic first")
+                continue
+            if error is None:
+                return
+            unknown_until = unknown_until or time.monotonic() + NEW_TOPIC_S
+            new = error.code() in _NEW
+            if not new or time.monotonic() > unknown_until:
+                remedy = "create the topic" if new else "check its name and this login's rights"
+                self.close()
+                raise PublishError(f"{self._where}: {error.str()}; {remedy}")
+            time.sleep(0.05)
 
     def send(self, messages: Sequence[FeatureMessage]) -> None:
         """Write messages; at return every one of them is in the topic.

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from paimon_features.errors import ConfigurationError, MissingExtraError
-from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
+from paimon_features.kafka_settings import NEW_TOPIC_S, PASSWORD_VARIABLE, KafkaSettings
 from paimon_features.publishing.kafka_sink import CLIENT_LOG, client_settings
 from paimon_features.suggestions import did_you_mean
+from paimon_features.waiting import wait_until
 
 CONNECT_S = 10.0
 """Until brokers that do not answer are an error."""
@@ -99,34 +100,49 @@ def _starts(
     failures: list[Any],
 ) -> list[Any]:
     """Where to begin in each partition that has messages."""
-    from confluent_kafka import KafkaException, TopicPartition
+    from confluent_kafka import TopicPartition
 
-    began = time.monotonic()
-    while True:
-        consumer.poll(0)  # reports errors
-        try:
-            known = consumer.list_topics(timeout=1.0).topics
-            break
-        except KafkaException as error:
-            cause = failures[-1] if failures else error.args[0]
-            waited = time.monotonic() - began
-            if cause.code() in _FINAL or waited > (CONNECT_S if failures else CLOSED_S):
-                raise _unreached(settings, brokers, failures, cause) from None
-    found = known.get(topic)
-    if found is None or found.error is not None or not found.partitions:
+    known: dict[str, Any] = {}
+
+    def is_known() -> bool:
+        nonlocal known
+        known = _topics(consumer, settings, brokers, failures)
+        return topic in known and known[topic].error is None and bool(known[topic].partitions)
+
+    if not wait_until(is_known, NEW_TOPIC_S):
         visible = sorted(name for name in known if not name.startswith("__"))
         more = f" and {len(visible) - 20} more" if len(visible) > 20 else ""
         raise ConfigurationError(
             f"{brokers} has no topic {topic!r} that this login may read"
             f"; it has: {', '.join(visible[:20]) or 'none'}{more}{did_you_mean(topic, visible)}"
         )
+    partitions = known[topic].partitions
     starts = []
-    share = max(1, messages // len(found.partitions))
-    for number in found.partitions:
+    share = max(1, messages // len(partitions))
+    for number in partitions:
         low, high = consumer.get_watermark_offsets(TopicPartition(topic, number), timeout=CONNECT_S)
         if high > low:
             starts.append(TopicPartition(topic, number, max(low, high - share)))
     return starts
+
+
+def _topics(
+    consumer: Any, settings: KafkaSettings, brokers: str, failures: list[Any]
+) -> dict[str, Any]:
+    """The topics that this login sees, by their names."""
+    from confluent_kafka import KafkaException
+
+    began = time.monotonic()
+    while True:
+        consumer.poll(0)  # reports errors
+        try:
+            found: dict[str, Any] = consumer.list_topics(timeout=1.0).topics
+            return found
+        except KafkaException as error:
+            cause = failures[-1] if failures else error.args[0]
+            waited = time.monotonic() - began
+            if cause.code() in _FINAL or waited > (CONNECT_S if failures else CLOSED_S):
+                raise _unreached(settings, brokers, failures, cause) from None
 
 
 def _unreached(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.definitions import FeatureRef
-from paimon_features.errors import PublishError, StoreNotReadyError
+from paimon_features.errors import ConfigurationError, PublishError, StoreNotReadyError
 from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
 from paimon_features.online import OnlineStore
 from paimon_features.oracle.features import answer
@@ -202,6 +203,25 @@ def test_a_crash_repeats_messages_and_loses_none(
     assert_current(topic, lake, stream)
     positions = [c for c in consumers(lake.lake, lake.record.table) if c.startswith("publish-")]
     assert len(positions) == 1
+
+
+def test_a_topic_that_its_brokers_do_not_know_yet_is_waited_for(
+    kafka_broker: KafkaServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_sink, "NEW_TOPIC_S", LONG_S)
+    monkeypatch.setattr(topic_sample, "NEW_TOPIC_S", LONG_S)
+    at, name = kafka_broker.address, "created-later"
+    with ThreadPoolExecutor(2) as pool:
+        opening = pool.submit(KafkaSink, KafkaSettings(), at, name)
+        sampling = pool.submit(topic_sample.sample_topic, KafkaSettings(), at, name, 1)
+        done, _ = wait([opening, sampling], 0.2, FIRST_COMPLETED)
+        assert not done
+        topic = Topic(kafka_broker, name=name)
+        with opening.result(LONG_S) as sink:
+            with pytest.raises(ConfigurationError, match="no messages yet"):
+                sampling.result(LONG_S)
+            sink.send([FeatureMessage(b'{"user":1}', b"{}")])
+    assert current(topic) == {1: {}}
 
 
 def test_errors_say_where_and_why_and_show_no_password(

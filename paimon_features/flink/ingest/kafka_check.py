@@ -10,6 +10,8 @@ from typing import Any
 from paimon_features.errors import JobError
 from paimon_features.flink.environment import flink_errors
 from paimon_features.flink.sql.kafka import KafkaTopic
+from paimon_features.kafka_settings import NEW_TOPIC_S
+from paimon_features.waiting import wait_until
 
 TIMEOUT_MS = 15_000
 
@@ -39,8 +41,13 @@ def check_topic(topic: KafkaTopic, accept_loss: bool) -> None:
     with flink_errors(f"connecting to the brokers {topic.servers} of topic {topic.topic!r}"):
         admin = clients.AdminClient.create(properties)
         try:
-            names = set(admin.listTopics().names().get())
-            if topic.topic not in names:
+            names: set[str] = set()
+
+            def known() -> bool:
+                names.update(admin.listTopics().names().get())
+                return topic.topic in names
+
+            if not wait_until(known, NEW_TOPIC_S):
                 raise JobError(
                     f"the brokers {topic.servers} have no topic {topic.topic!r} that "
                     f"this login may read; it sees: {_shown(names)}"
