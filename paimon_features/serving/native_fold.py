@@ -223,6 +223,12 @@ class Folded:
         self.records, self.cells, self.bucket_high_ms, self.flags = done
 
     @property
+    def is_finished(self) -> bool:
+        """Whether no feature is left to its aggregate."""
+        # of flags that are 0 or HAS_NULL nothing is left
+        return not self.flags.strip(b"\0\1")
+
+    @property
     def newest(self) -> Ints:
         """The newest event time of each row before the horizon."""
         newest: Ints = self.words[self._after]
@@ -416,19 +422,20 @@ class NativeFold:
     ) -> Folded | None:
         """As ``fold``; None also where an aggregate has to finish a feature itself."""
         folded = self.fold(found, start, stop, as_of_ms, None)
-        # of flags that are 0 or HAS_NULL nothing is left
-        return None if folded is None or folded.flags.strip(b"\0\1") else folded
+        return folded if folded is not None and folded.is_finished else None
 
     def finished(self, folded: Folded) -> dict[str, Column] | None:
-        """The features in the order of the request, where every value is there and finished.
+        """The features in the order of the request, where the core has finished all of them.
 
-        So are most reads. None for the others.
+        So it has in most reads. None for the others.
         """
-        if any(folded.flags):
+        if not folded.is_finished:
             return None
-        words, floats = folded.words, folded.words.view(np.float64)
+        words, flags, valid = folded.words, folded.flags, folded.flat.view(np.bool_)
+        floats = words.view(np.float64)
         return {
-            name: Column(floats[i] if is_float else words[i]) for name, i, is_float in self.in_order
+            name: Column(floats[i] if is_float else words[i], valid[i] if flags[i] else None)
+            for name, i, is_float in self.in_order
         }
 
     def values(self, folded: Folded, as_of_ms: int, null: Bools | None) -> dict[str, FeatureColumn]:
