@@ -43,7 +43,7 @@ SAMPLED_EVENTS = 500_000
 _SAMPLED_SHARE = 20
 _LEAST_SAMPLED = 50_000
 _BATCH_ROWS = 250_000
-_BATCH_VALUES = 1_000_000
+_BATCH_VALUES = 500_000
 """Of a batch with many partials: several copies of it are in memory at once."""
 
 
