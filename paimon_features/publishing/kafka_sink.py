@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from paimon_features.closeable import Closeable
 from paimon_features.errors import MissingExtraError, PublishError
 from paimon_features.kafka_settings import NEW_TOPIC_S, KafkaSettings
 from paimon_features.publishing.publisher import FeatureMessage
+from paimon_features.waiting import wait_until
 
 TIMEOUT_S = 60.0
 CONNECT_S = 15.0
@@ -38,7 +39,7 @@ class KafkaSink(Closeable):
 
     def __init__(self, settings: KafkaSettings, brokers: str, topic: str) -> None:
         try:
-            from confluent_kafka import KafkaException, Producer
+            from confluent_kafka import Producer
         except ImportError as error:
             raise MissingExtraError.of("confluent-kafka", "kafka", "publishing features") from error
         self._where = f"topic {topic!r} of {brokers}"
@@ -56,31 +57,31 @@ class KafkaSink(Closeable):
             # else librdkafka writes every attempt to standard error
             logger=CLIENT_LOG,
         )
-        self._await_topic(KafkaException)
+        problem: Any = None
 
-    def _await_topic(self, refusal: type[Exception]) -> None:
-        """Return once the brokers answer and know the topic."""
-        deadline = time.monotonic() + CONNECT_S
-        unknown_until: float | None = None
-        while True:
-            self._producer.poll(0)  # reports errors
-            try:
-                error = self._producer.list_topics(self._topic, 1.0).topics[self._topic].error
-            except refusal as refused:
-                cause = self._failures[-1] if self._failures else refused.args[0]
-                if cause.code() in _FINAL or time.monotonic() > deadline:
-                    self.close()
-                    raise PublishError(f"{self._where}: {cause.str()}") from None
-                continue
-            if error is None:
-                return
-            unknown_until = unknown_until or time.monotonic() + NEW_TOPIC_S
-            new = error.code() in _NEW
-            if not new or time.monotonic() > unknown_until:
-                remedy = "create the topic" if new else "check its name and this login's rights"
-                self.close()
-                raise PublishError(f"{self._where}: {error.str()}; {remedy}")
-            time.sleep(0.05)
+        def is_settled() -> bool:
+            nonlocal problem
+            problem = self._described().error
+            return problem is None or problem.code() not in _NEW
+
+        settled = wait_until(is_settled, NEW_TOPIC_S)
+        if problem is not None:
+            self.close()
+            remedy = "check its name and this login's rights" if settled else "create the topic"
+            raise PublishError(f"{self._where}: {problem.str()}; {remedy}")
+
+    def _described(self) -> Any:
+        """What the brokers say of the topic, once one of them answers."""
+        from confluent_kafka import KafkaException
+
+        def is_final(cause: Any, waited_s: float) -> bool:
+            return cause.code() in _FINAL or waited_s > CONNECT_S
+
+        try:
+            return topics(self._producer, self._failures, is_final, self._topic)[self._topic]
+        except KafkaException as refused:
+            self.close()
+            raise PublishError(f"{self._where}: {refused.args[0].str()}") from None
 
     def send(self, messages: Sequence[FeatureMessage]) -> None:
         """Write messages; at return every one of them is in the topic.
@@ -121,6 +122,36 @@ class KafkaSink(Closeable):
 
     def _failed(self, error: Any) -> None:
         self._failures.append(error)
+
+
+def topics(
+    client: Any,
+    failures: Sequence[Any],
+    is_final: Callable[[Any, float], bool],
+    topic: str | None = None,
+) -> dict[str, Any]:
+    """The topics that the login of a client sees, or one of them, by name, once a broker answers.
+
+    ``failures`` are the errors that the client has reported, which say more than a call's own.
+    ``is_final`` says of one of them, and the seconds waited, whether to wait no longer.
+
+    Raises
+    ------
+    confluent_kafka.KafkaException
+        With the error that was final.
+    """
+    from confluent_kafka import KafkaException
+
+    began = time.monotonic()
+    while True:
+        client.poll(0)  # reports errors
+        try:
+            found: dict[str, Any] = client.list_topics(topic, timeout=1.0).topics
+            return found
+        except KafkaException as error:
+            cause = failures[-1] if failures else error.args[0]
+            if is_final(cause, time.monotonic() - began):
+                raise KafkaException(cause) from None
 
 
 def client_settings(settings: KafkaSettings) -> dict[str, str]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.kafka_settings import NEW_TOPIC_S, PASSWORD_VARIABLE, KafkaSettings
-from paimon_features.publishing.kafka_sink import CLIENT_LOG, client_settings
+from paimon_features.publishing.kafka_sink import CLIENT_LOG, client_settings, topics
 from paimon_features.suggestions import did_you_mean
 from paimon_features.waiting import wait_until
 
@@ -132,17 +131,13 @@ def _topics(
     """The topics that this login sees, by their names."""
     from confluent_kafka import KafkaException
 
-    began = time.monotonic()
-    while True:
-        consumer.poll(0)  # reports errors
-        try:
-            found: dict[str, Any] = consumer.list_topics(timeout=1.0).topics
-            return found
-        except KafkaException as error:
-            cause = failures[-1] if failures else error.args[0]
-            waited = time.monotonic() - began
-            if cause.code() in _FINAL or waited > (CONNECT_S if failures else CLOSED_S):
-                raise _unreached(settings, brokers, failures, cause) from None
+    def is_final(cause: Any, waited_s: float) -> bool:
+        return cause.code() in _FINAL or waited_s > (CONNECT_S if failures else CLOSED_S)
+
+    try:
+        return topics(consumer, failures, is_final)
+    except KafkaException as error:
+        raise _unreached(settings, brokers, failures, error.args[0]) from None
 
 
 def _unreached(
