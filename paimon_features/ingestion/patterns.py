@@ -12,10 +12,11 @@ INTEGER = r"^[+-]?[0-9]+(?:\.0*)?" + _END
 FLOAT = r"^[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?" + _END
 NOT_FINITE = r"(?i)^[+-]?(?:nan|inf|infinity)" + _END
 DATE = r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}" + _END
-TIME = (
-    r"^(?!0000)[0-9]{4}-[0-9]{2}-[0-9]{2}"
-    r"(?:[ T](?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,9})?)?)?Z?" + _END
-)
+_CLOCK = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::(?:[0-5][0-9]|60)(?:\.[0-9]+)?)?"
+_OFFSET = r" ?(?:[Zz]|[+-](?:[01][0-9]|2[0-3])(?::?[0-5][0-9])?)"
+TIME = rf"^(?!0000)[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:[ Tt]{_CLOCK}(?:{_OFFSET})?|[Zz])?" + _END
+"""RFC 3339, and its parts as others write them: no offset (UTC), no seconds, ``+0100``, ``+01``, a
+day alone. A second 60 is a leap second, at the end of a day of UTC only."""
 
 
 def decimal_pattern(scale: int) -> str:

@@ -12,8 +12,9 @@ floats      ``2.55``, ``.5``, ``1e-3``; not ``nan``, ``inf``, ``0x1p3``, ``5f``
 decimals    as many fractional digits as the type has; further ones only if zero
 booleans    ``true``, ``false``, ``t``, ``f``, ``yes``, ``no``, ``y``, ``n``, ``1``, ``0``
 dates       ``2010-12-01``
-times       ``2010-12-01``, ``2010-12-01 08:26``, ``2010-12-01T08:26:30.125Z`` (UTC; digits
-            after the milliseconds are truncated), or the milliseconds since 1970
+times       RFC 3339, ``2010-12-01T08:26:30.125+01:00``, also in part: ``2010-12-01``,
+            ``2010-12-01 08:26`` (UTC; digits after the milliseconds are truncated), or the
+            milliseconds since 1970
 =========== ==========================================================================
 
 Surrounding blanks are significant only in strings; an empty text is null in all other types.
@@ -29,6 +30,9 @@ from paimon_features.windows import DAY_MS, HOUR_MS, MIN_TIME_MS, MINUTE_MS, SEC
 
 _GREATEST = {"float32": "3.4028234663852886E38", "float64": "1.7976931348623157E308"}
 _UNIT_PER_MS = {"us": 1_000, "ns": 1_000_000}
+_FRACTION = r"\.([0-9]{1,3})"
+_OFFSET = "^.{16}[^+-]*([+-])([0-9]{2}):?([0-9]{2})?$"
+"""Sign, hours and minutes of the offset of a time; a day alone is shorter."""
 
 
 def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = False) -> str:
@@ -137,21 +141,41 @@ def _from_text(text: str, kind: DataType, is_time: bool) -> str:
 def _time_ms(text: str, least_ms: int | None = None) -> str:
     """Milliseconds of a time, parsed by its parts: without time zone and lenient parser.
 
-    ``least_ms`` is the lower bound of times that are written as milliseconds.
+    ``least_ms`` is the lower bound of times.
     """
 
     def part(start: int, unit_ms: int) -> str:
         return f"COALESCE(TRY_CAST(SUBSTRING({text}, {start}, 2) AS BIGINT), 0) * {unit_ms}"
 
+    def group(pattern: str, number: int) -> str:
+        return f"REGEXP_EXTRACT({text}, '{pattern}', {number})"
+
+    def digits(pattern: str, number: int) -> str:
+        return f"COALESCE(TRY_CAST({group(pattern, number)} AS BIGINT), 0)"
+
     day = _days(f"TRY_CAST(SUBSTRING({text}, 1, 10) AS DATE)")
-    fraction = rf"RPAD(REGEXP_EXTRACT({text}, '\.([0-9]{{1,3}})', 1), 3, '0')"
-    written = (
-        f"{day} * {DAY_MS} + {part(12, HOUR_MS)} + {part(15, MINUTE_MS)} + {part(18, SECOND_MS)}"
-        f" + COALESCE(TRY_CAST({fraction} AS BIGINT), 0)"
+    second = "^.{16}:([0-9]{2})"
+    fraction = f"RPAD({group(_FRACTION, 1)}, 3, '0')"
+    offset = (
+        f"({digits(_OFFSET, 2)} * {HOUR_MS} + {digits(_OFFSET, 3)} * {MINUTE_MS}) "
+        f"* CASE WHEN {group(_OFFSET, 1)} = '-' THEN 1 ELSE -1 END"
     )
-    bound = "" if least_ms is None else f" AND TRY_CAST({text} AS BIGINT) >= {least_ms}"
+    after = f"SUBSTRING({text}, 17)"
+    written = (
+        f"{day} * {DAY_MS} + {part(12, HOUR_MS)} + {part(15, MINUTE_MS)}"
+        f" + {digits(second, 1)} * {SECOND_MS} + COALESCE(TRY_CAST({fraction} AS BIGINT), 0)"
+        f" + CASE WHEN {after} LIKE '%+%' OR {after} LIKE '%-%' THEN {offset} ELSE 0 END"
+    )
+    is_leap = f"SUBSTRING({text}, 17, 3) = ':60'"
+    bad = f"{is_leap} AND ({written} < 0 OR MOD({written}, {DAY_MS}) >= {SECOND_MS})"
+    bound = ""
+    if least_ms is not None:
+        # an offset leads out of the first year
+        bad += f" OR SUBSTRING({text}, 1, 4) = '0001' AND {written} < {least_ms}"
+        bound = f" AND TRY_CAST({text} AS BIGINT) >= {least_ms}"
     return (
-        f"CASE WHEN REGEXP({text}, '{patterns.TIME}') THEN {written} "
+        f"CASE WHEN REGEXP({text}, '{patterns.TIME}') "
+        f"THEN CASE WHEN {bad} THEN CAST(NULL AS BIGINT) ELSE {written} END "
         f"WHEN REGEXP({text}, '{patterns.INTEGER}'){bound} THEN TRY_CAST({text} AS BIGINT) END"
     )
 

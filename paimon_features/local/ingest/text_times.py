@@ -11,7 +11,10 @@ from paimon_features.array_types import Bools
 from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 _ZERO = ord("0")
-_LONGEST = len("2010-12-01 08:26:30.123456789Z")
+_MINUTES = len("2010-12-01 08:26")
+_LONGEST = len("2010-12-01T08:26:30.123456789+01:00")
+"""Longer texts, with more digits, are read one by one."""
+_BETWEEN = np.frombuffer(b" Tt", np.uint8)
 _DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
@@ -54,16 +57,45 @@ def _of_length(text: Any, starts: Any, length: int) -> Any:
     """The times of texts that all have this length, None if one is none."""
     # index: (position in the text, row)
     letters = np.stack([text[starts + place] for place in range(length)])
-    if (letters[length - 1] == ord("Z")).all():
-        letters = letters[:-1]
+    forms = _offset_forms(letters)
+    first = forms[0] if len(forms) else 0
+    if (forms == first).all():
+        return _of_form(letters, int(first))
+    found = np.zeros(letters.shape[1], np.int64)
+    for form in np.unique(forms):
+        rows = forms == form
+        made = _of_form(letters[:, rows], int(form))
+        if made is None:
+            return None
+        found[rows] = made
+    return found
+
+
+def _offset_forms(letters: Any) -> Any:
+    """How many characters the offset of each text has: 0 without one, 1 of ``Z``, 6 of ``+01:00``.
+
+    No other text is taken for one with an offset: a day has no sign so far back.
+    """
     length = len(letters)
-    if length not in (10, 16, 19) and not 21 <= length <= 29:
+    forms = np.where((letters[-1] == ord("Z")) | (letters[-1] == ord("z")), 1, 0)
+    for size in (6, 5, 3):
+        if length - size >= _MINUTES:
+            sign = letters[length - size]
+            is_sign = (sign == ord("+")) | (sign == ord("-"))
+            forms = np.where(is_sign, size, forms)
+    return forms
+
+
+def _of_form(letters: Any, offset: int) -> Any:
+    """The times of texts of one length, whose last ``offset`` characters are an offset."""
+    length = len(letters) - offset
+    if length not in (10, _MINUTES, 19) and length < 21:
         return None
     fixed = {4: "-", 7: "-", 13: ":", 16: ":", 19: "."}
     for place, letter in fixed.items():
         if place < length and not (letters[place] == ord(letter)).all():
             return None
-    if length > 10 and not ((letters[10] == ord(" ")) | (letters[10] == ord("T"))).all():
+    if length > 10 and not np.isin(letters[10], _BETWEEN).all():
         return None
     signs = [*fixed, 10]
     digits = letters - np.uint8(_ZERO)  # other characters become large numbers
@@ -82,14 +114,29 @@ def _of_length(text: Any, starts: Any, length: int) -> Any:
     made = _days(year, month, day) * DAY_MS
     if length > 10:
         hour, minute = number(11, 13), number(14, 16)
-        second = number(17, 19) if length > 16 else np.zeros_like(hour)
+        second = number(17, 19) if length > _MINUTES else np.zeros_like(hour)
         if (hour > 23).any() or (minute > 59).any() or (second > 59).any():
-            return None
+            return None  # a leap second is left to the definition
         made += hour.astype(np.int64) * HOUR_MS
         made += minute.astype(np.int64) * MINUTE_MS + second.astype(np.int64) * SECOND_MS
     if length > 20:
         end = min(length, 23)
         made += number(20, end) * 10 ** (23 - end)
+    if offset > 1:
+        places = [length + n for n in range(1, offset) if offset != 6 or n != 3]
+        if offset == 6 and not (letters[length + 3] == ord(":")).all():
+            return None
+        if (digits[places] > 9).any():
+            return None
+        hours = digits[places[0]].astype(np.int64) * 10 + digits[places[1]]
+        minutes = np.zeros_like(hours)
+        if len(places) > 2:
+            minutes = digits[places[2]].astype(np.int64) * 10 + digits[places[3]]
+        if (hours > 23).any() or (minutes > 59).any():
+            return None
+        made += np.where(letters[length] == ord("-"), 1, -1) * (
+            hours * HOUR_MS + minutes * MINUTE_MS
+        )
     return made
 
 

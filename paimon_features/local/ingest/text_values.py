@@ -139,9 +139,9 @@ def _timestamps(cells: pa.Array, kind: DataType) -> pa.Array | None:
         written = None if _has(cells, b"xX") else _cast(cells, pa.int64())
         if written is None:
             return None
-        numbers = _numbers(written)
-        if (numbers < MIN_TIME_MS).any() or (numbers > MAX_TIME_MS).any():
-            return None
+    numbers = _numbers(written)
+    if (numbers < MIN_TIME_MS).any() or (numbers > MAX_TIME_MS).any():
+        return None
     return written.cast(kind.arrow)
 
 

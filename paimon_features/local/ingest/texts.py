@@ -135,14 +135,31 @@ def _written_time(text: str) -> int | None:
     """Milliseconds of a time with date, None for another text."""
     if not _TIME.fullmatch(text):
         return None
-    fraction = text.partition(".")[2][:3].rstrip("Z")
-    return (
+    clock, sign, offset = _parts(text)
+    hours, minutes, seconds, fraction = clock[:2], clock[3:5], clock[6:8], clock[9:12]
+    offset = offset.replace(":", "")
+    behind = int(offset[:2] or 0) * HOUR_MS + int(offset[2:] or 0) * MINUTE_MS
+    written = (
         _day(text) * DAY_MS
-        + int(text[11:13] or 0) * HOUR_MS
-        + int(text[14:16] or 0) * MINUTE_MS
-        + int(text[17:19] or 0) * SECOND_MS
+        + int(hours or 0) * HOUR_MS
+        + int(minutes or 0) * MINUTE_MS
+        + int(seconds or 0) * SECOND_MS
         + int(fraction.ljust(3, "0"))
+        + (behind if sign == "-" else -behind)
     )
+    if seconds == "60" and (written < 0 or written % DAY_MS >= SECOND_MS):
+        raise UnusableError(WRONG_TYPE)
+    return written
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    """The clock of a time, the sign and the digits of its offset."""
+    clock = text[11:].rstrip("Zz ")
+    for sign in "+-":
+        before, found, offset = clock.partition(sign)
+        if found:
+            return before.rstrip(" "), sign, offset
+    return clock, "", ""
 
 
 def _event_time(text: str) -> int:
@@ -157,6 +174,6 @@ def _timestamp(text: str) -> int:
             written = _integer(text, 63)
         except UnusableError:
             raise UnusableError(WRONG_TYPE) from None
-        if not MIN_TIME_MS <= written <= MAX_TIME_MS:
-            raise UnusableError(WRONG_TYPE)
+    if not MIN_TIME_MS <= written <= MAX_TIME_MS:
+        raise UnusableError(WRONG_TYPE)
     return written

@@ -50,6 +50,16 @@ TEXTS = (
     "2010-12-01 24:00", "2010-12-01 08:60", "2010-12-01 08:26:60", "2010-12-01 8:26", "2010-12-01 ",
     "2010-12-01Z", "2010-12-01 08:26+01:00", "2010-12-01t08:26", "2010-12-01 08:26 ",
     "1969-12-31 23:59:59.999", "1960-02-29 12:00", "9999-12-31 23:59:59.999", "it's", "ä€😀",
+    "2010-12-01T08:26:30+00:00", "2010-12-01T08:26:30.123456+00:00", "2010-12-01t08:26:30z",
+    "2010-12-01 08:26:30-08:00", "2010-12-01 08:26+0530", "2010-12-01T08:26:30.5-03",
+    "2010-12-01 08:26:30 +0100", "2010-12-01T08:26:30-00:30", "2010-12-01T08:26:30+24:00",
+    "2010-12-01T08:26:30+01:60", "2010-12-01+01:00", "2010-12-01T08:26:30+1:00",
+    "2010-12-01T08:26:30Z+01:00", "2010-12-01T08:26:30.+01:00", "2010-12-01T08+01:00",
+    "2010-12-01T08:26:30 Z", "2010-12-01T08:26:30  Z", "2010-12-01T08:26:30+01:00:00",
+    "0001-01-01T00:00:00+05:00", "0001-01-01T05:00:00+05:00", "9999-12-31T23:59:59-05:00",
+    "2016-12-31T23:59:60Z", "2016-12-31 23:59:60.75", "2016-12-31T15:59:60-08:00",
+    "2017-01-01T05:29:60+05:30", "2016-12-31T22:59:60Z", "2016-12-31T23:59:61Z",
+    "1960-12-31T23:59:60Z", "2016-12-31T23:59:60+01:00", "2010-12-01T08:26:30.12345678901234Z",
     "null",
 )  # fmt: skip
 
@@ -185,28 +195,56 @@ def iso_date(text: str) -> date | None:
 
 def time_ms(text: str) -> int | None:
     """Parse a time to UTC ms; None if the text is not a time."""
-    text = text.removesuffix("Z")
     day = iso_date(text[:10])
     if day is None:
         return None
     ms = (day - EPOCH.date()).days * 86_400_000
     clock = text[10:]
-    if not clock:
+    if clock in ("", "Z", "z"):
         return ms
-    if clock[0] not in " T":
+    if clock[0] not in " Tt":
         return None
-    clock, dot, fraction = clock[1:].partition(".")
+    split = split_offset(clock[1:])
+    if split is None:
+        return None
+    clock, offset_ms = split
+    clock, dot, fraction = clock.partition(".")
     parts = clock.split(":")
     if len(parts) not in (2, 3) or any(len(p) != 2 or not only(p, "0123456789") for p in parts):
         return None
-    if dot and (len(parts) == 2 or not 1 <= len(fraction) <= 9 or not only(fraction, "0123456789")):
+    if dot and (len(parts) == 2 or not fraction or not only(fraction, "0123456789")):
         return None
     numbers = [int(part) for part in parts]
-    if any(number >= limit for number, limit in zip(numbers, (24, 60, 60), strict=False)):
+    if any(number >= limit for number, limit in zip(numbers, (24, 60, 61), strict=False)):
         return None
     for number, unit in zip(numbers, (3_600_000, 60_000, 1_000), strict=False):
         ms += number * unit
-    return ms + int(fraction[:3].ljust(3, "0") or 0)
+    ms += int(fraction[:3].ljust(3, "0") or 0) - offset_ms
+    if numbers[2:] == [60]:
+        # a leap second is the last one of a day of UTC, and there was none before 1972
+        at = EPOCH + timedelta(milliseconds=ms)
+        if ms < 0 or (at.hour, at.minute, at.second) != (0, 0, 0):
+            return None
+    return ms
+
+
+def split_offset(clock: str) -> tuple[str, int] | None:
+    """Return the clock of a time and its offset to UTC in ms; None if the offset is none."""
+    if clock[-1:] in ("Z", "z"):
+        return clock[:-1].removesuffix(" "), 0
+    at = max(clock.find("+"), clock.find("-"))
+    if at < 0:
+        return clock, 0
+    offset = clock[at + 1 :]
+    if len(offset) == 5 and offset[2] == ":":
+        offset = offset[:2] + offset[3:]
+    if len(offset) not in (2, 4) or not only(offset, "0123456789"):
+        return None
+    hours, minutes = int(offset[:2]), int(offset[2:] or 0)
+    if hours > 23 or minutes > 59:
+        return None
+    sign = -1 if clock[at] == "-" else 1
+    return clock[:at].removesuffix(" "), sign * (hours * 60 + minutes) * 60_000
 
 
 def judged(cells: Mapping[str, str | None], source: EventSource, now_ms: int) -> Any:
