@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -16,6 +16,9 @@ from paimon_features.suggestions import did_you_mean
 
 TIME_UNITS = {"s": 1_000_000_000, "ms": 1_000_000, "us": 1_000, "ns": 1}
 """Nanoseconds of each unit of numbers that are times."""
+
+OF_COLUMNS = ("decimal", "thousands", "nulls", "time_format", "time_zone", "time_unit")
+"""The entries that a column can have for itself, below ``by_column``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class InputSettings:
         What a number in the event time counts since 1970: s, ms, us or ns.
     columns
         Column of the source -> its name in the file, where they differ.
+    by_column
+        Column of the source -> entries that differ for it, of ``OF_COLUMNS``.
+    escape
+        The character before a quote, a delimiter or itself that has no meaning; "" for quotes that
+        are doubled.
 
     >>> InputSettings.of("sales", {"delimiter": ";", "decimal": ","}).decimal
     ','
@@ -65,6 +73,19 @@ class InputSettings:
     time_zone: str = "UTC"
     time_unit: str = "ms"
     columns: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    by_column: Mapping[str, Mapping[str, Any]] = field(default_factory=lambda: MappingProxyType({}))
+    escape: str = ""
+
+    def of_column(self, name: str) -> InputSettings:
+        """The settings of one column of the source.
+
+        >>> given = {"decimal": ",", "by_column": {"price": {"decimal": "."}}}
+        >>> settings = InputSettings.of("sales", given)
+        >>> settings.of_column("price").decimal, settings.of_column("weight").decimal
+        ('.', ',')
+        """
+        own = self.by_column.get(name)
+        return self if own is None else replace(self, **own)
 
     @property
     def is_default(self) -> bool:
@@ -82,14 +103,7 @@ class InputSettings:
         document: dict[str, Any] = {}
         for name in (f.name for f in fields(self)):
             if name in self.changed:
-                value = getattr(self, name)
-                document[name] = (
-                    list(value)
-                    if isinstance(value, tuple)
-                    else dict(value)
-                    if isinstance(value, Mapping)
-                    else value
-                )
+                document[name] = _plain(getattr(self, name))
         return document
 
     @classmethod
@@ -114,6 +128,8 @@ class InputSettings:
             read[name] = _checked(where, name, value, getattr(standard, name))
         settings = cls(**read)
         settings._check(where)
+        for column in settings.by_column:
+            settings.of_column(column)._check(f"{where} by_column {column}:")
         return settings
 
     def with_options(self, source: str, options: Iterable[str]) -> InputSettings:
@@ -128,12 +144,22 @@ class InputSettings:
             name, equals, value = text.partition("=")
             if not equals:
                 raise ConfigurationError(f"--input {text}: expected NAME=VALUE, as delimiter=;")
+            column, dot, entry = name.partition(".")
+            if dot:
+                own = values.get("by_column", {})
+                read = InputSettings.of(source, own.get(column, {})).with_options(
+                    source, [f"{entry}={value}"]
+                )
+                added = {entry: read.to_document().get(entry, getattr(standard, entry))}
+                values["by_column"] = {**own, column: {**own.get(column, {}), **added}}
+                continue
             default = getattr(standard, name, None)
             if isinstance(default, Mapping):
                 column, _, in_file = value.partition("=")
                 if not in_file:
                     raise ConfigurationError(
-                        f"--input {text}: expected columns=COLUMN=NAME, the name being the file's"
+                        f"--input {text}: expected columns=COLUMN=NAME, the name being the file's, "
+                        "or COLUMN.NAME=VALUE, as price.decimal=,"
                     )
                 values[name] = {**values.get(name, {}), column: in_file}
             elif isinstance(default, tuple):
@@ -158,6 +184,10 @@ class InputSettings:
             letter = getattr(self, name)
             if len(letter) != 1 or not letter.isascii() or letter in "\r\n\0":
                 refuse(name, "one ASCII character")
+        if self.escape and (len(self.escape) != 1 or not self.escape.isascii()):
+            refuse("escape", "'' or one ASCII character")
+        if self.escape in (self.delimiter, self.quote):
+            refuse("escape", "another character than the delimiter and the quote")
         if self.delimiter == self.quote:
             refuse("quote", f"another character than the delimiter, {self.delimiter!r}")
         try:
@@ -191,6 +221,10 @@ def _checked(where: str, name: str, value: Any, default: Any) -> Any:
         if isinstance(items, list) and all(isinstance(item, str) for item in items):
             return tuple(items)
         expected = "a text, or a list of texts"
+    elif name == "by_column":
+        if isinstance(value, Mapping) and all(isinstance(own, Mapping) for own in value.values()):
+            return MappingProxyType({c: _of_column(where, c, own) for c, own in value.items()})
+        expected = "a table of tables such as { price = { decimal = ',' } }"
     elif isinstance(default, Mapping):
         if isinstance(value, Mapping) and all(isinstance(v, str) for v in value.values()):
             return MappingProxyType(dict(value))
@@ -200,3 +234,28 @@ def _checked(where: str, name: str, value: Any, default: Any) -> Any:
             return value
         expected = {str: "a text", bool: "true or false", int: "a number"}[type(default)]
     raise ConfigurationError(f"{where} {name} = {value!r}; expected {expected}")
+
+
+def _of_column(where: str, column: str, own: Mapping[str, Any]) -> Mapping[str, Any]:
+    standard = InputSettings()
+    for name in own:
+        if name not in OF_COLUMNS:
+            raise ConfigurationError(
+                f"{where} by_column {column} has an entry {name!r}, which is that of a file or "
+                f"unknown; a column takes: {', '.join(OF_COLUMNS)}{did_you_mean(name, OF_COLUMNS)}"
+            )
+    return MappingProxyType(
+        {
+            name: _checked(f"{where} by_column {column}", name, value, getattr(standard, name))
+            for name, value in own.items()
+        }
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Tuples as lists and mappings as dicts, as TOML and JSON have them."""
+    if isinstance(value, tuple):
+        return list(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return value

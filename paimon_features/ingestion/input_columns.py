@@ -108,11 +108,7 @@ def find_columns(
 
 def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSource) -> str:
     """The name that a column of the source has in a file."""
-    if wanted is None:
-        alike = [c for c in file.columns if _plain(c) == _plain(name)]
-        candidates = [c for c in file.columns if c == name] or alike
-    else:
-        candidates = [c for c in file.columns if c == wanted]
+    candidates = candidates_of(name, wanted, file.columns)
     if len(candidates) == 1:
         return candidates[0]
     field = wanted or name
@@ -131,6 +127,19 @@ def _field_of(name: str, wanted: str | None, file: InputFile, source: EventSourc
         f"{file.path}: {problem}: {', '.join(file.columns)}. "
         f"Choose it by --column {name}=<name in the file>"
     )
+
+
+def candidates_of(name: str, wanted: str | None, columns: Sequence[str]) -> list[str]:
+    """The columns of an input that can be a column of the source; ``wanted`` was named for it.
+
+    >>> candidates_of("user_id", None, ["User ID", "x"])
+    ['User ID']
+    >>> candidates_of("user_id", None, ["User ID", "user_id", "UserId"])
+    ['user_id']
+    """
+    if wanted is not None:
+        return [c for c in columns if c == wanted]
+    return [c for c in columns if c == name] or [c for c in columns if _plain(c) == _plain(name)]
 
 
 def check_mapping(source: EventSource, mapping: Mapping[str, str]) -> None:

@@ -18,7 +18,7 @@ from paimon_features.local.ingest.lines import decoded, read_blocks, split_lines
 from paimon_features.tables.rejects import UNREADABLE
 
 
-class _Number(str):
+class WrittenNumber(str):
     """A number as it is written."""
 
     __slots__ = ()
@@ -28,15 +28,17 @@ def _no_json(name: str) -> Any:
     raise ValueError(f"{name} is valid in Python, but not in JSON")
 
 
-def _short_number(written: str) -> _Number:
+def _short_number(written: str) -> WrittenNumber:
     if sum(map(str.isdigit, written)) > _MOST_DIGITS:
         raise ValueError("a number is too long")
-    return _Number(written)
+    return WrittenNumber(written)
 
 
 _MOST_DIGITS = 1_000
 """Digits of a number; Flink's parser of JSON rejects longer ones."""
-_DECODER = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_constant=_no_json)
+_DECODER = json.JSONDecoder(
+    parse_int=WrittenNumber, parse_float=WrittenNumber, parse_constant=_no_json
+)
 _DECODER_OF_LONG_TEXTS = json.JSONDecoder(
     parse_int=_short_number, parse_float=_short_number, parse_constant=_no_json
 )
@@ -62,27 +64,18 @@ def _batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
     broken: list[tuple[str, str, str | None]] = []
     kept: list[str] = []
     for number in range(len(lines)):
-        line = lines.line(number)
-        try:
-            text, valid = line.decode(), True
-        except UnicodeDecodeError:
-            text, valid = decoded(line), False
-        row = _object(text)
-        if row is None or not valid:
-            if text.strip(" "):
-                broken.append((*_problem(text, row), text))
-            continue
-        if "\\u" in text and _half_character(row):
-            detail = "an escape \\ud800 to \\udfff without its other half is no character"
-            broken.append((UNREADABLE, detail, text))
+        text, row, problem = read_line(lines.line(number))
+        if row is None:
+            if problem is not None:
+                broken.append((*problem, text))
             continue
         kept.append(text)
         for field, append in appends:
             value = row.get(field)
-            if type(value) is _Number:
+            if type(value) is WrittenNumber:
                 append(number_text(value))
             else:
-                append(value if value is None or type(value) is str else _text(value))
+                append(value if value is None or type(value) is str else cell_text(value))
     columns = {
         column.name: text_column(pa.array(cells[column.field], pa.string()), column.bare)
         for column in group.columns
@@ -92,6 +85,21 @@ def _batches(data: bytes, group: FileGroup, file: InputFile) -> list[CellBatch]:
         return [kept[row] for row in rows]
 
     return [CellBatch(len(kept), columns, raw, str(file.path), broken)]
+
+
+def read_line(line: bytes) -> tuple[str, dict[str, Any] | None, tuple[str, str] | None]:
+    """The text of a line, its object, or reason and detail why it is none: neither if blank."""
+    try:
+        text, valid = line.decode(), True
+    except UnicodeDecodeError:
+        text, valid = decoded(line), False
+    row = _object(text)
+    if row is None or not valid:
+        return text, None, _problem(text, row) if text.strip(" ") else None
+    if "\\u" in text and has_half_character(row):
+        detail = "an escape \\ud800 to \\udfff without its other half is no character"
+        return text, None, (UNREADABLE, detail)
+    return text, row, None
 
 
 def _object(text: str) -> dict[str, Any] | None:
@@ -110,7 +118,7 @@ def _problem(text: str, row: dict[str, Any] | None) -> tuple[str, str]:
     return UNREADABLE, "not one JSON object" if row is None else "not UTF-8"
 
 
-def _half_character(row: dict[str, Any]) -> bool:
+def has_half_character(row: dict[str, Any]) -> bool:
     try:
         json.dumps(row, ensure_ascii=False).encode()
     except UnicodeEncodeError:
@@ -118,8 +126,10 @@ def _half_character(row: dict[str, Any]) -> bool:
     return False
 
 
-def _text(value: Any) -> str:
-    """The text of a value that is neither null nor a text."""
+def cell_text(value: Any) -> str | None:
+    """The text of a value; numbers as they are written, lists and objects in JSON."""
+    if value is None or type(value) is str:
+        return value
     return _nested(value) if isinstance(value, dict | list) else _scalar(value)
 
 
@@ -142,7 +152,7 @@ def _scalar(value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, _Number):
+    if isinstance(value, WrittenNumber):
         return number_text(value)
     return json.dumps(value, ensure_ascii=False)
 

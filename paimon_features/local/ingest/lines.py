@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -41,8 +42,10 @@ class Lines:
         return Lines(self.data, self.starts[chosen], self.ends[chosen])
 
 
-def read_blocks(path: Path) -> Iterator[bytes]:
-    """The text of a file in blocks of complete lines.
+def read_blocks(
+    path: Path, opened: Callable[[Path], AbstractContextManager[Any]] = open_text
+) -> Iterator[bytes]:
+    """The text of a file in blocks of complete lines; ``opened`` opens and decompresses it.
 
     Raises
     ------
@@ -51,7 +54,7 @@ def read_blocks(path: Path) -> Iterator[bytes]:
     """
     held: list[bytes] = []
     try:
-        with open_text(path) as file:
+        with opened(path) as file:
             while chunk := file.read(BLOCK_BYTES):
                 end = chunk.rfind(b"\n") + 1
                 if not end:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +38,31 @@ def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], 
     # nanoseconds since 1970 end in 2262
     if file.unreadable is not None:
         yield partial(_unreadable, file.unreadable, str(file.path))
-    with pq.ParquetFile(file.read_path, coerce_int96_timestamp_unit="us") as parquet:
-        for batch in parquet.iter_batches(BATCH_ROWS, columns=fields):
-            yield partial(_batches, batch, group.columns, str(file.path))
+    with pq.ParquetFile(
+        file.read_path, coerce_int96_timestamp_unit="us", page_checksum_verification=True
+    ) as parquet:
+        batches = parquet.iter_batches(BATCH_ROWS, columns=fields)
+        for batch in all_rows(batches, parquet.metadata.num_rows):
+            yield partial(cell_batches, batch, group.columns, str(file.path))
+
+
+def all_rows(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """The batches of a Parquet file whose footer counts ``rows``.
+
+    Raises
+    ------
+    pyarrow.ArrowInvalid
+        If there are fewer or more: Arrow ends without an error where a page is damaged.
+    """
+    count = 0
+    for batch in batches:
+        count += batch.num_rows
+        yield batch
+    if count != rows:
+        raise pa.ArrowInvalid(
+            f"its footer counts {rows:,} rows, and {count:,} can be read: the file is "
+            "damaged; copy or write it again"
+        )
 
 
 def _unreadable(path: Path, origin: str) -> list[CellBatch]:
@@ -49,7 +71,10 @@ def _unreadable(path: Path, origin: str) -> list[CellBatch]:
     return [CellBatch(0, {}, lambda _: [], origin, rows)]
 
 
-def _batches(batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str) -> list[CellBatch]:
+def cell_batches(
+    batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str
+) -> list[CellBatch]:
+    """Rows of a Parquet file, whose fields are stored as ``columns`` say, as cells."""
     cells = {name: _plain(batch.column(name)) for name in batch.schema.names}
     texts = {column.field for column in columns if column.physical.kind == "text"}
     valid = _valid_texts([cells[field] for field in sorted(texts)], batch.num_rows)

@@ -18,9 +18,11 @@ import pyarrow.parquet as pq
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError, TableError
+from paimon_features.ingestion.input_columns import candidates_of
 from paimon_features.ingestion.inputs import FORMATS, InputFile, find_files, parquet_columns
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.inputs.conversion import CellConverter
+from paimon_features.local.inputs.csv_rows import has_only_returns
 from paimon_features.local.inputs.opening import (
     OpenedInput,
     checked_form,
@@ -28,7 +30,9 @@ from paimon_features.local.inputs.opening import (
     form_of,
     identity_of,
     open_input,
+    reported,
     size_of,
+    text_bytes,
 )
 from paimon_features.schema import String
 
@@ -86,7 +90,9 @@ class InputCopies:
         if not known or not self.settings.is_default:
             return True
         if path not in self._odd:  # reads a footer, and each file comes by twice
-            self._odd[path] = form == "Parquet" and self._has_odd_numbers(path)
+            self._odd[path] = (form == "Parquet" and self._has_odd_numbers(path)) or (
+                form == "CSV" and _has_odd_lines(path)
+            )
         return self._odd[path]
 
     def _has_odd_numbers(self, path: Path) -> bool:
@@ -144,41 +150,49 @@ class InputCopies:
     def columns_of(self, opened: OpenedInput) -> dict[str, str]:
         """Column of the source -> its name in an input; columns that it lacks are left out."""
         wanted = self.settings.columns
-        plain = {_plain(name): name for name in opened.schema.names}
         found = {}
         for name in self.source.schema:
-            field = wanted.get(name, name)
-            if field in opened.schema.names:
-                found[name] = field
-            elif name not in wanted and _plain(name) in plain:
-                found[name] = plain[_plain(name)]
+            candidates = candidates_of(name, wanted.get(name), opened.schema.names)
+            if len(candidates) == 1:
+                found[name] = candidates[0]
+            elif opened.form == "JSON" and not candidates and name != self.source.event_time:
+                found[name] = wanted.get(name, name)  # a later object may have the key
         return found
 
     def _converter(self, opened: OpenedInput, names: dict[str, str]) -> CellConverter:
         converter = CellConverter.of_source(self.settings, self.source, names)
         # others are shown in errors, and counted as ignored
-        others = {n: String for n in opened.schema.names if n not in converter.columns}
+        others = {n: (n, String) for n in opened.schema.names if n not in converter.columns}
         converter.columns = {**converter.columns, **others}
         return converter
 
     def _copy(self, path: Path, copy: Path) -> Path | None:
         opened = open_input(path, self.settings)
-        names = self.columns_of(opened)
+        with CellConverter.of_source(
+            self.settings, self.source, self.columns_of(opened)
+        ) as converter:
+            unreadable = self._write(opened, converter, path, copy)
+            if converter.has_two_orders:
+                converter.use_orders()
+                opened = open_input(path, self.settings)
+                unreadable = self._write(opened, converter, path, copy)
+        return unreadable
+
+    def _write(
+        self, opened: OpenedInput, converter: CellConverter, path: Path, copy: Path
+    ) -> Path | None:
         bad = copy.with_name("unreadable.jsonl")
+        empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
+        schema = converter.convert(empty).schema
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
-            writer: pq.ParquetWriter | None = None
-            with CellConverter.of_source(self.settings, self.source, names) as converter:
-                empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
-                schema = converter.convert(empty).schema
-                writer = pq.ParquetWriter(copy, schema, compression="zstd")
-                with writer, bad.open("w", encoding="utf-8") as unreadable:
-                    for batch in opened.batches:
-                        writer.write_batch(converter.convert(batch).cast(schema))
-                        self.on_rows(batch.num_rows)
-                        for row in opened.unreadable:
-                            unreadable.write(json.dumps([row.reason, row.detail, row.text]) + "\n")
-                        opened.unreadable.clear()
+            writer = pq.ParquetWriter(copy, schema, compression="zstd")
+            with writer, bad.open("w", encoding="utf-8") as unreadable:
+                for batch in opened.batches:
+                    writer.write_batch(converter.convert(batch).cast(schema))
+                    self.on_rows(batch.num_rows)
+                    for row in opened.take_unreadable():
+                        unreadable.write(json.dumps([row.reason, row.detail, row.text]) + "\n")
         except OSError as error:
             raise TableError(
                 f"{path}: its copy for ingestion cannot be written: {error}; free space"
@@ -186,5 +200,7 @@ class InputCopies:
         return bad if bad.stat().st_size else None
 
 
-def _plain(name: str) -> str:
-    return "".join(c for c in name.lower() if c.isascii() and c.isalnum())
+def _has_odd_lines(path: Path) -> bool:
+    """Whether only a copy has lines that end as ``ingest`` reads them."""
+    with reported(path, "CSV"), text_bytes(path) as file:
+        return has_only_returns(file.read(1 << 16))

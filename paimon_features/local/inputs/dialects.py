@@ -6,12 +6,14 @@ import codecs
 import re
 import tempfile
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.duckdb_engine import DuckDBEngine
+from paimon_features.local.inputs.csv_rows import CsvRows, dialect_of, has_only_returns
 from paimon_features.local.inputs.opening import reported, text_bytes
 
 HEAD_BYTES = 4 << 20
@@ -22,7 +24,6 @@ _BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16"),
     (codecs.BOM_UTF16_BE, "utf-16"),
 )
-_NULLS = ("NA", "N/A", "NULL", "null", "NaN", "nan", "None", "\\N", "-", "?")
 
 
 def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) -> InputSettings:
@@ -54,12 +55,9 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
         line = next((line for line in text.splitlines()[settings.skip :] if line.strip()), "")
         if settings.delimiter not in line:
             settings = replace(settings, delimiter=max(",;\t|", key=line.count))
-    if "quote" not in kept and found["Quote"] not in ("", "(empty)"):
-        settings = replace(settings, quote=found["Quote"])
-    # a broken row at the end misleads the search: it would skip all others
-    if "skip" not in kept and 0 < found["SkipRows"] <= text.count("\n") // 2:
-        settings = replace(settings, skip=int(found["SkipRows"]))
-        notes.append(f"the first {settings.skip} lines are skipped (--input skip=0 reads them)")
+    if "skip" not in kept and found["SkipRows"] > 0:
+        settings = _with_skip(text, int(found["SkipRows"]), settings, notes)
+    settings = _with_quotes(text, settings, kept, notes)
     if "header" not in kept and not settings.names and not found["HasHeader"]:
         settings = replace(settings, header=not _without_header(text, settings))
         if not settings.header:
@@ -67,9 +65,83 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
                 "the first line looks like data, so columns are named column_1, column_2, ... "
                 "(--input header=true, or --input names=a,b,c)"
             )
-    if "line_breaks" not in kept:
-        settings = replace(settings, line_breaks=_has_line_breaks(text, settings))
     return settings
+
+
+def _with_skip(text: str, lines: int, settings: InputSettings, notes: list[str]) -> InputSettings:
+    """Skip lines before the header, but none that can be rows: these are rejected, and counted."""
+    before = text.splitlines()[:lines]
+    widths = [len(_fields(line, settings)) if line.strip() else 0 for line in before]
+    known = [width for width in widths if width]
+    has_rows = any(a == b > 1 for a, b in pairwise(known))
+    is_apart = 0 in widths[max((n for n, w in enumerate(widths) if w > 1), default=-1) :]
+    if has_rows or not (is_apart or all(width < 2 for width in widths)):
+        notes.append(
+            f"line {lines + 1} and others have another number of fields than the first one; if the "
+            f"lines before it are no rows: --input skip={lines}"
+        )
+        return settings
+    notes.append(f"the first {lines} lines are skipped (--input skip=0 reads them)")
+    return replace(settings, skip=lines)
+
+
+def _with_quotes(
+    text: str, settings: InputSettings, kept: set[str], notes: list[str]
+) -> InputSettings:
+    """The quote, the escape and whether values have line breaks, by which most lines are rows."""
+    data = text.encode("utf-8", "replace")
+    if has_only_returns(data):
+        data = data.replace(b"\r", b"\n")
+    for _ in range(settings.skip):
+        data = data.partition(b"\n")[2]
+    quotes = [settings.quote] if "quote" in kept else ['"', "'"]
+    marks = [mark for mark in quotes if _begins_fields(text, mark, settings.delimiter)]
+    tried = [replace(settings, quote=mark) for mark in dict.fromkeys([quotes[0], *marks])]
+    if "line_breaks" not in kept and marks:
+        tried = [replace(s, line_breaks=on) for s in tried for on in (False, True)]
+    if "escape" not in kept and "\\" in text and "\\" not in (settings.delimiter, settings.quote):
+        tried = [replace(s, escape=mark) for s in tried for mark in ("", "\\")]
+    if len(tried) == 1:
+        return tried[0]
+    width = len(settings.names) or _width(data, tried[0])
+    # of those that are alike the first: with fewer meanings of characters
+    counts = [CsvRows(s, width, _ignore).count_bad(data) for s in tried]
+    chosen = tried[counts.index(min(counts))]
+    if "quote" not in kept and _is_around_values(data, "'", chosen):
+        chosen = replace(chosen, quote="'")
+    if chosen.escape:
+        notes.append("a backslash within quotes is an escape (--input escape= reads it as it is)")
+    return chosen
+
+
+def _ignore(reason: str, detail: str, text: str) -> None:
+    """Drop a row of a trial."""
+
+
+def _begins_fields(text: str, mark: str, delimiter: str) -> bool:
+    return (
+        re.search(rf"(?:^|{re.escape(delimiter)}){re.escape(mark)}", text, re.MULTILINE) is not None
+    )
+
+
+def _width(data: bytes, settings: InputSettings) -> int:
+    first = next((line for line in data.split(b"\n") if line.strip()), b"")
+    text = first.decode("utf-8", "replace").rstrip("\r").removeprefix("\ufeff")
+    return len(dialect_of(settings).split(text) or _fields(text, settings))
+
+
+def _is_around_values(data: bytes, mark: str, settings: InputSettings) -> bool:
+    """Whether all values of a column are within a pair of marks, with nothing else in the way."""
+    dialect = dialect_of(settings)
+    lines = [line.decode("utf-8", "replace").rstrip("\r") for line in data.split(b"\n", 201)[1:201]]
+    rows = [fields for fields in map(dialect.split, lines) if fields and len(fields) > 1]
+    if dialect.quote == mark or len(rows) < 2:
+        return False
+    for column in zip(*rows, strict=False):
+        values = [value for value in column if value]
+        if len(values) > 1 and all(len(v) > 1 and v[0] == v[-1] == mark for v in values):
+            return True
+    return False
 
 
 def _encoding(path: Path, head: bytes, notes: list[str]) -> str:
@@ -130,22 +202,3 @@ def _without_header(text: str, settings: InputSettings) -> bool:
     fields = _fields(lines[0], settings) if lines else []
     data = [f for f in fields if not f.strip() or re.fullmatch(r"[+-]?[0-9][0-9.,:/ -]*", f)]
     return bool(data)
-
-
-def _has_line_breaks(text: str, settings: InputSettings) -> bool:
-    """Whether a line ends inside quotes: an odd number of them is before its end."""
-    quotes = 0
-    for line in text.splitlines(keepends=True)[:200_000]:
-        quotes += line.count(settings.quote)
-        if quotes % 2 and settings.quote in line:
-            # an apostrophe within a text is no quote: it would have to follow a delimiter
-            start = rf"(?:^|{re.escape(settings.delimiter)}){re.escape(settings.quote)}"
-            if re.search(start, line):
-                return True
-            quotes = 0
-    return False
-
-
-def null_texts(values: list[str]) -> tuple[str, ...]:
-    """Those of some texts that stand for no value in many files."""
-    return tuple(text for text in _NULLS if text in values)

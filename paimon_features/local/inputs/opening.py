@@ -9,19 +9,16 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import io
 import json
 import lzma
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
-import pyarrow.csv as pc_csv
 import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.orc
@@ -30,12 +27,12 @@ import pyarrow.parquet as pq
 from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError, MissingExtraError
 from paimon_features.input_settings import InputSettings
-from paimon_features.tables.rejects import TOO_FEW_COLUMNS, TOO_MANY_COLUMNS
+from paimon_features.local.ingest.parquet_cells import all_rows
+from paimon_features.local.inputs.avro_rows import avro_batches, avro_schema
+from paimon_features.local.inputs.csv_rows import CsvRows
+from paimon_features.local.inputs.json_objects import ObjectBatches, read_objects
 
 BATCH_ROWS = 1 << 16
-_BETWEEN_ITEMS, _BETWEEN_LINES = re.compile(r"[ \t\r\n,]*"), re.compile(r"\s*")
-LONGEST_OBJECT = 16 << 20
-"""Bytes of one object of a JSON array."""
 
 FORMS: Mapping[str, str] = {
     ".csv": "CSV",
@@ -77,6 +74,13 @@ class OpenedInput:
     batches: Iterator[pa.RecordBatch]
     rows: int | None = None
     unreadable: list[UnreadableRow] = field(default_factory=list)
+    nested: dict[str, str] = field(default_factory=dict)
+    """Keys of JSON whose values were lists or objects; they are texts here."""
+
+    def take_unreadable(self) -> list[UnreadableRow]:
+        """The rows that could not be split since the last call."""
+        taken, self.unreadable = self.unreadable, []
+        return taken
 
 
 def form_of(path: Path) -> str | None:
@@ -213,7 +217,12 @@ def csv_header(path: Path, settings: InputSettings) -> list[str]:
 
     lines = text.splitlines(keepends=True)[settings.skip :]
     csv.field_size_limit(max(csv.field_size_limit(), 4 << 20))
-    rows = csv.reader(lines, delimiter=settings.delimiter, quotechar=settings.quote)
+    rows = csv.reader(
+        lines,
+        delimiter=settings.delimiter,
+        quotechar=settings.quote,
+        escapechar=settings.escape or None,
+    )
     first = next((row for row in rows if row), None)
     if first is None:
         raise ConfigurationError(f"{path}: it is empty; expected a header with names of columns")
@@ -231,45 +240,13 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
     schema = pa.schema([(name, pa.string()) for name in names])
     opened = OpenedInput("CSV", schema, iter(()))
 
-    def unreadable(row: Any) -> str:
-        few = row.actual_columns < row.expected_columns
-        opened.unreadable.append(
-            UnreadableRow(
-                TOO_FEW_COLUMNS if few else TOO_MANY_COLUMNS,
-                f"expected {row.expected_columns} columns, got {row.actual_columns}",
-                row.text[:100_000],
-            )
-        )
-        return "skip"
-
-    # UTF-16 and UTF-32 have more bytes, and a mark of their own
-    has_byte_line_ends = "x\n".encode(settings.encoding).endswith(b"x\n")
+    def unreadable(reason: str, detail: str, text: str) -> None:
+        opened.unreadable.append(UnreadableRow(reason, detail, text[:100_000]))
 
     def batches() -> Iterator[pa.RecordBatch]:
-        with text_bytes(path) as file:
-            reader = pc_csv.open_csv(
-                _EndedLines(file) if has_byte_line_ends else file,
-                pc_csv.ReadOptions(
-                    column_names=names,
-                    skip_rows=settings.skip + settings.header,
-                    encoding=settings.encoding,
-                    block_size=8 << 20,
-                    use_threads=False,
-                ),
-                pc_csv.ParseOptions(
-                    delimiter=settings.delimiter,
-                    quote_char=settings.quote,
-                    newlines_in_values=settings.line_breaks,
-                    invalid_row_handler=unreadable,
-                ),
-                pc_csv.ConvertOptions(
-                    column_types={name: pa.string() for name in names},
-                    null_values=["", *settings.nulls],
-                    strings_can_be_null=True,
-                    quoted_strings_can_be_null=False,
-                ),
-            )
-            yield from reader
+        rows = CsvRows(settings, len(names), unreadable)
+        for table in rows.batches(path, text_bytes, settings):
+            yield from table.rename_columns(names).cast(schema).to_batches()
 
     opened.batches = batches()
     return opened
@@ -277,138 +254,29 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
 
 def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
     """Objects, an array of them or one a line; numbers and texts as they are written."""
-    objects = json_objects(path)
-    first = list(islice(objects, 1_000))
-    if not first:
+    opened = OpenedInput("JSON", pa.schema([]), iter(()))
+
+    def unreadable(reason: str, detail: str, text: str) -> None:
+        opened.unreadable.append(UnreadableRow(reason, detail, text[:100_000]))
+
+    objects = ObjectBatches(read_objects(path, text_bytes, unreadable), unreadable)
+    if not objects.peek(1_000):
         raise ConfigurationError(
             f"{path}: there is no JSON object in it; expected an array of objects or one a line"
         )
-    names = list(dict.fromkeys(name for row in first for name in row))
-    kinds = {n: _json_column(path, n, [row.get(n) for row in first]).type for n in names}
-    # a key that has its first value later: any value is a text
-    schema = pa.schema(
-        [(n, pa.string() if pa.types.is_null(kind) else kind) for n, kind in kinds.items()]
-    )
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        rows = chain(first, objects)
-        while piece := list(islice(rows, BATCH_ROWS)):
-            columns = [
-                _json_column(path, f.name, [row.get(f.name) for row in piece], f.type)
-                for f in schema
-            ]
-            yield pa.RecordBatch.from_arrays(columns, schema=schema)
-
-    return OpenedInput("JSON", schema, batches())
-
-
-def _json_column(
-    path: Path, name: str, values: list[Any], kind: pa.DataType | None = None
-) -> pa.Array:
-    try:
-        return pa.array(values, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise ConfigurationError(
-            f"{path}: values of the key {name!r} differ in type, or are too large: "
-            f"{str(error).splitlines()[0]}; write numbers and texts of a key alike, or one object "
-            "a line in a .jsonl file, which ingest reads row by row"
-        ) from error
-
-
-def json_objects(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of a JSON array, or of JSON lines, in bounded memory."""
-    decoder = json.JSONDecoder()
-    with (
-        text_bytes(path) as file,
-        io.TextIOWrapper(io.BufferedReader(_Readable(file)), "utf-8-sig") as text,
-    ):
-        held = text.read(1 << 16).lstrip()
-        is_array = held.startswith("[")
-        between = _BETWEEN_ITEMS if is_array else _BETWEEN_LINES
-        # the next object begins there: to cut off each that was read would copy the rest each time
-        at = 1 if is_array else 0
-        while True:
-            at = _end_of(between, held, at)
-            if is_array and held.startswith("]", at):
-                return
-            try:
-                value, end = decoder.raw_decode(held, at)
-            except ValueError:
-                held, at = held[at:], 0
-                more = text.read(max(1 << 16, len(held)))
-                if not more:
-                    if held:
-                        raise
-                    if is_array:
-                        raise ConfigurationError(
-                            f"{path}: its array does not end with ']': the file is cut off; write "
-                            "it again"
-                        ) from None
-                    return
-                if len(held) > LONGEST_OBJECT:
-                    raise ConfigurationError(
-                        f"{path}: an object of more than {LONGEST_OBJECT:,} characters"
-                    ) from None
-                held += more
-                continue
-            if not isinstance(value, dict):
-                raise ConfigurationError(
-                    f"{path}: expected JSON objects, got {type(value).__name__}: "
-                    f"{held[at : at + 40]!r}"
-                )
-            yield value
-            at = end
-            if len(held) - at < 1 << 12:
-                held, at = held[at:] + text.read(1 << 20), 0
-
-
-def _end_of(between: re.Pattern[str], text: str, at: int) -> int:
-    found = between.match(text, at)
-    assert found is not None, "it matches nothing, too"
-    return found.end()
-
-
-class _Readable(io.RawIOBase):
-    """A stream of Arrow or of a decompressor as a raw file."""
-
-    def __init__(self, file: Any) -> None:
-        self._file = file
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        data = self._file.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-
-class _EndedLines(_Readable):
-    """The same with an end of the last line: without one, Arrow reads an empty cell there that
-    follows a quoted one as an empty text, and not as null."""
-
-    def __init__(self, file: Any) -> None:
-        super().__init__(file)
-        self._last = b""
-
-    def readinto(self, buffer: Any) -> int:
-        if size := super().readinto(buffer):
-            self._last = bytes(buffer[size - 1 : size])
-            return size
-        if self._last in (b"", b"\n", b"\r"):
-            return 0
-        self._last = buffer[:1] = b"\n"
-        return 1
+    opened.schema = pa.schema([(name, pa.string()) for name in objects.names])
+    opened.batches, opened.nested = objects.batches(BATCH_ROWS), objects.nested
+    return opened
 
 
 # -- with types -----------------------------------------------------------------------------
 
 
 def _open_parquet(path: Path, settings: InputSettings) -> OpenedInput:
-    file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
-    return OpenedInput(
-        "Parquet", file.schema_arrow, file.iter_batches(BATCH_ROWS), file.metadata.num_rows
-    )
+    file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
+    rows = file.metadata.num_rows
+    batches = all_rows(file.iter_batches(BATCH_ROWS), rows)
+    return OpenedInput("Parquet", file.schema_arrow, batches, rows)
 
 
 def _open_orc(path: Path, settings: InputSettings) -> OpenedInput:
@@ -447,19 +315,9 @@ def _open_avro(path: Path, settings: InputSettings) -> OpenedInput:
         with path.open("rb") as file:
             yield from fastavro.reader(file)
 
-    rows = records()
-    first: list[Any] = list(islice(rows, 10_000))
     with path.open("rb") as file:
-        names = [f["name"] for f in cast("Any", fastavro.reader(file).writer_schema)["fields"]]
-    inferred = pa.Table.from_pylist([{n: row[n] for n in names} for row in first] or [{}])
-    schema = inferred.select(names).schema if first else pa.schema([(n, pa.null()) for n in names])
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        everything = chain(first, rows)
-        while piece := list(islice(everything, BATCH_ROWS)):
-            yield pa.RecordBatch.from_pylist(piece, schema)
-
-    return OpenedInput("Avro", schema, batches())
+        schema = avro_schema(path, fastavro.reader(file).writer_schema)
+    return OpenedInput("Avro", schema, avro_batches(records(), schema, BATCH_ROWS))
 
 
 # -- tables ---------------------------------------------------------------------------------
@@ -479,9 +337,26 @@ def _open_iceberg(path: Path, settings: InputSettings) -> OpenedInput:
         from pyiceberg.table import StaticTable
     except ImportError as error:
         raise MissingExtraError.of("pyiceberg", "formats", "reading Iceberg tables") from error
-    newest = max((path / "metadata").glob("*.metadata.json"), key=lambda p: p.name)
-    reader = StaticTable.from_metadata(str(newest)).scan().to_arrow_batch_reader()
+    reader = StaticTable.from_metadata(str(newest_metadata(path))).scan().to_arrow_batch_reader()
     return OpenedInput("Iceberg", reader.schema, iter(reader))
+
+
+def newest_metadata(table: Path) -> Path:
+    """The metadata of the last version of an Iceberg table: ``v10`` is after ``v9``.
+
+    Of two files of one version (a commit that failed) the one that was updated last.
+    """
+
+    def version(path: Path) -> int:
+        number = re.match(r"v?([0-9]+)", path.name)
+        return int(number[1]) if number else -1
+
+    files = list((table / "metadata").glob("*.metadata.json"))
+    last = max(map(version, files))
+    newest = sorted(path for path in files if version(path) == last)
+    if len(newest) == 1:
+        return newest[0]
+    return max(newest, key=lambda p: json.loads(p.read_bytes()).get("last-updated-ms", 0))
 
 
 def _open_paimon(path: Path, settings: InputSettings) -> OpenedInput:

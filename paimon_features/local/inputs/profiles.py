@@ -18,16 +18,30 @@ import pyarrow.compute as pc
 
 from paimon_features.durations import MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.errors import ConfigurationError
+from paimon_features.ingestion.input_columns import candidates_of
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.text_values import text_values
-from paimon_features.local.inputs.conversion import TimeTexts, number_pattern, plain_numbers
-from paimon_features.local.inputs.dialects import null_texts, sniff
+from paimon_features.local.inputs.conversion import CellConverter
+from paimon_features.local.inputs.dialects import sniff
+from paimon_features.local.inputs.formats import Rfc3339Times, find_formats, rfc3339_times
+from paimon_features.local.inputs.numbers import (
+    EXACT_DIGITS,
+    MOST_DECIMALS,
+    MOST_DIGITS,
+    number_settings,
+    number_type,
+    with_entries,
+)
 from paimon_features.local.inputs.opening import OpenedInput, checked_form, open_input
+from paimon_features.local.inputs.proof import rejected_notes
+from paimon_features.local.inputs.texts import DifferentTexts
+from paimon_features.local.inputs.time_texts import TimeTexts, swapped
 from paimon_features.schema import (
     CONSTANTS,
     Bool,
     DataType,
     Date,
+    Decimal,
     Float64,
     Int64,
     String,
@@ -38,10 +52,6 @@ from paimon_features.times import floor_times
 
 SAMPLE_ROWS = 200_000
 SAMPLE_BYTES = 256 << 20
-_TRIED = 2_000
-"""Different texts of a column with which formats of times are tried."""
-MOST_WRONG = 0.02
-"""The share of texts that are no number in a column of numbers, at most: those are rejected."""
 
 Role = Literal["event time", "key", "event id", "measure", "category", "flag", "other", "skipped"]
 
@@ -69,7 +79,7 @@ class InputColumnProfile:
 
     ``type`` is None for a column that cannot be one of a source; ``notes`` say why, and what is
     ambiguous. ``per_value`` is the mean number of rows of a value, 0 without values.
-    ``is_read`` says whether ``ingest`` reads the texts of ``time_format`` as they are.
+    ``time_format`` is None for texts that ``ingest`` reads as they are.
     """
 
     field: str
@@ -85,7 +95,6 @@ class InputColumnProfile:
     time_format: str | None = None
     time_unit: str | None = None
     days_only: bool = False
-    is_read: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -138,18 +147,20 @@ def profile_input(
         settings = sniff(path, settings, kept, notes)
     opened = open_input(path, settings)
     sample, complete = take_sample(opened, sample_rows)
+    unreadable = len(opened.unreadable)
     if not sample.num_rows:
-        raise ConfigurationError(
-            f"{path}: it has columns ({', '.join(opened.schema.names[:20])}) but no rows"
-        )
-    settings = _number_settings(sample, settings, kept, notes)
+        raise ConfigurationError(_no_rows(path, opened))
+    names = _source_names(sample.column_names)
+    settings = number_settings(sample, names, settings, kept, notes)
     parser = TimeTexts(settings.time_zone)
     try:
-        columns = [_column(sample, name, settings, parser) for name in sample.column_names]
+        columns = [
+            _column(sample, field, names[field], settings, parser, opened.nested.get(field))
+            for field in sample.column_names
+        ]
         columns, settings = _choose_time(path, columns, settings, kept, event_time, notes)
-        columns = _named(columns)
         chosen = next(c for c in columns if c.role == "event time")
-        times = _times(sample.column(chosen.field), chosen, settings, parser)
+        times = _times(sample.column(chosen.field), chosen, settings)
     finally:
         parser.close()
     known = times.drop_null()
@@ -161,13 +172,13 @@ def profile_input(
             "time_unit=..., or the form of texts by --input time_format='...'"
         )
     columns = [_role(c, sample.num_rows) for c in columns]
-    clear = {c.name: c.field for c in columns if c.type is not None and c.name != c.field}
-    kept_names = {
-        n: f
-        for n, f in clear.items()
-        if re.sub(r"[^0-9a-z]", "", f.lower()) != re.sub(r"[^0-9a-z]", "", n)
+    clear = {
+        c.name: c.field
+        for c in columns
+        if c.type is not None and candidates_of(c.name, None, sample.column_names) != [c.field]
     }
-    settings = replace(settings, columns={**kept_names, **given.columns})
+    settings = replace(settings, columns={**clear, **given.columns})
+    notes += rejected_notes(path, sample, settings, columns, opened.take_unreadable())
     return InputProfile(
         path,
         opened.form,
@@ -178,7 +189,7 @@ def profile_input(
         columns,
         pc.min(known).as_py(),
         pc.max(known).as_py(),
-        len(opened.unreadable),
+        unreadable,
         notes,
         times,
         sample,
@@ -196,87 +207,49 @@ def take_sample(opened: OpenedInput, rows: int) -> tuple[pa.Table, bool]:
         if count >= rows or size >= SAMPLE_BYTES:
             complete = count <= rows and next(iter(opened.batches), None) is None
             break
-    table = pa.Table.from_batches(batches, opened.schema if not batches else batches[0].schema)
-    return table.slice(0, rows), complete
+    tables = [pa.Table.from_batches([batch]) for batch in batches] or [opened.schema.empty_table()]
+    # a batch of JSON may have more keys than those before it
+    return pa.concat_tables(tables, promote_options="default").slice(0, rows), complete
 
 
-def _number_settings(
-    sample: pa.Table, settings: InputSettings, kept: set[str], notes: list[str]
-) -> InputSettings:
-    """Texts without a value, and the decimal and thousands characters, of a sample of texts."""
-    texts = {n: _different(sample.column(n)) for n in sample.column_names
-             if pa.types.is_string(sample.schema.field(n).type)}  # fmt: skip
-    if "nulls" not in kept:
-        found = {
-            text
-            for values in texts.values()
-            for text in null_texts(values)
-            if len(values) > 2 and _mostly_numbers([v for v in values if v != text])
-        }
-        if found:
-            settings = replace(settings, nulls=tuple(sorted(found)))
-            shown = ", ".join(map(repr, settings.nulls))
-            notes.append(f"{shown} among numbers or times are read as no value (--input nulls=...)")
-    if kept & {"decimal", "thousands"}:
-        return settings
-    styles = ((".", ""), (",", ""), (".", ","), (",", "."), (",", " "), (".", " "), (".", "'"))
-    votes = dict.fromkeys(styles, 0)
-    doubtful = False
-    for values in texts.values():
-        numbers = [v.strip() for v in values if v.strip() and v not in settings.nulls]
-        if not numbers or not any(re.search("[.,' \u00a0\u202f]", v) for v in numbers):
-            continue
-        for style in styles:
-            pattern = re.compile(number_pattern(*style))
-            if all(pattern.match(v) for v in numbers):
-                votes[style] += 1
-                doubtful |= style == (",", "") and all(
-                    re.fullmatch(r"[+-]?[0-9]{1,3}(,[0-9]{3})?", v) for v in numbers
-                )
-                break
-    best = max(styles, key=lambda style: votes[style])
-    # with a fraction, and with groups of digits: both are one style
-    if votes[best] and best != (".", ""):
-        if best == (",", "") and votes[(",", ".")]:
-            best = (",", ".")
-        notes.append(
-            f"numbers have a decimal {'comma' if best[0] == ',' else 'point'}"
-            + (f" and {best[1]!r} between thousands" if best[1] else "")
-            + (
-                "; '1,234' is read as 1.234 (--input decimal=. --input thousands=, reads 1234)"
-                if doubtful
-                else ""
-            )
-        )
-        settings = replace(settings, decimal=best[0], thousands=best[1])
-    return settings
-
-
-def _different(column: pa.ChunkedArray, most: int = _TRIED) -> list[str]:
-    values: list[str] = pc.unique(column.slice(0, 50_000)).drop_null().to_pylist()
-    return values[:most]
-
-
-def _mostly_numbers(values: Sequence[str]) -> bool:
-    numeric = sum(bool(re.match(r"^\s*[+-]?[0-9]", v)) for v in values)
-    return numeric > 0.8 * max(1, len(values))
+def _no_rows(path: Path, opened: OpenedInput) -> str:
+    names = ", ".join(opened.schema.names[:20])
+    if not opened.unreadable:
+        return f"{path}: it has columns ({names}) but no rows"
+    first = opened.unreadable[0]
+    return (
+        f"{path}: none of the {len(opened.unreadable):,} rows that were read can be split into the "
+        f"columns ({names}): {first.detail}, as {first.text[:80]!r}; give other names by --input "
+        "header=false --input skip=1 --input names=a,b,..., lines before the header by --input "
+        "skip=N, or another --input delimiter"
+    )
 
 
 def _column(
-    sample: pa.Table, name: str, settings: InputSettings, parser: TimeTexts
+    sample: pa.Table,
+    field: str,
+    name: str,
+    settings: InputSettings,
+    parser: TimeTexts,
+    nested: str | None,
 ) -> InputColumnProfile:
-    column = sample.column(name)
+    column = sample.column(field)
     if pa.types.is_dictionary(column.type):
         column = pa.chunked_array([c.dictionary_decode() for c in column.chunks])
-    stored = str(column.type)
+    stored = nested or str(column.type)
+    settings = settings.of_column(name)
     if settings.nulls and pa.types.is_string(column.type):
-        gone = pc.is_in(column, pa.array(settings.nulls))
+        gone = pc.is_in(pc.utf8_trim_whitespace(column), pa.array(settings.nulls))
         column = pc.if_else(gone, pa.scalar(None, column.type), column)
     nulls, valid = column.null_count, len(column) - column.null_count
     if not valid:
         note = "skipped: no value in the rows that were read"
-        return InputColumnProfile(name, name, stored, None, nulls, 0, "", "skipped", notes=(note,))
-    kind, decimals, notes, fmt, unit, days = _type(column, name, settings, parser)
+        return InputColumnProfile(field, name, stored, None, nulls, 0, "", "skipped", notes=(note,))
+    if nested is None:
+        kind, decimals, notes, fmt, unit, days = _type(column, field, settings, parser)
+    else:
+        reason = f"skipped: a JSON {nested} is no type of a source's column; flatten or convert it"
+        kind, decimals, notes, fmt, unit, days = None, None, [reason], None, None, False
     try:
         distinct = pc.count_distinct(column).as_py()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
@@ -284,9 +257,8 @@ def _column(
     example = str(column.drop_null()[0].as_py())[:40]
     role: Role = "other" if kind is not None else "skipped"
     return InputColumnProfile(
-        name, name, stored, kind, nulls, distinct, example, role, decimals,
-        valid / distinct if distinct else 0.0, fmt, unit, days,
-        fmt is not None and _is_read(column, fmt, parser), tuple(notes),
+        field, name, stored, kind, nulls, distinct, example, role, decimals,
+        valid / distinct if distinct else 0.0, fmt, unit, days, tuple(notes),
     )  # fmt: skip
 
 
@@ -304,6 +276,11 @@ def _type(column: pa.ChunkedArray, name: str, settings: InputSettings, parser: T
         return Date, None, ["days: midnight in UTC is the time"], None, "ms", True
     if pa.types.is_boolean(kind):
         return Bool, None, [], None, None, False
+    if pa.types.is_uint64(kind):
+        if pc.max(column).as_py() >= 2**63:
+            return String, None, ["integers of more than 63 bits: kept as texts"], None, None, False
+        note = "unsigned: ingest rejects rows with numbers of more than 63 bits"
+        return Int64, None, [note], None, None, False
     if pa.types.is_integer(kind):
         unit = _unit(column) if _unit(column) and not _KEY_NAME.search(name.lower()) else None
         return Int64, None, [], None, unit, False
@@ -316,9 +293,12 @@ def _type(column: pa.ChunkedArray, name: str, settings: InputSettings, parser: T
             return None, None, ["skipped: no value is a finite number"], None, None, False
         note = "values are NaN or infinite: ingest rejects these rows; write null for no value"
         notes = [f"{odd:,} {note}"] if odd else []
+        if _is_key_name(name) and _are_exact_integers(finite):
+            notes.append("integers stored as floats: read as integers")
+            return Int64, None, notes, None, None, False
         return Float64, _decimals_of(finite), notes, None, _unit(finite), False
     if pa.types.is_decimal(kind):
-        return Float64, kind.scale, [], None, None, False
+        return _decimal_type(column)
     reason = f"skipped: {kind} is no type of a source's column; flatten or convert it"
     return None, None, [reason], None, None, False
 
@@ -326,102 +306,79 @@ def _type(column: pa.ChunkedArray, name: str, settings: InputSettings, parser: T
 def _text_type(
     column: pa.ChunkedArray, name: str, settings: InputSettings, parser: TimeTexts
 ) -> _Typed:
-    cells = pa.array(_different(column, 20_000), pa.string())
-    if (settings.decimal, settings.thousands) != (".", ""):
-        numbers = plain_numbers(cells, settings.decimal, settings.thousands)
-    else:
-        numbers = cells
-    bare = pc.utf8_trim_whitespace(cells)
-    forms = _formats(bare, parser, settings)
-    if forms and not pc.all(pc.match_substring_regex(bare, r"^[0-9.]+$")).as_py():
-        return _time_of(forms, bare, settings)
-    for kind in (Int64, Float64):
-        made = text_values(numbers, kind)
-        bad = np.zeros(len(cells), np.bool_) if made.wrong is None else made.wrong
-        bad = bad if made.infinite is None else bad | made.infinite
-        share = bad.sum() / len(cells)
-        if share > MOST_WRONG or (share and bad.sum() > len(cells) - 2):
-            continue
-        if kind is Int64 and pc.any(pc.match_substring_regex(bare, r"^0[0-9]")).as_py():
-            return String, None, ["digits with leading zeros: kept as a text"], None, None, False
-        if kind is Int64 and pc.any(pc.match_substring_regex(numbers, r"\.")).as_py():
-            continue
-        notes = []
-        if bad.any():
-            shown = cells[int(np.flatnonzero(bad)[0])].as_py()
-            notes.append(
-                f"{int(bad.sum())} of {len(cells)} different values are no number, as {shown!r}: "
-                "ingest rejects these rows; pf.String keeps them"
-            )
-        unit = _unit(pa.chunked_array([made.values]))
+    values = DifferentTexts.of(column)
+    if not len(values.bare):
+        return String, None, [], None, None, False
+    is_number = _is_key_name(name)
+    times = rfc3339_times(values) if not settings.time_format else None
+    if times is not None:
+        return _rfc3339_type(times, settings)
+    forms = find_formats(values, parser, settings.time_format)
+    if forms and not values.are_all(r"^[0-9]+$"):
+        return _time_of(forms, settings)
+    found = number_type(values, settings, is_key=is_number)
+    if found is None:
+        lower = set(pc.utf8_lower(values.bare).to_pylist()) if len(values.bare) <= 4 else set()
+        is_flag = lower and lower <= {"true", "false", "t", "f", "yes", "no", "y", "n"}
+        return Bool if is_flag and len(lower) <= 2 else String, None, [], None, None, False
+    kind, decimals, notes, numbers = found
+    unit = form = None
+    if not is_number and kind in (Int64, Float64):
+        unit = _unit(pa.chunked_array([numbers]))
         form = forms[0] if forms and kind is Int64 and unit is None else None
-        if _KEY_NAME.search(name.lower()) and not _TIME_NAME.search(name.lower()):
-            unit = form = None
-        decimals = _written_decimals(numbers) if kind is Float64 else None
-        return kind, decimals, notes, form, unit, False
-    lower = set(pc.utf8_lower(bare).to_pylist())
-    if lower <= {"true", "false", "t", "f", "yes", "no", "y", "n"} and len(lower) <= 2:
-        return Bool, None, [], None, None, False
-    return String, None, [], None, None, False
+    return kind, decimals, notes, form, unit, False
 
 
-def _time_of(forms: list[str], bare: pa.Array, settings: InputSettings) -> _Typed:
+def _is_key_name(name: str) -> bool:
+    return bool(_KEY_NAME.search(name.lower())) and not _TIME_NAME.search(name.lower())
+
+
+def _are_exact_integers(finite: pa.ChunkedArray) -> bool:
+    plain = finite.to_numpy()
+    return bool((plain == np.floor(plain)).all() and (np.abs(plain) <= 2.0**53).all())
+
+
+def _decimal_type(column: pa.ChunkedArray) -> _Typed:
+    """Int64, text, decimal or float: the first one that has all digits of each value."""
+    precision, scale = column.type.precision, column.type.scale
+    if scale <= 0:
+        known = column.drop_null()
+        fits = pc.min(known).as_py() >= -(2**63) and pc.max(known).as_py() < 2**63
+        if fits:
+            note = "ingest rejects rows with integers of more than 64 bits"
+            return Int64, None, [note] if precision > 18 else [], None, None, False
+        return String, None, ["integers of more than 64 bits: kept as texts"], None, None, False
+    decimals = scale if scale <= MOST_DECIMALS else None
+    if precision <= EXACT_DIGITS or precision > MOST_DIGITS:
+        return Float64, decimals, [], None, None, False
+    return Decimal(precision, scale), decimals, [], None, None, False
+
+
+def _rfc3339_type(times: Rfc3339Times, settings: InputSettings) -> _Typed:
+    notes = []
+    if settings.time_zone == "UTC" and times.has_naive:
+        notes.append(_NO_ZONE)
+    if times.broken:
+        notes.append(f"{times.broken} different values are no times: ingest rejects these rows")
+    kind = Date if times.only_days else Timestamp
+    return kind, None, notes, None, None, times.only_days
+
+
+_NO_ZONE = "no time zone: read as UTC (--input time_zone=Europe/Berlin for another)"
+
+
+def _time_of(forms: list[str], settings: InputSettings) -> _Typed:
     form, *others = forms
     days = "%H" not in form and "%I" not in form
     notes = []
-    swapped = [f for f in others if f != form]
-    if swapped:
+    if swapped(form) in others:
         notes.append(
             f"day and month could be swapped: read as {form!r}; for the other order: --input "
-            f"time_format='{swapped[0]}'"
+            f"time_format='{swapped(form)}'"
         )
     if settings.time_zone == "UTC" and not form.endswith(("%z", "Z")):
-        notes.append("no time zone: read as UTC (--input time_zone=Europe/Berlin for another)")
+        notes.append(_NO_ZONE)
     return (Date if days else Timestamp), None, notes, form, None, days
-
-
-_DATES = (
-    "%Y-%m-%d", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y", "%m/%d/%y",
-    "%Y/%m/%d", "%Y.%m.%d", "%d-%m-%Y", "%m-%d-%Y", "%Y%m%d", "%d %b %Y", "%d %B %Y",
-    "%b %d, %Y", "%B %d, %Y", "%d-%b-%Y", "%d-%b-%y", "%a, %d %b %Y", "%a %b %d %Y",
-)  # fmt: skip
-_CLOCKS = (
-    "", " %H:%M", " %H:%M:%S", " %H:%M:%S.%f", "T%H:%M", "T%H:%M:%S", "T%H:%M:%S.%f",
-    " %I:%M %p", " %I:%M:%S %p", ", %H:%M", ", %H:%M:%S",
-)  # fmt: skip
-_DATE_LIKE = (
-    r"^[0-9]{1,4}[-./ ][A-Za-z0-9]{1,9}[-./ ,]+[0-9]{2,4}|^[A-Za-z]{3,9},? |^[0-9]{8}([0-9]{4,6})?$"
-)
-"""What every text of a format below looks like: trying them all takes a while."""
-_ZONES = ("", "%z", " %z")
-
-
-def _formats(bare: pa.Array, parser: TimeTexts, settings: InputSettings) -> list[str]:
-    """The formats of which all (but a few broken) texts are, the likeliest first."""
-    if settings.time_format:
-        tried: list[str] = list(settings.time_format)
-    else:
-        tried = [f"{d}{c}{z}" for d in _DATES for c in _CLOCKS for z in (_ZONES if c else ("",))]
-        tried += ["%Y%m%d%H%M%S", "%Y%m%d%H%M", "%d/%b/%Y:%H:%M:%S %z"]
-    cells = bare.slice(0, 300)
-    if not pc.any(pc.match_substring_regex(cells.slice(0, 5), _DATE_LIKE)).as_py():
-        return []
-    # one text leaves few formats
-    few = cells.slice(0, 2)
-    tried = parser.matching(few, tried)
-    found = []
-    for form in tried:
-        parsed = parser.parse(cells, form)
-        if parsed.null_count <= MOST_WRONG * len(cells):
-            found.append((parsed.null_count, _disorder(parsed), len(form), form))
-    # the fewest broken ones; of day and month, the order in which the rows ascend, then the day
-    found.sort(key=lambda item: (item[0], item[1] if len(cells) > 3 else 0))
-    return [item[-1] for item in found]
-
-
-def _disorder(times: pa.Array) -> int:
-    plain = times.drop_null().cast(pa.int64()).to_numpy(zero_copy_only=False)
-    return int((np.diff(plain) < 0).sum())
 
 
 def _unit(column: pa.ChunkedArray) -> str | None:
@@ -443,11 +400,6 @@ def _decimals_of(column: pa.ChunkedArray) -> int | None:
         if np.allclose(np.round(values * 10**scale), values * 10**scale, rtol=0, atol=1e-6):
             return scale
     return None
-
-
-def _written_decimals(numbers: pa.Array) -> int | None:
-    longest = max((len(t.partition(".")[2]) for t in numbers.to_pylist()), default=0)
-    return longest if longest <= 4 else None
 
 
 def _choose_time(
@@ -499,8 +451,11 @@ def _choose_time(
     unit = settings.time_unit if "time_unit" in kept else chosen.time_unit or "ms"
     form = chosen.time_format
     if "time_format" not in kept:
-        forms = [c.time_format for c in (chosen, *candidates) if c.time_format and not c.is_read]
-        settings = replace(settings, time_format=tuple(dict.fromkeys(forms)))
+        settings = replace(settings, time_format=() if form is None else (form,))
+        for c in columns:
+            own = c.time_format if c.type in (Timestamp, Date) else None
+            if c is not chosen and own is not None and own != form:
+                settings = with_entries(settings, c.name, time_format=(own,))
     settings = replace(settings, time_unit=unit if form is None else "ms")
     is_number = chosen.type is not None and chosen.type.is_numeric and form is None
     if is_number and not settings.time_format:
@@ -515,28 +470,13 @@ def _choose_time(
     return out, settings
 
 
-def _is_read(column: pa.ChunkedArray, form: str, parser: TimeTexts) -> bool:
-    """Whether ``ingest`` reads the texts of a format as they are: ISO 8601 with all digits."""
-    if not form.startswith("%Y-%m-%d") or form.endswith("%z") or "%I" in form or ", " in form:
-        return False
-    cells = pa.array(_different(column, 20_000), pa.string())
-    refused = text_values(cells, Int64, True).wrong
-    # texts that neither reads are the rows', not the format's
-    if refused is None:
-        return True
-    parsed = parser.parse(cells.filter(pa.array(refused)), form)
-    return not len(parsed.drop_null())
-
-
 def _times(
-    column: pa.ChunkedArray, chosen: InputColumnProfile, settings: InputSettings, parser: TimeTexts
+    column: pa.ChunkedArray, chosen: InputColumnProfile, settings: InputSettings
 ) -> pa.Array:
     """The event times of the sample in milliseconds, null where there is none."""
-    from paimon_features.local.inputs.conversion import CellConverter
-
     cells = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
-    converter = CellConverter(settings, {chosen.field: Int64}, chosen.field)
-    with converter:
+    columns = {chosen.field: (chosen.name, Int64)}
+    with CellConverter(settings, columns, chosen.field) as converter:
         batch = converter.convert(pa.RecordBatch.from_arrays([cells], names=[chosen.field]))
     made = batch.column(0)
     if pa.types.is_string(made.type):
@@ -561,20 +501,18 @@ def _plain(name: str) -> str:
 _RESERVED = {"event_day", "ingest_time_ms", "tile_day", "tile_start", *CONSTANTS}
 
 
-def _named(columns: list[InputColumnProfile]) -> list[InputColumnProfile]:
-    """Names that a source's columns may have, each once."""
-    taken: set[str] = set()
-    out = []
-    for column in columns:
-        name = _plain(column.field)
+def _source_names(fields: Sequence[str]) -> dict[str, str]:
+    """Field -> the name that a source's column may have, each once."""
+    names: dict[str, str] = {}
+    for each in fields:
+        name = _plain(each)
         if name in _RESERVED or name.startswith("p_"):
             name = f"{name}_value" if name in _RESERVED else f"c_{name}"
         stem, number = name, 2
-        while name in taken:
+        while name in names.values():
             name, number = f"{stem}_{number}", number + 1
-        taken.add(name)
-        out.append(replace(column, name=name))
-    return out
+        names[each] = name
+    return names
 
 
 def _role(column: InputColumnProfile, rows: int) -> InputColumnProfile:
@@ -588,7 +526,7 @@ def _role(column: InputColumnProfile, rows: int) -> InputColumnProfile:
         return replace(column, role=role)
     if kind.text == "bool":
         return replace(column, role="flag")
-    if kind.is_numeric:
+    if kind.is_numeric and not (kind.is_decimal and column.decimals is None):
         return replace(column, role="measure")
     if kind.text == "string" and column.distinct <= max(20, 0.05 * rows) and column.distinct > 1:
         return replace(column, role="category")

@@ -240,14 +240,12 @@ def inputs_text(profile: InputProfile, source: str) -> str:
         f"[inputs.{source}]",
     ]
     for name, value in document.items():
-        if isinstance(value, dict):
-            inside = ", ".join(f"{k} = {_toml(v)}" for k, v in value.items())
-            lines.append(f"{name} = {{ {inside} }}")
-        else:
-            lines.append(f"{name} = {_toml(value)}")
+        lines.append(f"{name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
 
 
 def _toml(value: object) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{name} = {_toml(each)}' for name, each in value.items())} }}"
     # JSON's texts, numbers and lists are those of TOML
     return json.dumps(value, ensure_ascii=False)
