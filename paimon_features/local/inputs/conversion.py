@@ -22,6 +22,8 @@ from paimon_features.schema import DataType
 from paimon_features.times import floor_times
 
 _INTEGER_LIKE = r"^[+-]?[0-9]+\.?0*$"
+_MILLISECONDS = r"^[0-9]{13}$"
+"""Numbers of this length are milliseconds also next to times of a format, which none has."""
 _NUMBER_LIKE = r"^[+-]?[0-9]*\.?[0-9]*(?:[eE][+-]?[0-9]+)?$"
 _EPOCH = r"^(?P<sign>[+-]?)(?P<whole>[0-8][0-9]{18}|[0-9]{1,18})(?:\.(?P<fraction>[0-9]*))?$"
 _NEVER_MS = 2**63 - 1
@@ -171,6 +173,8 @@ class CellConverter:
             left = pc.and_(left, made.is_null())
         elif not forms:
             return cells  # other numbers are milliseconds
+        else:
+            left = pc.and_(left, pc.invert(pc.match_substring_regex(cells, _MILLISECONDS)))
         expected = " or ".join(map(repr, forms)) or f"{settings.time_unit} since 1970"
         return _refused(cells, left, _INTEGER_LIKE, f"expected times like {expected}")
 

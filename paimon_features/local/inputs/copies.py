@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import TextIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -191,13 +192,18 @@ class InputCopies:
                 for batch in opened.batches:
                     writer.write_batch(converter.convert(batch).cast(schema))
                     self.on_rows(batch.num_rows)
-                    for row in opened.take_unreadable():
-                        unreadable.write(json.dumps([row.reason, row.detail, row.text]) + "\n")
+                    _keep(opened, unreadable)
+                _keep(opened, unreadable)  # those after the last batch
         except OSError as error:
             raise TableError(
                 f"{path}: its copy for ingestion cannot be written: {error}; free space"
             ) from error
         return bad if bad.stat().st_size else None
+
+
+def _keep(opened: OpenedInput, file: TextIO) -> None:
+    for row in opened.take_unreadable():
+        file.write(json.dumps([row.reason, row.detail, row.text]) + "\n")
 
 
 def _has_odd_lines(path: Path) -> bool:

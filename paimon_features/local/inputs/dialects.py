@@ -55,9 +55,16 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
         line = next((line for line in text.splitlines()[settings.skip :] if line.strip()), "")
         if settings.delimiter not in line:
             settings = replace(settings, delimiter=max(",;\t|", key=line.count))
-    if "skip" not in kept and found["SkipRows"] > 0:
-        settings = _with_skip(text, int(found["SkipRows"]), settings, notes)
-    settings = _with_quotes(text, settings, kept, notes)
+    before = int(found["SkipRows"]) if "skip" not in kept else 0
+    if before and _are_no_rows(text.splitlines()[:before], settings):
+        settings = replace(settings, skip=before)
+        notes.append(f"the first {before} lines are skipped (--input skip=0 reads them)")
+    settings, unread = _with_quotes(text, settings, kept, notes)
+    if unread and before and not settings.skip:
+        notes.append(
+            f"line {before + 1} and others have another number of fields than the first one; if "
+            f"the lines before it are no rows: --input skip={before}"
+        )
     if "header" not in kept and not settings.names and not found["HasHeader"]:
         settings = replace(settings, header=not _without_header(text, settings))
         if not settings.header:
@@ -68,27 +75,22 @@ def sniff(path: Path, given: InputSettings, kept: set[str], notes: list[str]) ->
     return settings
 
 
-def _with_skip(text: str, lines: int, settings: InputSettings, notes: list[str]) -> InputSettings:
-    """Skip lines before the header, but none that can be rows: these are rejected, and counted."""
-    before = text.splitlines()[:lines]
-    widths = [len(_fields(line, settings)) if line.strip() else 0 for line in before]
-    known = [width for width in widths if width]
-    has_rows = any(a == b > 1 for a, b in pairwise(known))
-    is_apart = 0 in widths[max((n for n, w in enumerate(widths) if w > 1), default=-1) :]
-    if has_rows or not (is_apart or all(width < 2 for width in widths)):
-        notes.append(
-            f"line {lines + 1} and others have another number of fields than the first one; if the "
-            f"lines before it are no rows: --input skip={lines}"
-        )
-        return settings
-    notes.append(f"the first {lines} lines are skipped (--input skip=0 reads them)")
-    return replace(settings, skip=lines)
+def _are_no_rows(lines: list[str], settings: InputSettings) -> bool:
+    """Whether lines are before a header: rows of another number of fields are rejected instead."""
+    widths = [len(_fields(line, settings)) if line.strip() else 0 for line in lines]
+    if any(a == b > 1 for a, b in pairwise(width for width in widths if width)):
+        return False
+    last = max((n for n, width in enumerate(widths) if width > 1), default=None)
+    return last is None or 0 in widths[last:]
 
 
 def _with_quotes(
     text: str, settings: InputSettings, kept: set[str], notes: list[str]
-) -> InputSettings:
-    """The quote, the escape and whether values have line breaks, by which most lines are rows."""
+) -> tuple[InputSettings, int]:
+    """The quote, the escape and whether values have line breaks, by which most lines are rows.
+
+    Also returns how many lines are in no row.
+    """
     data = text.encode("utf-8", "replace")
     if has_only_returns(data):
         data = data.replace(b"\r", b"\n")
@@ -101,8 +103,6 @@ def _with_quotes(
         tried = [replace(s, line_breaks=on) for s in tried for on in (False, True)]
     if "escape" not in kept and "\\" in text and "\\" not in (settings.delimiter, settings.quote):
         tried = [replace(s, escape=mark) for s in tried for mark in ("", "\\")]
-    if len(tried) == 1:
-        return tried[0]
     width = len(settings.names) or _width(data, tried[0])
     # of those that are alike the first: with fewer meanings of characters
     counts = [CsvRows(s, width, _ignore).count_bad(data) for s in tried]
@@ -111,7 +111,7 @@ def _with_quotes(
         chosen = replace(chosen, quote="'")
     if chosen.escape:
         notes.append("a backslash within quotes is an escape (--input escape= reads it as it is)")
-    return chosen
+    return chosen, min(counts)
 
 
 def _ignore(reason: str, detail: str, text: str) -> None:

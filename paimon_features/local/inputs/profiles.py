@@ -433,10 +433,12 @@ def _choose_time(
                 "numbers by --input time_unit=s"
             )
     if not candidates:
+        hints = "".join(f"; {note}" for note in notes if "--input skip=" in note)
         raise ConfigurationError(
             f"{path}: no column has times; features need the time of each event. It has: "
             + ", ".join(f"{c.field} (as {c.example!r})" for c in columns[:20])
             + ". Name it by --event-time COLUMN, with its form by --input time_format='...'"
+            + hints
         )
     named = [c for c in candidates if _TIME_NAME.search(c.field.lower())]
     typed = [c for c in candidates if c.type is not None and c.type.text == "timestamp"]
