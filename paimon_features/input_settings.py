@@ -150,8 +150,8 @@ class InputSettings:
                 read = InputSettings.of(source, own.get(column, {})).with_options(
                     source, [f"{entry}={value}"]
                 )
-                added = {entry: read.to_document().get(entry, getattr(standard, entry))}
-                values["by_column"] = {**own, column: {**own.get(column, {}), **added}}
+                one = {entry: read.to_document().get(entry, getattr(standard, entry))}
+                values["by_column"] = {**own, column: {**own.get(column, {}), **one}}
                 continue
             default = getattr(standard, name, None)
             if isinstance(default, Mapping):

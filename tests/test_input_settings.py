@@ -13,13 +13,19 @@ GIVEN = (
     "delimiter=tab", "quote='", "encoding=cp1252", "header=false", "names=a,b", "names=c",
     "skip=3", "line_breaks=True", "decimal=,", "thousands=.", "nulls=NA", "nulls=-,-",
     "time_format=%b %d, %Y", "time_zone=Europe/Berlin", "time_unit=s", "columns=user_id=User ID",
-    "columns=price=Price=EUR",
+    "columns=price=Price=EUR", "escape=\\", "price.thousands=", "price.decimal=.", "at.time_format=%d.%m.%Y",
+    "at.time_format=%Y%m%d", "n.nulls=NA",
 )  # fmt: skip
 READ: dict[str, Any] = {
     "delimiter": "\t", "quote": "'", "encoding": "cp1252", "header": False,
     "names": ["a", "b", "c"], "skip": 3, "line_breaks": True, "decimal": ",", "thousands": ".",
     "nulls": ["NA", "-,-"], "time_format": ["%b %d, %Y"], "time_zone": "Europe/Berlin",
     "time_unit": "s", "columns": {"user_id": "User ID", "price": "Price=EUR"},
+    "escape": "\\",
+    "by_column": {
+        "price": {"thousands": "", "decimal": "."}, "at": {"time_format": ["%d.%m.%Y", "%Y%m%d"]},
+        "n": {"nulls": ["NA"]},
+    },
 }  # fmt: skip
 
 
@@ -28,6 +34,8 @@ def test_options_are_what_the_file_would_say() -> None:
     assert settings.to_document() == READ
     assert InputSettings.of("sales", READ) == settings
     assert settings.changed == set(READ)
+    price = settings.of_column("price")
+    assert (price.decimal, price.delimiter, settings.of_column("n").decimal) == (".", "\t", ",")
     # an option adds to a list of the file, and replaces a single value
     more = settings.with_options("sales", ["nulls=none", "decimal=.", "thousands=,"])
     assert (more.nulls, more.decimal, more.thousands) == (("NA", "-,-", "none"), ".", ",")
@@ -60,6 +68,16 @@ def test_options_are_what_the_file_would_say() -> None:
         ({"nulls": ["NA", 0]}, "expected a text, or a list of texts"),
         ({"columns": "a=b"}, "columns = 'a=b'; expected a table such as { customer_id ="),
         ({"columns": {"a": 1}}, "expected a table such as"),
+        ({"escape": "ab"}, "escape = 'ab'; expected '' or one ASCII character"),
+        ({"escape": '"'}, "escape = '\"'; expected another character than the delimiter and"),
+        ({"by_column": {"a": "x"}}, "expected a table of tables such as"),
+        ({"by_column": {"a": {"decimal": ";"}}}, "by_column a: decimal = ';'; expected '.' or ','"),
+        ({"by_column": {"a": {"nulls": 1}}}, "by_column a nulls = 1; expected a text, or a list"),
+        (
+            {"by_column": {"a": {"decimals": ","}}},
+            "has an entry 'decimals', .*did you mean 'decimal",
+        ),
+        ({"by_column": {"a": {"delimiter": ";"}}}, "'delimiter', which is that of a file"),
     ],
 )
 def test_an_entry_that_cannot_be_is_refused_with_what_it_takes(

@@ -15,8 +15,9 @@ INPUT = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     help="How the file is written, as under [inputs.SOURCE]: delimiter, quote, encoding, header, "
-    "names, skip, line_breaks, decimal, thousands, nulls, time_format, time_zone, time_unit, "
-    "columns=COLUMN=NAME; repeatable.",
+    "names, skip, line_breaks, escape, decimal, thousands, nulls, time_format, time_zone, "
+    "time_unit, columns=COLUMN=NAME; decimal to time_unit also of one column of the source: "
+    "price.decimal=,; repeatable.",
 )
 
 

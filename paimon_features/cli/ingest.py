@@ -137,7 +137,8 @@ def ingest(
     folders of them. A row that is not a valid event (unreadable, wrong type, no time ...) is
     written to rejected_SOURCE with the reason; reasons are counted at the end. Columns are matched
     by name, ignoring case and underscores: CustomerID matches customer_id. Times are milliseconds
-    since 1970, timestamps, or texts like 2010-12-01 08:26; all are UTC.
+    since 1970, timestamps, or texts of RFC 3339 such as 2010-12-01T08:26:30+01:00; a text
+    without an offset, such as 2010-12-01 08:26, is UTC.
 
     \b
     paimon-features ingest retail events.parquet

@@ -312,6 +312,7 @@ def _of_messages(profile: InputProfile) -> tuple[list[str], list[str]]:
     It reads messages as they are: of the ways to write a file only other names of columns.
     """
     changed = profile.settings.changed
+    own = {entry for entries in profile.settings.by_column.values() for entry in entries}
     columns = [f"{c.name}={c.field}" for c in profile.columns if c.type and c.name != c.field]
     notes = []
     if changed & {"time_format", "time_unit", "time_zone"}:
@@ -323,8 +324,10 @@ def _of_messages(profile: InputProfile) -> tuple[list[str], list[str]]:
             "2010-12-01T08:26:30.125Z, which topics are read by; below, the time of each message "
             "is the event time. Write such times into the messages to keep those of the events"
         )
-    if others := sorted(changed & {"decimal", "thousands", "nulls"}):
+    if others := sorted((changed | own) & {"decimal", "thousands", "nulls"}):
         notes.append(f"messages are not converted by {', '.join(others)}: write plain JSON numbers")
+    if "time_format" in own:
+        notes.append("times of other columns are read as RFC 3339: write them so")
     return columns, notes
 
 

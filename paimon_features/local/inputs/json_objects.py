@@ -8,8 +8,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -24,11 +23,9 @@ from paimon_features.local.ingest.json_cells import (
     read_line,
 )
 from paimon_features.local.ingest.lines import read_blocks, split_lines
+from paimon_features.local.inputs.csv_rows import OnUnreadable, Opener
 from paimon_features.tables.rejects import UNREADABLE
 
-Opener = Callable[[Path], AbstractContextManager[Any]]
-OnUnreadable = Callable[[str, str, str], None]
-"""Receives the reason, a detail and the text of a row."""
 LONGEST_OBJECT = 16 << 20
 """Bytes of one object of a JSON array."""
 _BETWEEN_ITEMS, _BETWEEN_LINES = re.compile(r"[ \t\r\n,]*"), re.compile(r"\s*")

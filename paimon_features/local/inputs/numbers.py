@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.text_values import text_values
 from paimon_features.local.inputs.conversion import STYLE, number_pattern, plain_numbers
-from paimon_features.local.inputs.texts import DifferentTexts
+from paimon_features.local.inputs.different_texts import DifferentTexts
 from paimon_features.schema import DataType, Decimal, Float64, Int64, String
 
 NULLS = ("NA", "N/A", "NULL", "null", "NaN", "nan", "None", "\\N", "-", "?")

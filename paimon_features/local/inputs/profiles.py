@@ -23,7 +23,7 @@ from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.text_values import text_values
 from paimon_features.local.inputs.conversion import CellConverter
 from paimon_features.local.inputs.dialects import sniff
-from paimon_features.local.inputs.formats import Rfc3339Times, find_formats, rfc3339_times
+from paimon_features.local.inputs.different_texts import DifferentTexts
 from paimon_features.local.inputs.numbers import (
     EXACT_DIGITS,
     MOST_DECIMALS,
@@ -34,7 +34,7 @@ from paimon_features.local.inputs.numbers import (
 )
 from paimon_features.local.inputs.opening import OpenedInput, checked_form, open_input
 from paimon_features.local.inputs.proof import rejected_notes
-from paimon_features.local.inputs.texts import DifferentTexts
+from paimon_features.local.inputs.time_formats import Rfc3339Times, find_formats, rfc3339_times
 from paimon_features.local.inputs.time_texts import TimeTexts, swapped
 from paimon_features.schema import (
     CONSTANTS,

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.local.ingest.text_values import text_values
-from paimon_features.local.inputs.texts import MOST_WRONG, DifferentTexts
+from paimon_features.local.inputs.different_texts import MOST_WRONG, DifferentTexts
 from paimon_features.local.inputs.time_texts import TimeTexts
 from paimon_features.schema import Timestamp
 
