@@ -117,7 +117,7 @@ def is_same(stored: Any, meaning: Any, written: Any) -> bool:
         return stored == text_of(written)
     if isinstance(stored, bool) or isinstance(meaning, bool):
         return stored is meaning
-    if isinstance(meaning, dt.date) and isinstance(stored, int) and written.isdigit():
+    if isinstance(meaning, dt.date) and isinstance(stored, int | float) and written.isdigit():
         return stored == int(written)  # a day without separators is a number, too
     if isinstance(meaning, dt.date) or isinstance(stored, dt.date):
         return (stored.date() if isinstance(stored, dt.datetime) else stored) == meaning
