@@ -14,7 +14,8 @@ _ZERO = ord("0")
 _MINUTES = len("2010-12-01 08:26")
 _LONGEST = len("2010-12-01T08:26:30.123456789+01:00")
 """Longer texts, with more digits, are read one by one."""
-_BETWEEN = np.frombuffer(b" Tt", np.uint8)
+_LOWER = np.uint8(0x20)
+"""Makes an upper case letter lower."""
 _DAYS = np.array([31, 28, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
@@ -77,12 +78,12 @@ def _offset_forms(letters: Any) -> Any:
     No other text is taken for one with an offset: a day has no sign so far back.
     """
     length = len(letters)
-    forms = np.where((letters[-1] == ord("Z")) | (letters[-1] == ord("z")), 1, 0)
+    forms = np.zeros(letters.shape[1], np.int8)
+    forms[(letters[-1] | _LOWER) == ord("z")] = 1
     for size in (6, 5, 3):
         if length - size >= _MINUTES:
             sign = letters[length - size]
-            is_sign = (sign == ord("+")) | (sign == ord("-"))
-            forms = np.where(is_sign, size, forms)
+            forms[(sign == ord("+")) | (sign == ord("-"))] = size
     return forms
 
 
@@ -95,7 +96,7 @@ def _of_form(letters: Any, offset: int) -> Any:
     for place, letter in fixed.items():
         if place < length and not (letters[place] == ord(letter)).all():
             return None
-    if length > 10 and not np.isin(letters[10], _BETWEEN).all():
+    if length > 10 and not ((letters[10] == ord(" ")) | ((letters[10] | _LOWER) == ord("t"))).all():
         return None
     signs = [*fixed, 10]
     digits = letters - np.uint8(_ZERO)  # other characters become large numbers
