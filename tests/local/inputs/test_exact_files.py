@@ -342,7 +342,7 @@ def test_keys_of_json_have_no_type_from_the_first_rows(tmp_path: Path, name: str
     rows = [
         {"user_id": n % 3, "at": at(n), "price": 10 if n < 1_000 else 9.75} for n in range(1_100)
     ]
-    rows.append({"user_id": 1, "at": at(0), "price": 5, "late": 2**70})  # type: ignore[dict-item]
+    rows.append({"user_id": 1, "at": at(0), "price": 5, "late": 2**70})
     lines = "\n".join(map(json.dumps, rows))
     (tmp_path / name).write_text(json.dumps(rows) if name == "a.json" else lines)
     found = read(tmp_path / name)
@@ -371,7 +371,7 @@ def test_avro_values_have_the_types_of_the_schema(tmp_path: Path) -> None:
     fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
     schema = fastavro.parse_schema({"type": "record", "name": "r", "fields": fields})
     moment = dt.datetime(2024, 3, 1, 10, tzinfo=dt.UTC)
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "user_id": n % 3, "ts": moment + dt.timedelta(seconds=n), "tags": [],
             "price": n if n < 10_000 else 9.75, "u": f"00000000-0000-0000-0000-{n:012d}",

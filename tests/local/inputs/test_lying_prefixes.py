@@ -114,13 +114,13 @@ def is_same(stored: Any, meaning: Any, written: Any) -> bool:
     if stored is None:
         return written in (None, "")
     if isinstance(stored, str):
-        return stored == text_of(written)
+        return bool(stored == text_of(written))
     if isinstance(stored, bool) or isinstance(meaning, bool):
         return stored is meaning
     if isinstance(meaning, dt.date) and isinstance(stored, int | float) and written.isdigit():
-        return stored == int(written)  # a day without separators is a number, too
+        return bool(stored == int(written))  # a day without separators is a number, too
     if isinstance(meaning, dt.date) or isinstance(stored, dt.date):
-        return (stored.date() if isinstance(stored, dt.datetime) else stored) == meaning
+        return bool((stored.date() if isinstance(stored, dt.datetime) else stored) == meaning)
     if isinstance(meaning, str):
         # a number of leading zeros is the same number
         return meaning.isdigit() and stored == int(meaning)
