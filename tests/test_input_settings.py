@@ -13,7 +13,8 @@ GIVEN = (
     "delimiter=tab", "quote='", "encoding=cp1252", "header=false", "names=a,b", "names=c",
     "skip=3", "line_breaks=True", "decimal=,", "thousands=.", "nulls=NA", "nulls=-,-",
     "time_format=%b %d, %Y", "time_zone=Europe/Berlin", "time_unit=s", "columns=user_id=User ID",
-    "columns=price=Price=EUR", "escape=\\", "price.thousands=", "price.decimal=.", "at.time_format=%d.%m.%Y",
+    "columns=price=Price=EUR", "escape=\\", "price.thousands=", "price.decimal=.",
+    "at.time_format=%d.%m.%Y",
     "at.time_format=%Y%m%d", "n.nulls=NA",
 )  # fmt: skip
 READ: dict[str, Any] = {
