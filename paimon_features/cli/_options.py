@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,20 @@ from paimon_features.errors import ConfigurationError
 if TYPE_CHECKING:
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.tables.snapshots import SnapshotRef
+
+
+class OutputFile(click.Path):
+    """A file to write: its folder must exist before the command computes what goes into it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path: Path = super().convert(value, param, ctx)
+        if not path.parent.is_dir():
+            self.fail(f"cannot write {path}: there is no folder {path.parent}", param, ctx)
+        return path
+
 
 PROJECT = click.option(
     "--project", "path", default=".", show_default=True, help="Folder of the project."

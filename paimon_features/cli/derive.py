@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import AS_OF, JSON, MEMORY, PROJECT, pins, time_ms
+from paimon_features.cli._options import AS_OF, JSON, MEMORY, PROJECT, OutputFile, pins, time_ms
 from paimon_features.cli._progress import Progress
 from paimon_features.project import Project
 
@@ -24,7 +24,7 @@ from paimon_features.project import Project
 @click.option("--open", "include_open", is_flag=True, help="Include windows that can still grow.")
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Write a file (.parquet, .csv, .csv.gz, .arrow) instead of the table.",
 )
 @click.option("--replace", is_flag=True, help="Replace a table with rows of another definition.")

@@ -16,6 +16,7 @@ from paimon_features.cli._options import (
     PROJECT,
     ROWS,
     SPILL,
+    OutputFile,
     check_engine,
     message_printer,
     pins,
@@ -35,7 +36,7 @@ from paimon_features.project import Project
 @click.option(
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="The file to write: .parquet, .csv, .csv.gz, .arrow or .feather; an existing one is "
     "replaced once the new one is complete.",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli._options import JSON
+from paimon_features.cli._options import JSON, OutputFile
 from paimon_features.definitions import load_definitions
 from paimon_features.errors import ConfigurationError
 from paimon_features.feast_import import convert, read_repository
@@ -16,8 +16,7 @@ from paimon_features.feast_import import convert, read_repository
 @click.command("import-feast")
 @click.argument("repository", type=click.Path(path_type=Path))
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write; "
-    "default: stdout.",
+    "--output", type=OutputFile(), help="The file to write; default: stdout.",
 )  # fmt: skip
 @click.option("--replace", is_flag=True, help="Overwrite an existing file.")
 @JSON

@@ -257,6 +257,22 @@ class Definitions:
                 )
         return [self.view(name).compiled for name in names]
 
+    def offline_reason(self, service: FeatureService) -> str | None:
+        """Return why the online store cannot serve a service, None if it can.
+
+        Raises
+        ------
+        DefinitionError, RequestError, UnknownNameError
+            As ``outputs`` does, if the service cannot be read at all.
+        """
+        selection = Selection.of(self.outputs(service.items()))
+        try:
+            for view in self.read_views(selection):
+                view.check_online()
+        except RequestError as error:
+            return str(error)
+        return None
+
     def outputs(self, items: Sequence[RequestItem]) -> tuple[Output, ...]:
         """Return the outputs of a request, interactions and transformed features compiled.
 

@@ -75,6 +75,16 @@ def convert(found: Sequence[Recorded], root: Path) -> Conversion:
     return _Converter(found, root).run()
 
 
+def _offline_note(names: Sequence[str]) -> str:
+    """Return what to know about table views, which ordinary Feast views become."""
+    return (
+        f"read offline only (history, training sets), not served: {', '.join(names)}. A Feast view "
+        "without aggregations becomes a TableView. To serve its columns, define a FeatureView with "
+        "pf.Last(...) over an EventSource with the same rows; a model over a service with a "
+        "TableView cannot be promoted"
+    )
+
+
 def _on_demand(view: Recorded) -> str:
     """What to write in place of a Python function: an interaction for each of its outputs."""
     given = view.get("sources") or ()
@@ -121,6 +131,8 @@ class _Converter:
         self.views: dict[str, str] = {}
         self.key_types: dict[tuple[str, str], str] = {}
         self._file_columns: dict[str | None, Mapping[str, Any]] = {}
+        self.offline: list[str] = []
+        """Views and services that the online store cannot serve."""
 
     def run(self) -> Conversion:
         views = [item for item in self.found if item.kind in VIEWS]
@@ -139,6 +151,8 @@ class _Converter:
                 self._unmapped(item, "nothing like it here")
         sources = [source.text(name) for name, source in self.sources.items()]
         self.out.blocks = [*sources, *self.texts]
+        if self.offline:
+            self.out.notes.insert(0, _offline_note(self.offline))
         self.out.notes = list(dict.fromkeys(self.out.notes))
         return self.out
 
@@ -345,6 +359,8 @@ class _Converter:
         if ttl is not None:
             arguments.append(f"ttl={_text(ttl)}")
         arguments += _metadata(view)
+        if kind == "TableView":
+            self.offline.append(f"view {name}")
         variable = f"{name}_view" if keyword.iskeyword(name) or name == "pf" else name
         self.views[view.name] = variable
         self.texts.append(_call(variable, kind, name, arguments))
@@ -352,7 +368,8 @@ class _Converter:
 
     def _service(self, service: Recorded) -> None:
         parts = []
-        for item in service.get("features") or next(iter(service.args[1:2]), ()):
+        items = list(service.get("features") or next(iter(service.args[1:2]), ()))
+        for item in items:
             variable = self.views.get(item.name)
             if variable is None:
                 self._unmapped(service, f"part {item.name}, which did not map", part=True)
@@ -363,6 +380,8 @@ class _Converter:
         if not parts:
             return self._unmapped(service, "none of its parts maps")
         name = our_name(service.name)
+        if any(f"view {our_name(item.name)}" in self.offline for item in items):
+            self.offline.append(f"service {name}")
         arguments = [f"[{', '.join(parts)}]", *_metadata(service)]
         self.texts.append(_call(f"{name}_service", "FeatureService", name, arguments))
         self._count("services")

@@ -7,7 +7,7 @@ its tiles differently does not, and what only describes it (owner, tags) changes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeGuard
 
 from paimon_features.definitions import (
@@ -130,7 +130,7 @@ def make_plan(lake: Lake, definitions: Definitions) -> ProjectPlan:
     """
     known = _applied(lake)
     items = list(_documents(definitions))
-    changes = [_plan_one(lake, known, *item) for item in items]
+    changes = [_with_offline_reason(definitions, _plan_one(lake, known, *item)) for item in items]
     defined = {(change.kind, change.name) for change in changes}
     for kind, name in known.keys() - defined:
         detail = "no longer defined; its tables stay"
@@ -252,6 +252,17 @@ def _plan_one(
     if isinstance(item, DerivedView) and action != "same":
         differs.append(f"is computed by 'paimon-features derive {name}': no backfill")
     return Change(kind, name, action, tuple(differs))
+
+
+def _with_offline_reason(definitions: Definitions, change: Change) -> Change:
+    """Add the reason why the online store cannot serve a service."""
+    if change.kind != "service":
+        return change
+    reason = definitions.offline_reason(definitions.services[change.name])
+    if reason is None:
+        return change
+    warning = f"warning: cannot be served, and no model over it can be promoted: {reason}"
+    return replace(change, details=(*change.details, warning))
 
 
 def _check_pinned(lake: Lake, name: str, pinned: Mapping[str, Any]) -> None:

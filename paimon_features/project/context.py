@@ -18,7 +18,7 @@ from paimon_features.definitions import (
     Selection,
     load_definitions,
 )
-from paimon_features.errors import GenerationError, PaimonFeaturesError
+from paimon_features.errors import GenerationError, PaimonFeaturesError, RequestError
 from paimon_features.extras import require
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
 from paimon_features.online.bundles import BundlePlace
@@ -184,10 +184,17 @@ class ProjectContext:
         ------
         UnknownNameError
             For a name that is not defined.
+        RequestError
+            For anything else than a service and texts.
         """
         if isinstance(features, FeatureService):
             return self.definitions.outputs(features.items())
-        texts = [features] if isinstance(features, str) else list(features)
+        texts = [features] if isinstance(features, str) else features
+        if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+            raise RequestError(
+                f"features={features!r}; expected a FeatureService, its name, or a list of texts "
+                "such as 'view:feature'"
+            )
         return self.definitions.outputs(
             [item for text in texts for item in self.definitions.resolve(text)]
         )
