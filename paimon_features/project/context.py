@@ -189,7 +189,7 @@ class ProjectContext:
         """
         if isinstance(features, FeatureService):
             return self.definitions.outputs(features.items())
-        texts = [features] if isinstance(features, str) else features
+        texts: Any = [features] if isinstance(features, str) else features
         if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
             raise RequestError(
                 f"features={features!r}; expected a FeatureService, its name, or a list of texts "
