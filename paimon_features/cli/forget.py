@@ -54,8 +54,9 @@ def forget(
 
     Searches every table that has the key columns (events, tiles of all generations, training sets,
     feedback, derived views), feedback and difficulty of the entity's samples, rejected and held
-    rows, and the request log. No other row changes. The report lists what was not searched. Jobs that own a table must be stopped and have read all events; the error
-    says by which command. Repeat it after an interruption: it deletes what is left.
+    rows, and the request log. No other row changes. The report lists what was not searched. Jobs
+    that own a table must be stopped and have read all events; the error says by which command.
+    Repeat it after an interruption: it deletes what is left.
 
     \b
     paimon-features forget --entity customer_id=12346 --dry-run
