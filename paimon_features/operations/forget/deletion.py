@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Bools
 from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
+from paimon_features.config import SALT_VARIABLE
 from paimon_features.errors import GenerationError, OwnershipError, UnknownNameError
 from paimon_features.job_control.jobs import NOT_RUNNING, job_state
 from paimon_features.operations.forget.entities import EntitySet
@@ -39,7 +40,7 @@ from paimon_features.operations.forget.rewriting import TableRows, delete_rows, 
 from paimon_features.operations.forget.samples import Loop, loops
 from paimon_features.project import Project
 from paimon_features.serving.request_log.commit import served_table
-from paimon_features.serving.request_log.log import SALT_VARIABLE, optional_salt
+from paimon_features.serving.request_log.log import optional_salt
 from paimon_features.tables import Lake, generations, iter_batches, latest_snapshot
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.generations import GenerationRecord
