@@ -211,6 +211,13 @@ def test_an_error_of_ours_shows_where_it_arose_if_that_is_wanted() -> None:
     assert "error: " in said.splitlines()[-1]
 
 
+def test_an_error_of_the_operating_system_is_one_line() -> None:
+    """``/dev/full`` behaves as a full disk."""
+    said = run("graph", "--output", "/dev/full", code=1).stderr
+    assert said == "error: [Errno 28] No space left on device\n"
+    assert "Traceback" in run("-v", "graph", "--output", "/dev/full", code=1).stderr
+
+
 def test_a_bundle_is_a_file(folder: Path) -> None:
     said = run("bundle", "a.bundle").stdout
     size = (folder / "a.bundle").stat().st_size
