@@ -422,8 +422,15 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return record.msg != "KeyboardInterrupt while sending command."
 
 
+def _is_no_missing_store(record: logging.LogRecord) -> bool:
+    """False for Beam's log record about a cloud store of its own, which no job of ours uses."""
+    return not str(record.msg).startswith("Failed to import GCSFileSystem")
+
+
 def _connect(java_gateway: Any, port: int) -> None:
     logging.getLogger().addFilter(_is_no_interrupt)
+    # pyflink imports Beam for Python functions
+    logging.getLogger("apache_beam.io.filesystems").addFilter(_is_no_missing_store)
     # set for this one call only: a child process must not use this JVM as its own
     os.environ[HOST_PORT] = str(port)
     try:
