@@ -29,7 +29,8 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.errors import DamagedFileError, JobError, TableError
+from paimon_features.arguments import shown
+from paimon_features.errors import DamagedFileError, DefinitionError, JobError, TableError
 from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
 from paimon_features.sealed import Seal
@@ -81,6 +82,8 @@ class VariableTable:
     """
 
     def __init__(self, lake: Lake, name: str, seal: Seal | None = None) -> None:
+        if not isinstance(name, str) or not name:
+            raise DefinitionError(f"the name of an iteration is {shown(name)}; expected text")
         self.lake, self.name = lake, name
         self._seal = seal or Seal.of_user()
         self.table = PREFIX + name
