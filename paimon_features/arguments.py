@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin
 from paimon_features.errors import ConfigurationError, DefinitionError
 
 _LONGEST = 80
+_ANYTHING: Any = Any
 
 
 def check_arguments(
@@ -78,6 +79,26 @@ def checked_integer(what: str, value: Any, minimum: int = 1) -> int:
     return number
 
 
+def checked_text(what: str, value: Any) -> str:
+    """Return a text.
+
+    Raises
+    ------
+    DefinitionError
+        For any other value, and for an empty text.
+
+    Examples
+    --------
+    >>> checked_text("the name of a job", 3)
+    Traceback (most recent call last):
+    ...
+    paimon_features.errors.DefinitionError: the name of a job is 3; expected text
+    """
+    if not isinstance(value, str) or not value:
+        raise DefinitionError(f"{what} is {shown(value)}; expected text")
+    return value
+
+
 def plain_arguments(made: Any) -> None:
     """Replace NumPy's numbers in the fields of a frozen dataclass by Python's, lists by tuples.
 
@@ -116,6 +137,8 @@ def _hints(made: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if hint is _ANYTHING:
+        return True
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
@@ -132,8 +155,6 @@ def _fits(value: Any, hint: Any) -> bool:
             )
         if issubclass(origin, Iterable) and origin is not tuple:
             return is_list(value) and all(_fits(each, inner[0]) for each in value)
-        return True
-    if hint is Any:
         return True
     if hint is float:
         return isinstance(value, float | int) and not isinstance(value, bool)

@@ -36,7 +36,7 @@ class TerminateOnMaxIterOrTol(IterationListener):
         self.max_iter = checked_integer("max_iter", max_iter)
         if isinstance(tol, bool) or not isinstance(tol, Real) or math.isnan(tol):
             raise DefinitionError(f"tol is {shown(tol)}; expected a number")
-        self.tol = float(tol)
+        self.tol: float = float(tol)
 
     def open(self, ctx: Context) -> None:
         self.loss = ctx.state.value("loss")

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paimon_features.arguments import checked_integer, shown
+from paimon_features.arguments import checked_integer, checked_text, shown
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.dataflow import DataflowGraph, InputLink, NodeKind
 from paimon_features.iteration.execution_plan import ExecutionPlan, make_plan
@@ -87,9 +87,7 @@ class JobBuilder:
 
     def from_source(self, source: Any, parallelism: int, name: str) -> IterationStream:
         """Return a stream of a source that the engine can read."""
-        if not isinstance(name, str):
-            raise DefinitionError(f"the name of a source is {shown(name)}; expected text")
-        check_source(self.graph, name)
+        check_source(self.graph, checked_text("the name of a source", name))
         node = self.graph.add(NodeKind.SOURCE, name, parallelism, source=source)
         return IterationStream(self.graph, self.graph.scope, (InputLink(node.id),))
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
-from paimon_features.arguments import checked_integer, shown
+from paimon_features.arguments import checked_integer, checked_text, shown
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.dataflow import (
     DataflowGraph,
@@ -71,8 +71,7 @@ class IterationStream:
 
     def name(self, name: str) -> Self:
         """Set the name of this stream's operation, for messages and Flink's web UI."""
-        _check_text("the name of an operation", name)
-        self._producer("name").name = name
+        self._producer("name").name = checked_text("the name of an operation", name)
         return self
 
     # one record at a time
@@ -165,7 +164,7 @@ class IterationStream:
 
     def get_side_output(self, tag: str) -> IterationStream:
         """Return the values that this stream's function emits with ``out.side(tag, value)``."""
-        _check_text("the tag of a side output", tag)
+        checked_text("the tag of a side output", tag)
         node = self._producer("get_side_output")
         return IterationStream(self._graph, self._scope, (InputLink(node.id, tag),))
 
@@ -306,11 +305,6 @@ def _check_streams(what: str, *streams: Any) -> None:
         if not isinstance(stream, IterationStream):
             raise DefinitionError(f"{what} got a {type(stream).__name__}; expected streams")
         stream._check(what)
-
-
-def _check_text(what: str, value: Any) -> None:
-    if not isinstance(value, str):
-        raise DefinitionError(f"{what} is {shown(value)}; expected text")
 
 
 def _check_callable(what: str, value: Any) -> None:

@@ -124,7 +124,8 @@ def counts(life_cycle: Any) -> Any:
 def test_a_life_cycle_as_text_is_the_life_cycle(life_cycle: OperatorLifeCycle) -> None:
     assert IterationConfig(lifecycle=life_cycle.value).lifecycle is life_cycle  # type: ignore[arg-type]
     assert counts(life_cycle.value) == counts(life_cycle)
-    assert counts("all-round") == [1, 2, 3] and counts("per-round") == [1, 1, 1]
+    assert counts("all-round") == [1, 2, 3]
+    assert counts("per-round") == [1, 1, 1]
 
 
 @pytest.mark.parametrize("given", ["PER_ROUND", "per_round", "", None, 1, OperatorLifeCycle])
@@ -136,7 +137,8 @@ def test_an_unknown_life_cycle_is_refused_with_the_known_ones(given: Any) -> Non
 def test_integers_and_floats_of_numpy_are_numbers() -> None:
     assert type(IterationConfig(max_rounds=np.int64(3)).max_rounds) is int  # type: ignore[arg-type]
     kmeans = algorithms.KMeans(k=np.int32(3))  # type: ignore[arg-type]
-    assert kmeans == algorithms.KMeans(k=3) and type(kmeans.k) is int
+    assert kmeans == algorithms.KMeans(k=3)
+    assert type(kmeans.k) is int
     assert algorithms.KMeans(features_col=["a", "b"]).features_col == ("a", "b")  # type: ignore[arg-type]
     assert terminate_on_max_iter(np.int64(3)).max_iter == 3  # type: ignore[arg-type]
 

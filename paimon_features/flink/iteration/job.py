@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from paimon_features.arguments import checked_integer, shown
+from paimon_features.arguments import checked_integer, checked_text
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import flink_errors, is_application
@@ -118,9 +118,7 @@ class IterationJob:
         resume: Path | str | None = None,
         parallelism: int = 1,
     ) -> None:
-        if not isinstance(name, str):
-            raise DefinitionError(f"the name of a job is {shown(name)}; expected text")
-        self.name = name
+        self.name = checked_text("the name of a job", name)
         self.parallelism = checked_integer("parallelism", parallelism)
         self.settings = settings or IterationSettings()
         self.env = env

@@ -29,8 +29,8 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.arguments import shown
-from paimon_features.errors import DamagedFileError, DefinitionError, JobError, TableError
+from paimon_features.arguments import checked_text
+from paimon_features.errors import DamagedFileError, JobError, TableError
 from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
 from paimon_features.sealed import Seal
@@ -82,9 +82,7 @@ class VariableTable:
     """
 
     def __init__(self, lake: Lake, name: str, seal: Seal | None = None) -> None:
-        if not isinstance(name, str) or not name:
-            raise DefinitionError(f"the name of an iteration is {shown(name)}; expected text")
-        self.lake, self.name = lake, name
+        self.lake, self.name = lake, checked_text("the name of an iteration", name)
         self._seal = seal or Seal.of_user()
         self.table = PREFIX + name
         # unique to this object: identifies a commit whose response was lost
