@@ -218,6 +218,8 @@ class IterationJob:
     def _open_environment(self) -> None:
         from pyflink.common import Configuration
 
+        if self.env is not None:
+            start_gateway(self.state_dir)  # says so if the JVM of the environment has ended
         mode = resolve_mode(self.settings.mode, self._target(), self.state_dir)
         self.settings = replace(self.settings, mode=mode)
         if self.env is None:
