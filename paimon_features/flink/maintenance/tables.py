@@ -17,6 +17,7 @@ from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.sql.maintenance import TableSize, compact_sql, expire_sql, to_compact
 from paimon_features.flink.tiles.submission import submit
+from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.job_control.jobs import cancel
 from paimon_features.job_control.target import ProjectParts, TileTarget
 from paimon_features.offline.rollup import roll_up
@@ -94,7 +95,7 @@ def maintain(
                         if table.startswith(TRAINING_PREFIX):
                             hold_pinned(lake, table, pinned.get(table))
                             worth = compact and (table in names or _many_small(before))
-                        _maintain(lake, procedures, table, worth, keep_newest, on_message, lease)
+                        _maintain(project, procedures, table, worth, keep_newest, on_message, lease)
                 out.append(MaintainedTable(table, before, size_of(lake, table)))
             except OwnershipError as error:
                 out.append(MaintainedTable(table, before, before, skipped=str(error)))
@@ -122,8 +123,15 @@ def _procedures(project: ProjectParts) -> Procedures:
     return Procedures(project.lake, config.flink.parallelism, config.state_dir)
 
 
+def _settle_streams(project: ProjectParts, table: str) -> None:
+    """Record what streams have committed to a table of events, while its snapshots show it."""
+    for source in project.definitions.sources.values():
+        if table in (source.table, source.rejected_table) and project.lake.exists(source.table):
+            IngestLedger(project.lake, source).settle_streams()
+
+
 def _maintain(
-    lake: Lake,
+    project: ProjectParts,
     procedures: Procedures,
     table: str,
     compact: bool,
@@ -131,6 +139,7 @@ def _maintain(
     on_message: OnMessage,
     lease: Lease,
 ) -> None:
+    lake = project.lake
     full = f"{lake.database}.{table}"
     if compact:
         merged = merge_partitions(lake, table)
@@ -144,6 +153,7 @@ def _maintain(
             on_message(f"{table}: compacting {len(partitions)} partitions")
             lease.check()
             procedures.call(compact_sql(full, keyed, partitions), f"compacting {table}")
+    _settle_streams(project, table)
     on_message(f"{table}: expiring snapshots")
     lease.check()
     procedures.call(expire_sql(full, keep_newest), f"expiring snapshots of {table}")
