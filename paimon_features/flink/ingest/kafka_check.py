@@ -60,7 +60,7 @@ def check_topic(
     }.items():
         properties.setProperty(key, value)
     clients = jvm.org.apache.flink.kafka.shaded.org.apache.kafka.clients.admin
-    with flink_errors(f"connecting to the brokers {topic.servers} of topic {topic.topic!r}"):
+    with flink_errors(_connecting(topic)):
         admin = clients.AdminClient.create(properties)
         try:
             if not _reached(admin, topic, must_reach):
@@ -80,6 +80,10 @@ def check_topic(
             admin.close(jvm.java.time.Duration.ofSeconds(1))
 
 
+def _connecting(topic: KafkaTopic) -> str:
+    return f"connecting to the brokers {topic.servers} of topic {topic.topic!r}"
+
+
 def _reached(admin: Any, topic: KafkaTopic, must_reach: bool) -> bool:
     """Whether the brokers answer; JobError if they do, and have no such topic."""
     names: set[str] = set()
@@ -89,7 +93,7 @@ def _reached(admin: Any, topic: KafkaTopic, must_reach: bool) -> bool:
         return topic.topic in names
 
     try:
-        with flink_errors("listing the topics"):
+        with flink_errors(_connecting(topic)):
             found = wait_until(known, NEW_TOPIC_S)
     except JobError as error:
         if must_reach:

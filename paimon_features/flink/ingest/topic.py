@@ -145,10 +145,15 @@ def ingest_change_log(
     # part of the commit user, so it contains the full name of the table
     run = IngestRun(f"table-{source.name}-{log.name}", None)
     job = IngestJob(lake, source, state_dir, parallelism, cluster, progress)
-    held = consumers(opened, name).get(consumer)
-    # snapshots that the last run still needs stay protected; a first run protects its start
-    first = earliest_snapshot_id(opened, name) or 1 if held is None else held
-    register_consumer(opened, name, consumer, first)
+    if consumers(opened, name).get(consumer) is None:
+        # the position of a run that resumes is not known before its start
+        register_consumer(opened, name, consumer, earliest_snapshot_id(opened, name) or 1)
+
+    def prepare(start: StreamStart) -> tuple[IngestStatements, None]:
+        if start.checkpoint is None:
+            # also backwards: one of this name may be left over from a source of this name
+            register_consumer(opened, name, consumer, log.from_snapshot)
+        return change_log_statements(source, log, run, lake.partition_days(source.table)), None
 
     def reached() -> bool:
         return goal is None or consumers(opened, name).get(consumer, 0) > goal
@@ -156,10 +161,7 @@ def ingest_change_log(
     job_id = follow(
         job,
         run,
-        lambda _: (
-            change_log_statements(source, log, run, lake.partition_days(source.table)),
-            None,
-        ),
+        prepare,
         checkpoint_folder(job_state or state_dir, source, log.name),
         checkpoint_interval_ms,
         until=reached if bounded else None,

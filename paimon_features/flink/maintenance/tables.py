@@ -19,9 +19,10 @@ from paimon_features.flink.sql.maintenance import TableSize, compact_sql, expire
 from paimon_features.flink.tiles.submission import submit
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.job_control.jobs import cancel
+from paimon_features.job_control.restart import TableHistory
 from paimon_features.job_control.target import ProjectParts, TileTarget
 from paimon_features.offline.rollup import roll_up
-from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import FlinkJobHolder, Lease, acquire, holder_of
 from paimon_features.tables.model_pins import hold_pinned, oldest_pins
@@ -123,11 +124,28 @@ def _procedures(project: ProjectParts) -> Procedures:
     return Procedures(project.lake, config.flink.parallelism, config.state_dir)
 
 
-def _settle_streams(project: ProjectParts, table: str) -> None:
-    """Record what streams have committed to a table of events, while its snapshots show it."""
+def record_commits(project: ProjectParts, table: str) -> None:
+    """Record what streams have committed to a table, while its snapshots show it.
+
+    A job that was killed has not recorded it. Without, a copy of older checkpoints would pass for
+    the newest one. The caller owns the table.
+    """
+    lake = project.lake
     for source in project.definitions.sources.values():
-        if table in (source.table, source.rejected_table) and project.lake.exists(source.table):
-            IngestLedger(project.lake, source).settle_streams()
+        if table in (source.table, source.rejected_table) and lake.exists(source.table):
+            IngestLedger(lake, source).settle_streams()
+    for view in generations.views(lake):
+        for record in generations.load(lake, view):
+            if record.table != table or record.commit_user is None:
+                continue
+            committed = TableHistory(table, tuple(snapshots(lake, table))).streamed(
+                record.commit_user
+            )
+            if committed > (record.last_committed_identifier or -1):
+                with lake.committing(table, f"recording the state of {table}"):
+                    generations.update(
+                        lake, view, record.generation, last_committed_identifier=committed
+                    )
 
 
 def _maintain(
@@ -153,7 +171,7 @@ def _maintain(
             on_message(f"{table}: compacting {len(partitions)} partitions")
             lease.check()
             procedures.call(compact_sql(full, keyed, partitions), f"compacting {table}")
-    _settle_streams(project, table)
+    record_commits(project, table)
     on_message(f"{table}: expiring snapshots")
     lease.check()
     procedures.call(expire_sql(full, keep_newest), f"expiring snapshots of {table}")
