@@ -67,6 +67,17 @@ def check_complete(lake: Lake, source: EventSource, log: ChangeLog, goal: int) -
     )
 
 
+def check_position(log: ChangeLog, position: int, newest: int | None) -> None:
+    """Raise JobError if the next snapshot to read is behind the end of the table, whose numbers
+    then begin again before it: the table was rolled back."""
+    if position > (newest or 0) + 1:
+        raise JobError(
+            f"--from-table {log.name}: its snapshots up to {position - 1} were read, and its "
+            f"newest is {newest}: it was rolled back since, and its next changes would be left "
+            "out. A source under another name begins with the complete table"
+        )
+
+
 def compare_rows(lake: Lake, source: EventSource, log: ChangeLog, goal: int) -> tuple[int, int]:
     """How many rows of the table are not among the events, and how many events are outdated.
 

@@ -11,7 +11,7 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.environment import new_job_id
-from paimon_features.flink.ingest.change_log_check import check_complete
+from paimon_features.flink.ingest.change_log_check import check_complete, check_position
 from paimon_features.flink.ingest.job import IngestJob
 from paimon_features.flink.ingest.kafka_check import check_topic
 from paimon_features.flink.ingest.kafka_security import (
@@ -145,7 +145,8 @@ def ingest_change_log(
     # part of the commit user, so it contains the full name of the table
     run = IngestRun(f"table-{source.name}-{log.name}", None)
     job = IngestJob(lake, source, state_dir, parallelism, cluster, progress)
-    if consumers(opened, name).get(consumer) is None:
+    position = consumers(opened, name).get(consumer)
+    if position is None:
         # the position of a run that resumes is not known before its start
         register_consumer(opened, name, consumer, earliest_snapshot_id(opened, name) or 1)
 
@@ -153,6 +154,8 @@ def ingest_change_log(
         if start.checkpoint is None:
             # also backwards: one of this name may be left over from a source of this name
             register_consumer(opened, name, consumer, log.from_snapshot)
+        elif position is not None:
+            check_position(log, position, goal)
         return change_log_statements(source, log, run, lake.partition_days(source.table)), None
 
     def reached() -> bool:

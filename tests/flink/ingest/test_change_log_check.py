@@ -10,7 +10,11 @@ import pytest
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError
-from paimon_features.flink.ingest.change_log_check import check_complete, compare_rows
+from paimon_features.flink.ingest.change_log_check import (
+    check_complete,
+    check_position,
+    compare_rows,
+)
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns
 from paimon_features.schema import Bool, Float64, Int64, String
 from paimon_features.tables import Lake, append_arrow, latest_snapshot
@@ -140,6 +144,15 @@ def test_a_flag_of_retractions_counts_like_a_kind(warehouse: Path) -> None:
     for kind, item in ((False, "a"), (True, "a"), (None, "b")):
         shop.event(kind, 1, item, 1.5, 10)
     shop.check()
+
+
+def test_a_position_behind_the_end_of_a_table_that_was_rolled_back_is_refused(shop: Shop) -> None:
+    for number in range(3):
+        shop.put((number, "a", 1.5, 10))
+    check_position(shop.log, 4, shop.newest)
+    shop.table.rollback_to(1)  # as another program does, which leaves consumers as they are
+    with pytest.raises(JobError, match="up to 3 were read, and its newest is 1: it was rolled"):
+        check_position(shop.log, 4, shop.newest)
 
 
 def test_an_expired_position_is_not_reported_as_complete(shop: Shop) -> None:
