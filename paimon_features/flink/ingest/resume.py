@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +67,37 @@ def resume_point(
     return newest
 
 
-def next_branch(
-    record: StreamRecord | None, job_id: str, start: Checkpoint | None
-) -> tuple[tuple[str, int | None], ...]:
-    """The branch of a stream with a job that starts from ``start``."""
-    if start is None or record is None:
-        return Branch(((job_id, None if start is None else start.id),)).jobs
-    return Branch(record.branch).then(job_id, start).jobs
+def begin(
+    ledger: IngestLedger,
+    run: IngestRun,
+    tables: Sequence[Table],
+    job_id: str,
+    start: Checkpoint | None,
+    topic_id: str | None = None,
+    *,
+    restart: bool = False,
+) -> None:
+    """Record a job of a stream that is about to start from ``start``; the caller owns the tables.
+
+    With ``restart`` what earlier jobs have committed does not count any more.
+    """
+    before = None if restart else ledger.stream(run.id)
+    record, branch = before or StreamRecord(run.id), Branch(((job_id, None),))
+    if start is not None:
+        # a stream of an earlier release has no record: its branch begins with the job before
+        known = ((start.job_id, None),) if before is None else before.branch
+        branch = Branch(known).then(job_id, start)
+        # the job commits what its checkpoint contains, if that was not committed before
+        record = replace(record, committed=max(record.committed, start.id))
+    ledger.record_stream(
+        record.begun(
+            ledger.lake,
+            (ledger.source.table, ledger.source.rejected_table),
+            branch=branch.jobs,
+            reads=creation_times(tables),
+            topic_id=topic_id or record.topic_id,
+        )
+    )
 
 
 def _without_record(

@@ -19,7 +19,7 @@ from paimon_features.flink.ingest.kafka_security import (
     remove_secrets,
     secret_folder,
 )
-from paimon_features.flink.ingest.resume import creation_times, next_branch, resume_point
+from paimon_features.flink.ingest.resume import begin, resume_point
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
 from paimon_features.flink.sql.ingest import (
     IngestStatements,
@@ -31,7 +31,6 @@ from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.ingestion.ingest_progress import OnIngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.runs import IngestRun
-from paimon_features.ingestion.stream_records import StreamRecord
 from paimon_features.job_control.restart import Checkpoint
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot
@@ -216,8 +215,8 @@ def follow(
         job.ledger.settle_streams()
         tables = [*((job.lake, table) for table in job.tables), *reads]
         start = None if restart else resume_point(job.ledger, run, folder, tables)
-        before = None if restart else job.ledger.stream(run.id)
-        known_topic = None if before is None else before.topic_id
+        before = job.ledger.stream(run.id)
+        known_topic = None if before is None or restart else before.topic_id
         statements, topic_id = prepare(StreamStart(start, known_topic))
         release_due(job.lake, job.source, now_ms())
         conf = {
@@ -228,14 +227,7 @@ def follow(
         if start is not None:
             conf["execution.state-recovery.path"] = start.path.as_uri()
         job_id = new_job_id()
-        record = (before or StreamRecord(run.id)).begun(
-            job.lake,
-            job.tables,
-            branch=next_branch(before, job_id, start),
-            reads=creation_times(tables),
-            topic_id=topic_id or known_topic,
-        )
-        job.ledger.record_stream(record)
+        begin(job.ledger, run, tables, job_id, start, topic_id, restart=restart)
         doing = f"following {folder.name}"
         options = {"conf": conf, "checkpoints": folder, "until": until, "job_id": job_id}
         try:

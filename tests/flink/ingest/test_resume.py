@@ -22,15 +22,14 @@ from paimon_features.errors import JobError, RecordLostError
 from paimon_features.flink.ingest.kafka_check import _check_same_topic
 from paimon_features.flink.ingest.resume import (
     TABLES_FILE,
+    begin,
     check_same_tables,
     creation_times,
-    next_branch,
     resume_point,
 )
 from paimon_features.flink.sql.kafka import KafkaTopic
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.runs import IngestRun
-from paimon_features.ingestion.stream_records import StreamRecord
 from paimon_features.job_control.restart import METADATA, Checkpoint
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, TableSpec, append_arrow
@@ -69,15 +68,8 @@ class Stream:
         self.ledger.settle_streams()
         return resume_point(self.ledger, RUN, self.folder, self.tables)
 
-    def begin(self, start: Checkpoint | None = None) -> None:
-        before = self.ledger.stream(RUN.id)
-        record = (before or StreamRecord(RUN.id)).begun(
-            self.lake,
-            [name for _, name in self.tables],
-            branch=next_branch(before, self.job, start),
-            reads=creation_times(self.tables),
-        )
-        self.ledger.record_stream(record)
+    def begin(self, start: Checkpoint | None = None, restart: bool = False) -> None:
+        begin(self.ledger, RUN, self.tables, self.job, start, restart=restart)
 
     def commit(self, number: int, user: str | None = None) -> None:
         rows = pa.table({"at_ms": [number], "event_day": [0], "ingest_time_ms": [number]})
@@ -154,11 +146,7 @@ def test_checkpoints_of_another_history_do_not_count(stream: Stream, tmp_path: P
     copy = shutil.copytree(stream.folder, tmp_path / "copy")
     # --restart: numbers start again, with a record of its own
     stream.job = JOBS[1]
-    stream.ledger.record_stream(
-        StreamRecord(RUN.id).begun(
-            stream.lake, [CLICKS.table], branch=next_branch(None, stream.job, None)
-        )
-    )
+    stream.begin(restart=True)
     stream.lose_checkpoints()
     stream.checkpoint(1)
     shutil.copytree(copy, stream.folder, dirs_exist_ok=True)
@@ -238,6 +226,20 @@ def test_checkpoints_of_an_earlier_release_are_adopted_if_they_name_their_tables
     found = stream.start()
     assert found is not None
     assert found.id == 2
+    # a job that is killed before its first checkpoint leaves the one of before
+    stream.job = JOBS[1]
+    stream.begin(found)
+    assert stream.start() == found
+    stream.lose_checkpoints()
+    with pytest.raises(JobError, match="contains checkpoint 2 .*there is none"):
+        stream.start()
+
+
+def test_a_stream_of_an_earlier_release_is_not_resumed_from_an_older_checkpoint(
+    stream: Stream,
+) -> None:
+    stream.checkpoint(2)
+    write_json(stream.folder / TABLES_FILE, creation_times(stream.tables))
     stream.commit(3)
     with pytest.raises(JobError, match="contains checkpoint 3 .*the newest is 2"):
         stream.start()
