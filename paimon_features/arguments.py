@@ -13,7 +13,9 @@ from typing import Any, get_args, get_origin
 from paimon_features.errors import ConfigurationError, DefinitionError
 
 _LONGEST = 80
+# as plain values: type checkers know them as special forms
 _ANYTHING: Any = Any
+_CALLABLE: Any = Callable
 
 
 def check_arguments(
@@ -147,7 +149,7 @@ def _fits(value: Any, hint: Any) -> bool:
     if origin is tuple and len(inner) == 2 and inner[1] is Ellipsis:
         return isinstance(value, tuple) and all(_fits(each, inner[0]) for each in value)
     if origin is not None and isinstance(origin, type):
-        if origin is Callable:
+        if origin is _CALLABLE:
             return callable(value)
         if issubclass(origin, Mapping):
             return isinstance(value, Mapping) and all(
@@ -182,7 +184,7 @@ def _text(hint: Any) -> str:
         return ", ".join(map(repr, inner))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a dict of {_text(inner[0])} to {_text(inner[1])}"
-    if origin is Callable:
+    if origin is _CALLABLE:
         return "a callable"
     if isinstance(origin, type) and issubclass(origin, Iterable):
         return f"a list of {_text(inner[0])}"

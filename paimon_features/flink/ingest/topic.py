@@ -229,9 +229,16 @@ def follow(
         job_id = new_job_id()
         begin(job.ledger, run, tables, job_id, start, topic_id, restart=restart)
         doing = f"following {folder.name}"
-        options = {"conf": conf, "checkpoints": folder, "until": until, "job_id": job_id}
         try:
-            return job.run("streaming", statements, doing, **options)
+            return job.run(
+                "streaming",
+                statements,
+                doing,
+                conf=conf,
+                checkpoints=folder,
+                until=until,
+                job_id=job_id,
+            )
         finally:
             if job.cluster is None or until is not None:
                 # if the tables were taken over, the next owner has recorded the commits
