@@ -92,6 +92,20 @@ def test_the_settings_of_a_job_refuse_arguments_of_another_type(value: Any) -> N
         settings(restarts=-1)
 
 
+def test_outputs_and_jobs_refuse_arguments_of_another_type() -> None:
+    flink = pytest.importorskip("paimon_features.flink.iteration")
+    outputs = pytest.importorskip("paimon_features.flink.iteration.outputs")
+    for make in (
+        lambda: outputs.FileOutput("folder"),
+        lambda: outputs.SinkOutput(3),
+        lambda: flink.IterationJob(name=3),
+        lambda: flink.IterationJob(parallelism=2.5),
+        lambda: flink.IterationJob(settings={"mode": "thread"}),
+    ):
+        with pytest.raises(DefinitionError, match="expected"):
+            make()
+
+
 class Running:
     """Emits how many records this instance has seen."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
-from paimon_features.arguments import checked_integer, checked_text
+from paimon_features.arguments import checked_integer, checked_text, shown
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import flink_errors, is_application
@@ -120,6 +120,8 @@ class IterationJob:
     ) -> None:
         self.name = checked_text("the name of a job", name)
         self.parallelism = checked_integer("parallelism", parallelism)
+        if settings is not None and not isinstance(settings, IterationSettings):
+            raise DefinitionError(f"settings={shown(settings)}; expected IterationSettings")
         self.settings = settings or IterationSettings()
         self.env = env
         self._cluster = cluster
@@ -132,7 +134,7 @@ class IterationJob:
                 )
             self._temporary = tempfile.TemporaryDirectory(prefix="paimon-features-iteration-")
             state_dir = Path(self._temporary.name)
-        self.state_dir = state_dir.absolute()
+        self.state_dir = Path(state_dir).absolute()
         self.job_state = job_state or self.state_dir
         if env is not None:
             _check_streaming(env)
