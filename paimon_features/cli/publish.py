@@ -71,6 +71,7 @@ def publish(
             lambda entities, as_of_ms: fetcher.get(refs, entities, as_of_ms),
             sink,
             name=topic,
+            identity=sink.identity(),
         )
         if again:
             publisher.forget_position()

@@ -35,11 +35,12 @@ from paimon_features.schema import (
     Timestamp,
     check_name,
 )
-from paimon_features.tables import Lake, append_stream, latest_snapshot, snapshots
+from paimon_features.tables import Lake, append_stream, latest_snapshot
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import TRAINING_PREFIX, training_spec
 from paimon_features.tables.tags import create_tag, delete_tag
+from paimon_features.tables.writer import committed_snapshot
 
 ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
 """Property: the number of rows of which no feature has a value."""
@@ -197,12 +198,10 @@ def append_training_rows(
             raise RequestError("got no entity rows to append")
         user = f"training-rows-{entity_rows.digest}"
         with acquire(lake, target, purpose="append to a training set"):
-            known = next(
-                (each for each in snapshots(lake, target) if each.commit_user == user), None
-            )
+            known = committed_snapshot(lake, target, user)
             if known is not None:
                 return TrainingSet(
-                    target, known.id, entity_rows.count, 0, features, label, pinned.pins
+                    target, known, entity_rows.count, 0, features, label, pinned.pins
                 )
             without = 0
 

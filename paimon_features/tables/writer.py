@@ -94,9 +94,7 @@ def append_arrow(
         identifier = BATCH_IDENTIFIER if commit_identifier is None else commit_identifier
         found = _committed(lake, name, newest, (rows,), user, identifier, properties, check)
         if commit_user is not None:
-            mark = lake.history_mark(name)
-            content = {"identifier": identifier, "id": found.id, "history": mark}
-            _record(lake, name, user).write(content)
+            _record_commit(lake, name, found, user)
         return found.id
 
 
@@ -113,7 +111,8 @@ def append_stream(
 
     Rows are buffered until they fill a file of about ``file_bytes`` (in memory, uncompressed), so
     that memory is bounded. The lock is held while the tables are produced. An error while producing
-    them commits nothing. ``commit_user`` and ``properties`` are stored in the snapshot.
+    them commits nothing. ``commit_user`` and ``properties`` are stored in the snapshot;
+    ``committed_snapshot`` finds the commit of a ``commit_user`` also when that has expired.
 
     Raises
     ------
@@ -128,6 +127,8 @@ def append_stream(
         made = _committed(
             lake, name, newest, conformed, user, BATCH_IDENTIFIER, properties, check, options
         )
+        if commit_user is not None:
+            _record_commit(lake, name, made, commit_user)
         return made.id
 
 
@@ -267,6 +268,30 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
         found += tagged(lake, name).values()
     made = [s.commit_identifier for s in found if s is not None and s.commit_user == commit_user]
     return max([*made, *([known] if known is not None else [])], default=None)
+
+
+def committed_snapshot(lake: Lake, name: str, commit_user: str) -> int | None:
+    """The snapshot of the last commit of a user, None before the first; it may have expired.
+
+    Raises
+    ------
+    RecordLostError
+        As ``committed_identifiers``.
+    """
+    if committed_identifiers(lake, name, commit_user) is None:
+        return None
+    folder = f"{lake.path(name)}/snapshot"
+    retained = (read_snapshot_file(lake, folder, i) for i in reversed(snapshot_ids(lake, name)))
+    own = next((s.id for s in retained if s is not None and s.commit_user == commit_user), None)
+    content = read_json(_record(lake, name, commit_user).path)
+    return own if own is not None or content is None else int(content["id"])
+
+
+def _record_commit(lake: Lake, name: str, made: Snapshot, user: str) -> None:
+    """Record the last commit of a user, whose snapshot will expire."""
+    mark = lake.history_mark(name)
+    content = {"identifier": made.commit_identifier, "id": made.id, "history": mark}
+    _record(lake, name, user).write(content)
 
 
 def _record(lake: Lake, name: str, user: str) -> Record:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from paimon_features.arguments import checked_text
 from paimon_features.errors import ConfigurationError, DefinitionError, JobError
 from paimon_features.flink.environment import STANDARD_OPTIONS, no_python_server, register_lake
 from paimon_features.flink.iteration.hosts import result_values
@@ -42,6 +43,7 @@ class PaimonTable:
     table: str
 
     def __post_init__(self) -> None:
+        checked_text("the table of an output", self.table)
         self.lake.flink_options()
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:

@@ -29,6 +29,7 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.arguments import checked_text
 from paimon_features.errors import DamagedFileError, JobError, TableError
 from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
@@ -81,7 +82,7 @@ class VariableTable:
     """
 
     def __init__(self, lake: Lake, name: str, seal: Seal | None = None) -> None:
-        self.lake, self.name = lake, name
+        self.lake, self.name = lake, checked_text("the name of an iteration", name)
         self._seal = seal or Seal.of_user()
         self.table = PREFIX + name
         # unique to this object: identifies a commit whose response was lost
