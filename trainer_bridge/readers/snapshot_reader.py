@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Never, Self, Unpack
@@ -29,6 +28,7 @@ from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.by_index import refuse_index, refuse_random_split
 from trainer_bridge.readers.epoch_rows import EpochRows, OrderedRows, RowSampler, SampledRows
+from trainer_bridge.readers.loops import Loop, Loops
 from trainer_bridge.readers.loss_weights import with_loss_weights
 from trainer_bridge.readers.opened_snapshot import OpenedSnapshot
 from trainer_bridge.readers.read_plan import ReaderKeywords, ReadPlan
@@ -170,7 +170,7 @@ class SnapshotReader(Closeable):
         self._plan = plan
         self._sampler = sampler
         self._state = state
-        self._running: Callable[[], Generator[Batch, None, None] | None] = _not_running
+        self._loops: Loops[Batch] = Loops(f"reader of table {state.table!r}")
         self.stats = ReadStats()
         self._tuner: Autotune | None = None
         threads = plan.reading.threads
@@ -336,7 +336,7 @@ class SnapshotReader(Closeable):
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; does nothing if the reader is in that epoch already."""
         if epoch != self.epoch:
-            self._stop()
+            self._loops.end("moved by set_epoch()")
             self._place = (epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -380,7 +380,7 @@ class SnapshotReader(Closeable):
         found = ReaderState.from_dict(dict(state))
         sampler = sampler_of(self._sampler, found)
         check_state(found, self.table, self.layout.where, sampler)
-        self._stop()
+        self._loops.end("moved by load_state_dict()")
         mine, snapshot = self._origin, self._snapshot
         same = all(
             getattr(found, name) == getattr(mine, name)
@@ -458,19 +458,15 @@ class SnapshotReader(Closeable):
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
 
-    def iterate(self, worker: int = 0, num_workers: int = 1, skip: int = 0) -> Iterator[Batch]:
+    def iterate(self, worker: int = 0, num_workers: int = 1, skip: int = 0) -> Loop[Batch]:
         """The batches from here on, or every ``num_workers``-th of them from ``worker`` on.
 
         ``skip`` leaves out the first of those, without reading them: a worker that is
         resumed had them already. The reader advances with each batch and is at the
-        start of the next epoch after the worker's last; one iteration runs at a time, a new
-        one ends the previous one.
+        start of the next epoch after the worker's last. One iteration runs at a time: a new one
+        ends the previous one, whose next step raises RequestError.
         """
-        self._stop()
-        batches = self._batches(worker, num_workers, skip)
-        # Weakly, so that a loop that is left early ends its threads at once.
-        self._running = weakref.ref(batches)
-        return batches
+        return self._loops.start(self._batches(worker, num_workers, skip))
 
     def order(self, epoch: int) -> GlobalOrder:
         """The order of the rows in an epoch, without a sampler."""
@@ -482,7 +478,7 @@ class SnapshotReader(Closeable):
 
     def close(self) -> None:
         """End what is running, free memory, delete the consumer. Can be repeated."""
-        self._stop()
+        self._loops.end()
         self._store.clear()
         if (consumer := self._plan.reading.consumer) is not None:
             delete_consumer(self.lake, self.table, consumer)
@@ -624,11 +620,6 @@ class SnapshotReader(Closeable):
                 self.stats.rows_delivered += len(batch)
                 yield batch
 
-    def _stop(self) -> None:
-        running, self._running = self._running(), _not_running
-        if running is not None:
-            running.close()
-
 
 def _restored(
     plan: ReadPlan, snapshot: OpenedSnapshot, state: ReaderState, sampler: RowSampler | None
@@ -636,7 +627,3 @@ def _restored(
     reader = SnapshotReader.__new__(SnapshotReader)
     reader._set_up(plan, snapshot, state, sampler)
     return reader
-
-
-def _not_running() -> None:
-    """In place of a weak reference to an iteration, while none is running."""

@@ -123,11 +123,10 @@ class HardExampleMiningSampler(AdvancedSampler):
             self.score_snapshot_id = snapshot
             self._rank_rows(scores)
 
-    def set_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch and self._pending is not None:
+    def _enter_epoch(self) -> None:
+        if self._pending is not None:
             (scores, self.score_snapshot_id), self._pending = self._pending, None
             self._rank_rows(scores)
-        super().set_epoch(epoch)
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         key = derive_key(self.seed, epoch, 0x4A2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Never
@@ -32,6 +31,7 @@ from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.order.reader_state import check_position
 from trainer_bridge.readers.by_index import refuse_index
+from trainer_bridge.readers.loops import Loops
 from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.commits import added_rows, check_followed, commit_reader
@@ -150,7 +150,7 @@ class FollowingReader(Closeable):
         self._poll_s, self._idle_s, self._clock = poll_interval_s, idle_timeout_s, clock
         self._until = until_snapshot
         self._stopped = threading.Event()
-        self._running: Callable[[], Generator[Batch, None, None] | None] = _nothing
+        self._loops: Loops[Batch] = Loops(f"reader that follows table {table!r}")
         self._delivered: int | None = None
         self._options = {
             **options,
@@ -212,7 +212,7 @@ class FollowingReader(Closeable):
             )
         self._commit(found.snapshot_id)
         self._check_seen(found)
-        self._end()
+        self._loops.end("moved by load_state_dict()")
         self._hold(found.snapshot_id)
         self._state, self._delivered = found, None
 
@@ -278,12 +278,9 @@ class FollowingReader(Closeable):
                 f"num_workers={num_workers}: a reader that follows a table reads ahead in threads; "
                 "use DataLoader(..., num_workers=0)"
             )
-        self._end()
+        loop = self._loops.start(self._batches())
         self._stopped.clear()
-        batches = self._batches()
-        # weakly, so that a loop that is left early ends its threads at once
-        self._running = weakref.ref(batches)
-        return batches
+        return loop
 
     def stop(self, after_snapshot: int | None = None) -> None:
         """End the iteration: at once, or when all of that snapshot was handed out.
@@ -309,7 +306,7 @@ class FollowingReader(Closeable):
     def close(self) -> None:
         """End what is running and free memory; the consumer stays. Can be repeated."""
         self._stopped.set()
-        self._end()
+        self._loops.end()
 
     # --- private ---
 
@@ -434,12 +431,3 @@ class FollowingReader(Closeable):
     def _hold(self, snapshot_id: int) -> None:
         if self._consumer is not None:
             register_consumer(self.lake, self.table, self._consumer, snapshot_id)
-
-    def _end(self) -> None:
-        running, self._running = self._running(), _nothing
-        if running is not None:
-            running.close()
-
-
-def _nothing() -> None:
-    """In place of a weak reference to an iteration, while none is running."""

@@ -347,13 +347,14 @@ def test_breaking_off_and_closing_leave_no_thread_and_no_file(lake: Lake) -> Non
         reader.close()
 
     assert kept_each_time(break_off_and_close) <= 0
-    # a loop that runs ends when the reader goes elsewhere
+    # a loop that runs ends when the reader goes elsewhere, and says so
     reader = following()
     state = reader.state_dict()
     running = iter(reader)
     next(running)
     reader.load_state_dict(state)
-    assert next(running, None) is None
+    with pytest.raises(RequestError, match="moved by load_state_dict"):
+        next(running)
     assert own_threads() <= threads
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 
 from paimon_features.errors import RequestError
 from trainer_bridge.batches.forms import Batch
@@ -24,7 +24,7 @@ class Pass:
         self.left = reader.remaining()
         self._reader = reader
         self._start = reader.state_dict()
-        self._batches: Iterator[Batch] = reader.iterate()
+        self._batches = reader.iterate()
         self._ended_by: str | None = None
         # tf.data calls from threads of its own, and may end a pass while one of them reads
         self._lock = threading.Lock()
@@ -48,7 +48,7 @@ class Pass:
                 )
             self.left -= 1
             if not self.left:
-                self._close()
+                self._batches.close()
             return batch
 
     def end(self, reason: str) -> None:
@@ -58,12 +58,8 @@ class Pass:
                 return
             self._ended_by = reason
             if self.left:
-                self._close()
+                self._batches.close()
                 self._reader.load_state_dict(self._start)
-
-    def _close(self) -> None:
-        assert isinstance(self._batches, Generator)
-        self._batches.close()
 
 
 class Passes:
