@@ -60,8 +60,45 @@ def read_layout(
     RequestError
         If ``where`` is not a condition on the table's columns.
     """
-    condition = None if where is None else RowFilter(where, lake.schema(name), table=name)
+    condition = _condition(lake, name, where)
     content = read_content(lake, name, snapshot_id, () if condition is None else condition.columns)
+    return _layout(lake, content, block_rows, condition, on_bad_file, cache)
+
+
+def layout_of(
+    lake: Lake,
+    name: str,
+    snapshot_id: int,
+    files: Iterable[DataFile],
+    block_rows: int,
+    where: str | None = None,
+) -> Layout:
+    """The blocks of some files of an append table, as a layout of these files alone.
+
+    Raises
+    ------
+    TableError
+        For a table with a primary key, or a file that is bad or not Parquet.
+    RequestError
+        If ``where`` is not a condition on the table's columns.
+    """
+    content = content_of(lake, name, snapshot_id, files)
+    return _layout(lake, content, block_rows, _condition(lake, name, where), "error", None)
+
+
+def _condition(lake: Lake, name: str, where: str | None) -> RowFilter | None:
+    return None if where is None else RowFilter(where, lake.schema(name), table=name)
+
+
+def _layout(
+    lake: Lake,
+    content: Content,
+    block_rows: int,
+    condition: RowFilter | None,
+    on_bad_file: OnBadFile,
+    cache: Path | None,
+) -> Layout:
+    name, snapshot_id = content.table, content.snapshot_id
     selector = RowSelector(DataFiles.of(lake, content), condition)
     selection, units = RowSelection(), list[MergeUnit]()
     for unit in _units(content):
@@ -81,23 +118,6 @@ def read_layout(
         _log.warning("table %r, snapshot %d: left out %s: %s", name, snapshot_id, path, wrong)
     blocks = tuple(join_groups(row_groups(selector, units, selection, block_rows), block_rows))
     return Layout(name, snapshot_id, blocks, selector, selection, on_bad_file, left_out)
-
-
-def layout_of(
-    lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile], block_rows: int
-) -> Layout:
-    """The blocks of some files of an append table, as a layout of these files alone.
-
-    Raises
-    ------
-    TableError
-        For a table with a primary key, or a file that is not Parquet.
-    """
-    content = content_of(lake, name, snapshot_id, files)
-    selector = RowSelector(DataFiles.of(lake, content), None)
-    selection = RowSelection(complete=set(selector.data_files.files))
-    groups = row_groups(selector, _units(content), selection, block_rows)
-    return Layout(name, snapshot_id, tuple(join_groups(groups, block_rows)), selector, selection)
 
 
 def _units(content: Content) -> list[MergeUnit]:

@@ -16,7 +16,7 @@ from paimon_features.errors import ConfigurationError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import delete_consumer
 from trainer_bridge.batches.forms import ArrowForm, Batch
-from trainer_bridge.batches.numpy_form import NumpyForm
+from trainer_bridge.batches.numpy_form import dtypes_of, specs_of
 from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout
@@ -274,8 +274,7 @@ class SnapshotReader(Closeable):
         ConfigurationError
             For a reader with ``output="arrow"``.
         """
-        specs = self.column_specs()
-        return {name: spec.dtype for name, spec in specs.items() if not spec.ragged_rank}
+        return dtypes_of(self.column_specs())
 
     def column_specs(self) -> dict[str, ColumnSpec]:
         """The spec of each column of a batch, including lists, without ``sample_weight``.
@@ -285,10 +284,7 @@ class SnapshotReader(Closeable):
         ConfigurationError
             For a reader with ``output="arrow"``.
         """
-        form = self._snapshot.form
-        if not isinstance(form, NumpyForm):
-            raise ConfigurationError("a reader with output='arrow' has no NumPy columns")
-        return dict(form.specs)
+        return specs_of(self._snapshot.form)
 
     @property
     def rows_per_batch(self) -> int | None:
