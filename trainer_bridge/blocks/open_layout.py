@@ -21,7 +21,12 @@ from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.layout import Layout, OnBadFile
 from trainer_bridge.blocks.mask_cache import MaskCache
 from trainer_bridge.blocks.predicates import RowFilter
-from trainer_bridge.blocks.row_groups import FOOTER_THREADS, join_groups, row_groups
+from trainer_bridge.blocks.row_groups import (
+    FOOTER_THREADS,
+    bytes_per_row,
+    join_groups,
+    row_groups,
+)
 from trainer_bridge.blocks.row_selection import MergeUnit, RowSelection
 from trainer_bridge.blocks.row_selector import RowSelector
 
@@ -116,7 +121,9 @@ def _layout(
     units = _select_rows(selector, units, selection, left_out, cache, on_bad_file)
     for path, wrong in left_out.items():
         _log.warning("table %r, snapshot %d: left out %s: %s", name, snapshot_id, path, wrong)
-    blocks = tuple(join_groups(row_groups(selector, units, selection, block_rows), block_rows))
+    groups = row_groups(selector, units, selection, block_rows)
+    row_bytes = bytes_per_row(selector.data_files, units)
+    blocks = tuple(join_groups(groups, block_rows, row_bytes))
     return Layout(name, snapshot_id, blocks, selector, selection, on_bad_file, left_out)
 
 

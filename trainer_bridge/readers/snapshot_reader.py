@@ -75,7 +75,7 @@ class SnapshotReader(Closeable):
         Maximum number of streams of the order (V); the largest divisor of it that fits the table
         is taken, so world sizes that divide it read each block once.
     block_rows
-        Row groups smaller than this are read together. Part of the order.
+        Row groups smaller than this are read together, up to 256 MiB. Part of the order.
     open_bytes
         Maximum bytes of files (at least 8 per row) of the blocks that are open at once over
         all ranks; bounds the streams. Part of the order.
