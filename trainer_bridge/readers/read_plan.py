@@ -35,8 +35,20 @@ class BlockPreparation(Protocol):
         """The blocks of a snapshot as they are afterwards."""
 
 
-class ReaderKeywords(TypedDict, total=False):
-    """The keywords of :class:`trainer_bridge.SnapshotReader`; documented there."""
+class BlockKeywords(TypedDict, total=False):
+    """The keywords of ``SnapshotReader`` that concern neither columns, batches nor ranks."""
+
+    pad_last: bool
+    canonical_streams: int
+    block_rows: int
+    open_bytes: int
+    consumer: str | None
+    on_bad_file: OnBadFile
+    cache: str | Path | None
+
+
+class UnthreadedKeywords(BlockKeywords, total=False):
+    """The keywords of ``SnapshotReader`` except ``threads``."""
 
     snapshot_id: SnapshotRef | None
     tag: str | None
@@ -51,10 +63,6 @@ class ReaderKeywords(TypedDict, total=False):
     epoch: int
     shuffle: bool
     drop_last: bool
-    pad_last: bool
-    canonical_streams: int
-    block_rows: int
-    open_bytes: int
     output: Literal["numpy", "arrow"]
     fill: Mapping[str, float] | None
     masks: Collection[str]
@@ -63,12 +71,14 @@ class ReaderKeywords(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]] | None
     codes: Collection[str] | Mapping[str, Vocabulary | Sequence[str]]
     scaled: Collection[str]
-    threads: int | Literal["auto"]
     byte_budget: int
-    consumer: str | None
-    on_bad_file: OnBadFile
-    cache: str | Path | None
     prepare: BlockPreparation | None
+
+
+class ReaderKeywords(UnthreadedKeywords, total=False):
+    """The keywords of :class:`trainer_bridge.SnapshotReader`; documented there."""
+
+    threads: int | Literal["auto"]
 
 
 _GROUPS: dict[str, type[Any]] = {
@@ -133,6 +143,9 @@ class ReadPlan:
         for name in left:
             if name not in known:
                 raise TypeError(f"SnapshotReader() got an unexpected keyword argument {name!r}")
+        if left.get("prepare") is not None and own["batches"] != OutputOptions():
+            named = ", ".join(each.name for each in fields(OutputOptions) if each.name in keywords)
+            raise ConfigurationError(f"{named}: with prepare= the pipeline makes the batches")
         return cls(lake, table, **own, **left)
 
     def without_consumer(self) -> ReadPlan:
