@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from trainer_bridge.adapters.tensorflow.sizes import check_sizes
+from trainer_bridge.adapters.tensorflow.checked_sizes import check_sizes
 
 
 class DatasetPipelineBuilder:
