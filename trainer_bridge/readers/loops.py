@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import weakref
 from collections.abc import Generator
 from typing import Generic, Self, TypeVar
@@ -32,7 +33,7 @@ class Loop(Generic[T]):
 
     def end(self, reason: str) -> None:
         """End it as :meth:`close` does; unless it was through, its next step raises the reason."""
-        if self._batches.gi_frame is not None:
+        if inspect.getgeneratorstate(self._batches) != inspect.GEN_CLOSED:
             self._ended_by = reason
         self._batches.close()
 
