@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -39,6 +39,21 @@ MEMORY_MB = 1024.0
 """About how much memory a read takes for itself, unless set otherwise."""
 
 
+class JoinKeywords(TypedDict, total=False):
+    """Keywords of reads of historical features; see ``OfflineStore.get_historical_features``."""
+
+    statuses: bool
+    progress: OnProgress | None
+    memory_mb: float | None
+    spill_folder: str | None
+
+
+class HistoryKeywords(JoinKeywords, total=False):
+    """The same, and what joins the rows."""
+
+    engine: OfflineEngine | None
+
+
 class PinnedRead:
     """A point-in-time read whose snapshots are chosen; reading it twice returns the same."""
 
@@ -66,11 +81,11 @@ class PinnedRead:
         reads = {read.name: read for read in self.reads}
         return {str(ref): reads[ref.view].definition(ref.feature) for ref in self.selection.refs}
 
-    def read(self, rows: Any, **options: Any) -> pa.Table:
+    def read(self, rows: Any, **options: Unpack[HistoryKeywords]) -> pa.Table:
         """The rows with their features; see ``OfflineStore.get_historical_features``."""
         return self.join(self.check_rows(rows, **_of_checking(options)), **options).table()
 
-    def stream(self, rows: Any, **options: Any) -> pa.RecordBatchReader:
+    def stream(self, rows: Any, **options: Unpack[HistoryKeywords]) -> pa.RecordBatchReader:
         """The same as a stream; see ``OfflineStore.stream_historical_features``."""
         return self.join(self.check_rows(rows, **_of_checking(options)), **options).reader()
 
@@ -127,8 +142,11 @@ class PinnedRead:
         row_inputs(self.selection.inputs, rows.empty_table())
 
 
-def _of_checking(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("memory_mb", "spill_folder") if name in options}
+def _of_checking(options: HistoryKeywords) -> dict[str, Any]:
+    """Return the options of ``check_rows``; TypeError for unknown ones, before rows are read."""
+    for name in options.keys() - HistoryKeywords.__annotations__.keys():
+        raise TypeError(f"historical features: unexpected keyword argument {name!r}")
+    return {name: value for name, value in options.items() if name in ("memory_mb", "spill_folder")}
 
 
 def _bytes(memory_mb: float | None) -> int:
@@ -156,7 +174,12 @@ class OfflineStore:
         self._generation = generation
 
     def get_historical_features(
-        self, refs: Sequence[Output], rows: Any, *, as_of: AsOf = None, **options: Any
+        self,
+        refs: Sequence[Output],
+        rows: Any,
+        *,
+        as_of: AsOf = None,
+        **options: Unpack[HistoryKeywords],
     ) -> pa.Table:
         """The features of each row ``(entity keys, event_time_ms)`` as of its own time.
 
@@ -209,7 +232,12 @@ class OfflineStore:
         return self.pin(refs, as_of=as_of).read(rows, **options)
 
     def stream_historical_features(
-        self, refs: Sequence[Output], rows: Any, *, as_of: AsOf = None, **options: Any
+        self,
+        refs: Sequence[Output],
+        rows: Any,
+        *,
+        as_of: AsOf = None,
+        **options: Unpack[HistoryKeywords],
     ) -> pa.RecordBatchReader:
         """The rows of ``get_historical_features``, and its errors, as a stream of batches.
 
@@ -225,7 +253,7 @@ class OfflineStore:
         path: Path,
         *,
         as_of: AsOf = None,
-        **options: Any,
+        **options: Unpack[HistoryKeywords],
     ) -> WrittenFile:
         """The rows of ``get_historical_features``, and its errors, as one file.
 
