@@ -92,7 +92,7 @@ def try_(
         if source.name not in read:
             with Progress("reading", as_json, unit="rows") as progress:
                 read[source.name] = read_events(
-                    events, source, settings, settings.columns, max_rows, progress.add
+                    events, source, settings, settings.columns, max_rows, progress.add, apart=True
                 )
             if not as_json:
                 _show_rejected(source.name, read[source.name])

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from paimon_features._arrow import pa
 from paimon_features.duplicates import duplicates
+from paimon_features.foreign_types import check_extensions
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.times import check_extensions
 
 MAX_COLUMNS = 1_000
 """The most entity keys and request inputs of a request, far more than views have."""
