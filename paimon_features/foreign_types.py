@@ -41,27 +41,29 @@ _LONGEST = 1 << 31
 # -- what is converted, and what is rejected ------------------------------------------------
 
 
-def check_extensions(schema: pa.Schema) -> None:
-    """Raise ArrowInvalid for a column of an extension type that is not known here.
+def check_foreign_types(schema: pa.Schema) -> None:
+    """Raise ArrowInvalid for a column of a type that has no meaning here.
 
     Examples
     --------
     >>> period = pa.field("t", pa.int64(), metadata={"ARROW:extension:name": "pandas.period"})
-    >>> check_extensions(pa.schema([period]))
+    >>> check_foreign_types(pa.schema([period]))
     Traceback (most recent call last):
     pyarrow.lib.ArrowInvalid: column 't' is of the extension type 'pandas.period', whose \
 meaning is not known here; convert it (a Period by .dt.to_timestamp())
     """
     for field in schema:
-        _check_extension(f"column {field.name[:80]!r}", field)
+        _check_type(f"column {field.name[:80]!r}", field)
 
 
-def _check_extension(what: str, field: pa.Field) -> None:
+def _check_type(what: str, field: pa.Field) -> None:
     name = _extension(field)
     if name is not None and name not in _STORAGE:
         raise _unknown_extension(what, name)
+    if _converters().get(field.type.id) is _reject:
+        raise _no_meaning(what, field.type)
     for number in range(field.type.num_fields):
-        _check_extension(what, field.type.field(number))
+        _check_type(what, field.type.field(number))
 
 
 def _extension(field: pa.Field) -> str | None:
@@ -265,11 +267,12 @@ def _converters() -> Mapping[int, Callable[[pa.Array], pa.Array]]:
 
 
 def _reject(array: pa.Array) -> pa.Array:
-    is_union = pa.types.is_union(array.type)
-    raise pa.ArrowInvalid(
-        f"{str(array.type)[:200]} has no type here; write "
-        + ("one column for each of its types" if is_union else "a number of milliseconds")
-    )
+    raise _no_meaning("the column", array.type)
+
+
+def _no_meaning(what: str, kind: pa.DataType) -> pa.ArrowInvalid:
+    write = "one column for each of its types" if pa.types.is_union(kind) else "milliseconds"
+    return pa.ArrowInvalid(f"{what} is {str(kind)[:200]}, which has no type here; write {write}")
 
 
 def _of_extension(storage: pa.Array, name: str) -> pa.Array:

@@ -14,8 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from paimon_features.duplicates import duplicates
-from paimon_features.errors import RequestError
-from paimon_features.foreign_types import plain_schema, plain_table
+from paimon_features.errors import PaimonFeaturesError, RequestError
+from paimon_features.foreign_types import check_foreign_types, plain_schema, plain_table
 from paimon_features.tables import Lake, iter_batches
 from paimon_features.tables.snapshots import pinned
 from paimon_features.times import conform
@@ -36,7 +36,14 @@ class RowSource:
         double = sorted(duplicates(schema.names))
         if double:
             raise RequestError(f"entity rows have two columns {double[0]!r}; rename one of them")
-        # kernels that rows pass on their way have no views
+        # kernels that rows pass on their way have neither views nor unions
+        check_foreign_types(
+            pa.schema(
+                field.remove_metadata()
+                for field in schema
+                if not isinstance(field.type, pa.BaseExtensionType)
+            )
+        )
         schema = plain_schema(schema, only_views=True)
         # pandas and Polars leave notes about themselves, which would make equal rows differ
         self.schema = pa.schema([field.remove_metadata() for field in schema])
@@ -111,7 +118,9 @@ def row_source(rows: Any, lake: Lake | None = None) -> RowSource:
     """
     try:
         return _source(rows, lake)
-    except (pa.ArrowException, TypeError, UnicodeEncodeError) as error:
+    except PaimonFeaturesError:
+        raise
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise RequestError(f"entity rows cannot be read as Arrow: {error}") from error
 
 
