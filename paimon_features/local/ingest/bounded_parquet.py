@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 
 BATCH_BYTES = 256 << 20
 """Bytes of the texts of a batch, at most, if it has more than one row."""
-_MOST_ITEMS_BYTES = 2 << 30
+MOST_ITEMS_BYTES = 2 << 30
+"""Bytes of the items of one column of lists in a row group, if they are not stored as such."""
 _WIDTHS = {"BOOLEAN": 1, "INT32": 4, "FLOAT": 4, "INT96": 12}
 """Bytes of a decoded value; 8 where it is not here."""
 
@@ -87,7 +88,7 @@ def _check_items(metadata: pq.FileMetaData, columns: Sequence[str] | None) -> No
             if chunk.path_in_schema == name or (columns is not None and name not in columns):
                 continue
             size = chunk.num_values * _WIDTHS.get(chunk.physical_type, 8)
-            if size > max(_MOST_ITEMS_BYTES, 16 * chunk.total_uncompressed_size):
+            if size > max(MOST_ITEMS_BYTES, 16 * chunk.total_uncompressed_size):
                 raise pa.ArrowInvalid(
                     f"{chunk.num_values:,} items of column {name!r} are stored in "
                     f"{chunk.total_compressed_size:,} bytes, and need {size:,} bytes of memory"
