@@ -366,7 +366,7 @@ def _nulls(array: pa.Array) -> Any:
 
 @functools.cache
 def _unknown_type() -> Any:
-    class Unknown(pa.ExtensionType):
+    class Unknown(pa.ExtensionType):  # type: ignore[misc]
         """A type that the metadata of a field names, and that is not registered here."""
 
         def __init__(self, storage: pa.DataType, name: str) -> None:

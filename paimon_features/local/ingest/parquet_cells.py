@@ -15,7 +15,7 @@ from paimon_features.array_types import Bools
 from paimon_features.foreign_types import plain_array
 from paimon_features.ingestion.input_columns import FileGroup, InputColumn
 from paimon_features.ingestion.inputs import InputFile
-from paimon_features.local.ingest.bounded_parquet import bounded_batches, open_parquet
+from paimon_features.local.ingest.bounded_parquet import bounded_batches
 from paimon_features.local.ingest.cells import CellBatch, CellColumn
 from paimon_features.local.ingest.converted import Converted
 from paimon_features.local.ingest.java_text import json_object, texts_of
@@ -38,9 +38,8 @@ def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], 
     fields = list(dict.fromkeys(column.field for column in group.columns))
     if file.unreadable is not None:
         yield partial(_unreadable, file.unreadable, str(file.path))
-    with open_parquet(file.read_path) as parquet:
-        for batch in bounded_batches(parquet, BATCH_ROWS, fields):
-            yield partial(_batches, batch, group.columns, str(file.path))
+    for batch in bounded_batches(file.read_path, BATCH_ROWS, fields):
+        yield partial(_batches, batch, group.columns, str(file.path))
 
 
 def _unreadable(path: Path, origin: str) -> list[CellBatch]:

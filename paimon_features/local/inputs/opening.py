@@ -451,9 +451,9 @@ class _EndedLines(_Readable):
 
 
 def _open_parquet(path: Path, settings: InputSettings) -> OpenedInput:
-    file = open_parquet(path)
-    batches = bounded_batches(file, BATCH_ROWS)
-    return OpenedInput("Parquet", file.schema_arrow, batches, file.metadata.num_rows)
+    with open_parquet(path) as file:
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    return OpenedInput("Parquet", schema, bounded_batches(path, BATCH_ROWS), rows)
 
 
 def _open_orc(path: Path, settings: InputSettings) -> OpenedInput:

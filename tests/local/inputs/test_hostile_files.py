@@ -27,7 +27,7 @@ import pytest
 from paimon_features.errors import ConfigurationError, PaimonFeaturesError
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest import bounded_parquet
-from paimon_features.local.ingest.bounded_parquet import BATCH_BYTES, bounded_batches, open_parquet
+from paimon_features.local.ingest.bounded_parquet import BATCH_BYTES, bounded_batches
 from paimon_features.local.inputs.avro_schema import avro_fields
 from paimon_features.local.inputs.opening import open_input
 from paimon_features.local.inputs.profiles import profile_input, profile_parts
@@ -206,10 +206,9 @@ def test_a_text_that_is_stored_once_for_many_rows_is_read_in_parts(tmp_path: Pat
     pq.write_table(pa.table({"user_id": range(rows), "word": words}), path)
     assert path.stat().st_size < 300_000
     found = 0
-    with open_parquet(path) as file:
-        for batch in bounded_batches(file, 1 << 16):
-            assert batch.num_rows * longest <= BATCH_BYTES
-            found += batch.num_rows
+    for batch in bounded_batches(path, 1 << 16):
+        assert batch.num_rows * longest <= BATCH_BYTES
+        found += batch.num_rows
     assert found == rows
     first = next(open_input(path, InputSettings()).batches)
     assert first.column("word").type == pa.string()
@@ -225,10 +224,9 @@ def test_lists_of_more_items_than_bytes_are_refused(
     path = tmp_path / "lists.parquet"
     pq.write_table(pa.table({"user_id": [1], "ts": [BEGINNING_MS], "items": lists}), path)
     assert path.stat().st_size < 3_000
-    with open_parquet(path) as file:
-        with pytest.raises(pa.ArrowInvalid, match=r"items of column 'items' are stored in"):
-            next(bounded_batches(file, 10))
-        found = next(bounded_batches(file, 10, ["user_id"]))  # the others are readable
+    with pytest.raises(pa.ArrowInvalid, match=r"items of column 'items' are stored in"):
+        next(bounded_batches(path, 10))
+    found = next(bounded_batches(path, 10, ["user_id"]))  # the others are readable
     assert found.to_pydict() == {"user_id": [1]}
 
 
