@@ -183,7 +183,7 @@ def reported(path: Path, form: str) -> Iterator[None]:
 
 @contextmanager
 def closing_of(batches: Iterator[Any]) -> Iterator[None]:
-    """Close a reader at the end: one that is left open ends the interpreter by an abort."""
+    """Close a reader at the end, if it can be: one left open ends the interpreter by an abort."""
     try:
         yield
     finally:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from paimon_features.local.features import features
 from paimon_features.local.ingest.judge import judge
 from paimon_features.local.ingest.parts import parts_of
 from paimon_features.local.inputs.copies import InputCopies, OnRows
+from paimon_features.local.inputs.opening import closing_of
 from paimon_features.local.inputs.reading_process import progressed, read_apart
 from paimon_features.schema import arrow_schema
 
@@ -80,13 +81,13 @@ def read_events(
     examples: dict[str, str] = {}
     ignored: tuple[str, ...] = ()
     count, size, complete = 0, 0, True
-    arguments = path, source, settings, dict(mapping)
+    known = dict(mapping)
     parts = (
-        read_apart(path, _parts_apart, *arguments, on_rows=on_rows)
+        read_apart(path, _parts_apart, path, source, settings, known, on_rows=on_rows)
         if apart
-        else _parts(*arguments, on_rows)
+        else _parts(path, source, settings, known, on_rows)
     )
-    with closing(parts):
+    with closing_of(parts):
         for part in parts:
             if count >= most_rows or size >= MOST_BYTES:
                 complete = False
@@ -131,8 +132,10 @@ def _parts(
                 yield _Part(judged.events, rejected, examples, ignored)
 
 
-def _parts_apart(*arguments: Any) -> Iterator[_Part]:
-    return _parts(*arguments, progressed)
+def _parts_apart(
+    path: Path, source: EventSource, settings: InputSettings, mapping: Mapping[str, str]
+) -> Iterator[_Part]:
+    return _parts(path, source, settings, mapping, progressed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,14 +37,12 @@ class RowSource:
         if double:
             raise RequestError(f"entity rows have two columns {double[0]!r}; rename one of them")
         # kernels that rows pass on their way have neither views nor unions
-        check_foreign_types(
-            pa.schema(
-                field.remove_metadata()
-                for field in schema
-                if not isinstance(field.type, pa.BaseExtensionType)
-            )
-        )
         schema = plain_schema(schema, only_views=True)
+        try:
+            schema.empty_table()
+        except pa.ArrowNotImplementedError:
+            check_foreign_types(schema)
+            raise
         # pandas and Polars leave notes about themselves, which would make equal rows differ
         self.schema = pa.schema([field.remove_metadata() for field in schema])
         self.table = None if table is None else _conform(table, self.schema)
