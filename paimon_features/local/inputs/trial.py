@@ -48,7 +48,7 @@ class TrialEvents:
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
+class _TrialPart:
     """The events of a part of a file; ``ignored`` are columns that the source does not have."""
 
     events: pa.Table
@@ -108,7 +108,7 @@ def _parts(
     settings: InputSettings,
     mapping: Mapping[str, str],
     on_rows: OnRows,
-) -> Iterator[_Part]:
+) -> Iterator[_TrialPart]:
     forms = InputCopies(source, settings, on_rows)
     found = forms.find([path])
     run = IngestRun("trial", now_ms())
@@ -129,12 +129,12 @@ def _parts(
                     details = judged.rejected.column("detail").to_pylist()
                     for reason, detail in zip(reasons, details, strict=True):
                         examples.setdefault(reason, detail or "")
-                yield _Part(judged.events, rejected, examples, ignored)
+                yield _TrialPart(judged.events, rejected, examples, ignored)
 
 
 def _parts_apart(
     path: Path, source: EventSource, settings: InputSettings, mapping: Mapping[str, str]
-) -> Iterator[_Part]:
+) -> Iterator[_TrialPart]:
     return _parts(path, source, settings, mapping, progressed)
 
 
