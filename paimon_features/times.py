@@ -17,8 +17,9 @@ boolean                       rejected                rejected for event times
 extension (pandas' Period)    rejected                rejected
 ============================  ======================  ===============================
 
-The items of lists and maps follow the same rule. Extension types say what their stored integers
-mean (a Period of days counts days), so only those are read whose meaning is that of their storage.
+The items of lists and maps follow the same rule. Types of other programs are converted before, by
+:mod:`paimon_features.foreign_types`: extension types say what their stored integers mean (a Period
+of days counts days), so only those are read whose meaning is known.
 
 pandas and Polars columns and NumPy's datetime64 become one of the types of the table in Arrow.
 """
@@ -28,12 +29,9 @@ from __future__ import annotations
 import numpy as np
 
 from paimon_features._arrow import pa, pc
+from paimon_features.foreign_types import is_plain, plain_array
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_PLAIN_EXTENSIONS = frozenset({"arrow.fixed_shape_tensor", "arrow.json"})
-"""Extension types whose values mean what their storage means."""
-EXTENSION_NAME = b"ARROW:extension:name"
-"""Metadata of a field whose extension type this process does not know: it is its storage here."""
 
 
 def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
@@ -77,6 +75,7 @@ def utc_ms(array: pa.Array) -> pa.Array:
     >>> utc_ms(pa.array([dt.date(1970, 1, 2), None])).to_pylist()
     [86400000, None]
     """
+    array = plain_array(array)
     if is_time(array.type):
         return floor_times(array).view(pa.int64())
     if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
@@ -87,34 +86,6 @@ def utc_ms(array: pa.Array) -> pa.Array:
 def is_time(kind: pa.DataType) -> bool:
     """Whether values of an Arrow type are points in time: timestamps and dates."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-
-
-def check_extensions(schema: pa.Schema) -> None:
-    """Raise ArrowInvalid for a column of an extension type that is not known here.
-
-    Examples
-    --------
-    >>> period = pa.field("t", pa.int64(), metadata={"ARROW:extension:name": "pandas.period"})
-    >>> check_extensions(pa.schema([period]))
-    Traceback (most recent call last):
-    pyarrow.lib.ArrowInvalid: column 't' is of the extension type 'pandas.period', whose \
-meaning is not known here; convert it (a Period by .dt.to_timestamp())
-    """
-    for field in schema:
-        _check_extension(f"column {field.name[:80]!r}", field)
-
-
-def _check_extension(what: str, field: pa.Field) -> None:
-    kind, stored = field.type, (field.metadata or {}).get(EXTENSION_NAME)
-    name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
-    name = name or (None if stored is None else stored.decode("utf-8", "replace"))
-    if name is not None and name not in _PLAIN_EXTENSIONS:
-        raise pa.ArrowInvalid(
-            f"{what} is of the extension type {name[:80]!r}, whose meaning is not known here; "
-            "convert it (a Period by .dt.to_timestamp())"
-        )
-    for number in range(kind.num_fields):
-        _check_extension(what, kind.field(number))
 
 
 def conform(array: pa.Array, kind: pa.DataType, *, event_time: bool = False) -> pa.Array:
@@ -157,12 +128,9 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     given = array.type
     if given == kind:
         return array
-    if isinstance(given, pa.BaseExtensionType):
-        _check_extension("the column", pa.field("", given))
-        return _cast(array.storage, kind, event_time)
-    if pa.types.is_dictionary(given):
-        return _cast(array.dictionary_decode(), kind, event_time)
-    if _is_list(given) and _is_list(kind):
+    if not is_plain(given):
+        return _cast(plain_array(array), kind, event_time)
+    if pa.types.is_list(given) and pa.types.is_list(kind):
         return _cast_list(array, kind)
     if pa.types.is_map(given) and pa.types.is_map(kind):
         return _cast_map(array, kind)
@@ -181,11 +149,6 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     if pa.types.is_temporal(given) and not pa.types.is_temporal(kind):
         raise pa.ArrowInvalid(f"{given} is no point in time, and its unit would be lost as {kind}")
     return array.cast(kind)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _cast_list(array: pa.Array, kind: pa.DataType) -> pa.Array:

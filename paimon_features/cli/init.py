@@ -187,13 +187,14 @@ def _write_from(
     as_json: bool,
 ) -> None:
     from paimon_features.definitions import load_definitions
-    from paimon_features.local.inputs.profiles import profile_input
+    from paimon_features.local.inputs.profiles import profile_parts
     from paimon_features.local.inputs.proposal import definitions_text, inputs_text, propose
+    from paimon_features.local.inputs.reading_process import read_apart
 
     source = project_name(path.name.split(".")[0])
     given = InputSettings().with_options(source, options)
     kept = {text.partition("=")[0] for text in options}
-    profile = profile_input(path, given, kept, event_time=event_time, sample_rows=sample_rows)
+    [profile] = read_apart(path, profile_parts, path, given, kept, event_time, sample_rows)
     proposal = propose(profile, source, entity)
     text = definitions_text(profile, proposal)
     engine = "" if kafka else (

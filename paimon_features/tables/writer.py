@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from paimon_features.array_types import Ints
 from paimon_features.definitions.source import EventSource
+from paimon_features.duplicates import duplicates as repeated
 from paimon_features.errors import PaimonFeaturesError, TableError, UnknownNameError
 from paimon_features.partition_days import choose_partition_days, first_days
 from paimon_features.tables.append_files import AppendFiles
@@ -350,21 +351,24 @@ def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = N
     Raises
     ------
     TableError
-        For an unknown column, a value that does not fit, and a null in a key column.
+        For an unknown column, two of one name, a value that does not fit, and a null in a key
+        column.
     """
     schema = lake.schema(name) if schema is None else schema
-    unknown = [column for column in table.column_names if column not in schema.names]
+    given = dict(zip(_distinct_names(name, table), table.columns, strict=True))
+    known = set(schema.names)
+    unknown = [column for column in given if column not in known]
     if unknown:
         raise TableError(
             f"table {name!r} has no column {unknown[0]!r}; it has: {', '.join(schema.names)}"
         )
     arrays = []
     for field in schema:
-        if field.name not in table.column_names:
+        if field.name not in given:
             arrays.append(pa.nulls(table.num_rows, field.type))
             continue
         try:
-            arrays.append(_as_stored(table.column(field.name), field.type))
+            arrays.append(_as_stored(given[field.name], field.type))
         except pa.ArrowException as error:
             raise TableError(f"table {name!r}: column {field.name!r}: {error}") from error
         if not field.nullable and arrays[-1].null_count:
@@ -373,6 +377,15 @@ def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = N
                 f"{arrays[-1].null_count} of {table.num_rows} rows"
             )
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _distinct_names(name: str, rows: pa.Table) -> list[str]:
+    names: list[str] = rows.column_names
+    if doubled := repeated(names):
+        raise TableError(
+            f"table {name!r}: the rows have two columns {doubled[0]!r}; rename or drop one of them"
+        )
+    return names
 
 
 def _as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -470,9 +483,10 @@ class EventWriter:
         Raises
         ------
         TableError
-            If a column is missing or not declared, which affects all rows.
+            If a column is missing, not declared or there twice, which affects all rows.
         """
-        missing = [column for column in self.columns if column not in rows.column_names]
+        given = set(_distinct_names(self.table, rows))
+        missing = [column for column in self.columns if column not in given]
         unknown = [column for column in rows.column_names if column not in self.columns]
         if missing or unknown:
             raise TableError(
@@ -564,18 +578,22 @@ def row_text(row: pa.Table) -> str:
     """One row as JSON, as stored in the rejected table."""
     try:
         values = row.to_pylist()[0]
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OverflowError, ValueError):
         values = {name: _cell(row.column(name)) for name in row.column_names}
     return json.dumps(values, default=_json_value, ensure_ascii=False)
 
 
 def _cell(column: pa.ChunkedArray) -> Any:
-    """The value of a column of one row; bytes that are not UTF-8 as escapes (``\\xff``)."""
+    """The value of a column of one row; bytes that are not UTF-8 as escapes (``\\xff``), and the
+    ticks of a time that Python does not have."""
     try:
         return column[0].as_py()
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OverflowError, ValueError):
         if pa.types.is_nested(column.type):
-            return "a list with texts that are not UTF-8"
+            return "a list with texts that are not UTF-8, or times beyond the year 9999"
+        if pa.types.is_temporal(column.type):
+            plain = pa.int32() if column.type.bit_width == 32 else pa.int64()
+            return column.chunk(0).view(plain)[0].as_py()
         return column.cast(pa.binary())[0].as_py().decode("utf-8", "backslashreplace")
 
 

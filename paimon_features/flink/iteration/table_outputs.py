@@ -12,6 +12,7 @@ from paimon_features.arguments import checked_text
 from paimon_features.errors import ConfigurationError, DefinitionError, JobError
 from paimon_features.flink.environment import STANDARD_OPTIONS, no_python_server, register_lake
 from paimon_features.flink.iteration.hosts import result_values
+from paimon_features.foreign_types import plain_table
 from paimon_features.ingestion.physical import FLINK_NUMBERS
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
@@ -139,7 +140,7 @@ class TableRowConverter:
             }
             for name, nulls in missing.items():
                 value = value.append_column(name, nulls)
-            return value.select(self.schema.names).cast(self.schema)
+            return plain_table(value.select(self.schema.names)).cast(self.schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise JobError(
                 f"an output for table {self.table!r} does not match its columns "

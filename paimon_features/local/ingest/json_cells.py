@@ -112,7 +112,7 @@ def _problem(text: str, row: dict[str, Any] | None) -> tuple[str, str]:
 
 def _half_character(row: dict[str, Any]) -> bool:
     try:
-        json.dumps(row, ensure_ascii=False).encode()
+        _nested(row).encode()
     except UnicodeEncodeError:
         return True
     return False

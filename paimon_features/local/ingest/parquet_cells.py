@@ -10,11 +10,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from paimon_features.array_types import Bools
+from paimon_features.foreign_types import plain_array
 from paimon_features.ingestion.input_columns import FileGroup, InputColumn
 from paimon_features.ingestion.inputs import InputFile
+from paimon_features.local.ingest.bounded_parquet import bounded_batches
 from paimon_features.local.ingest.cells import CellBatch, CellColumn
 from paimon_features.local.ingest.converted import Converted
 from paimon_features.local.ingest.java_text import json_object, texts_of
@@ -35,12 +36,10 @@ def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], 
         If the file cannot be read.
     """
     fields = list(dict.fromkeys(column.field for column in group.columns))
-    # nanoseconds since 1970 end in 2262
     if file.unreadable is not None:
         yield partial(_unreadable, file.unreadable, str(file.path))
-    with pq.ParquetFile(file.read_path, coerce_int96_timestamp_unit="us") as parquet:
-        for batch in parquet.iter_batches(BATCH_ROWS, columns=fields):
-            yield partial(_batches, batch, group.columns, str(file.path))
+    for batch in bounded_batches(file.read_path, BATCH_ROWS, fields):
+        yield partial(_batches, batch, group.columns, str(file.path))
 
 
 def _unreadable(path: Path, origin: str) -> list[CellBatch]:
@@ -50,7 +49,7 @@ def _unreadable(path: Path, origin: str) -> list[CellBatch]:
 
 
 def _batches(batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str) -> list[CellBatch]:
-    cells = {name: _plain(batch.column(name)) for name in batch.schema.names}
+    cells = {name: plain_array(batch.column(name)) for name in batch.schema.names}
     texts = {column.field for column in columns if column.physical.kind == "text"}
     valid = _valid_texts([cells[field] for field in sorted(texts)], batch.num_rows)
     broken: list[tuple[str, str, str | None]] = []
@@ -61,14 +60,6 @@ def _batches(batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str)
         cells = {name: array.filter(pa.array(valid)) for name, array in cells.items()}
     found = {column.name: _column(cells[column.field], column) for column in columns}
     return [CellBatch(int(valid.sum()), found, _raw(cells, columns), origin, broken)]
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if pa.types.is_large_string(array.type):
-        return array.cast(pa.string())
-    return array.cast(pa.binary()) if pa.types.is_large_binary(array.type) else array
 
 
 def _valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:

@@ -14,11 +14,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.definitions import EventSource
+from paimon_features.foreign_types import is_plain
 from paimon_features.input_settings import TIME_UNITS, InputSettings
 from paimon_features.local.duckdb_engine import DuckDBEngine
 from paimon_features.schema import DataType, Int64
 from paimon_features.times import floor_times
 
+_UNREADABLE = pa.list_(pa.int8())
+"""Stands for types that no column of a source reads, such as unions: Parquet lacks some of them."""
 _COMPACT = {"%Y%m%d": 8, "%Y%m%d%H%M": 12, "%Y%m%d%H%M%S": 14}
 """Formats without separators, which match texts of one length only."""
 
@@ -56,10 +59,9 @@ class CellConverter:
 
     def _cells(self, cells: pa.Array, name: str) -> pa.Array:
         kind = self.columns[name]
-        if pa.types.is_dictionary(cells.type):
-            cells = cells.dictionary_decode()
-        if _is_text(cells.type):
-            cells = cells.cast(pa.string())
+        if pa.types.is_nested(cells.type) or not is_plain(cells.type):
+            return pa.nulls(len(cells), _UNREADABLE)
+        if pa.types.is_string(cells.type):
             return self._text(cells, kind, name == self.time)
         if pa.types.is_timestamp(cells.type):
             return self._zoned(cells)
@@ -194,10 +196,6 @@ def number_pattern(decimal: str, thousands: str) -> str:
         letter = "[ \u00a0\u202f]" if thousands in " \u00a0\u202f" else re.escape(thousands)
         whole = rf"(?:[0-9]{{1,3}}(?:{letter}[0-9]{{3}})+|[0-9]+)"
     return rf"^[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
 
 
 def _in_utc(cells: pa.Array, zone: str) -> pa.Array:

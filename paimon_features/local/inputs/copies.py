@@ -24,6 +24,7 @@ from paimon_features.local.inputs.conversion import CellConverter
 from paimon_features.local.inputs.opening import (
     OpenedInput,
     checked_form,
+    closing_of,
     expected_forms,
     form_of,
     identity_of,
@@ -109,8 +110,8 @@ class InputCopies:
         """
         opened = open_input(path, self.settings)
         names = self.columns_of(opened)
-        with self._converter(opened, names) as converter:
-            empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
+        with closing_of(opened.batches), self._converter(opened, names) as converter:
+            empty = _no_rows(opened.schema)
             schema = converter.convert(empty).schema
         # as Arrow writes them: the storage decides what ingest declares
         file = io.BytesIO()
@@ -168,8 +169,11 @@ class InputCopies:
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
             writer: pq.ParquetWriter | None = None
-            with CellConverter.of_source(self.settings, self.source, names) as converter:
-                empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
+            with (
+                closing_of(opened.batches),
+                CellConverter.of_source(self.settings, self.source, names) as converter,
+            ):
+                empty = _no_rows(opened.schema)
                 schema = converter.convert(empty).schema
                 writer = pq.ParquetWriter(copy, schema, compression="zstd")
                 with writer, bad.open("w", encoding="utf-8") as unreadable:
@@ -184,6 +188,11 @@ class InputCopies:
                 f"{path}: its copy for ingestion cannot be written: {error}; free space"
             ) from error
         return bad if bad.stat().st_size else None
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows; Arrow makes none of a schema with unions."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)
 
 
 def _plain(name: str) -> str:

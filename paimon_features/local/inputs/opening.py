@@ -13,27 +13,33 @@ import io
 import json
 import lzma
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as pc_csv
 import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.orc
-import pyarrow.parquet as pq
 
 from paimon_features.duplicates import duplicates
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.errors import ConfigurationError, MissingExtraError, PaimonFeaturesError
+from paimon_features.foreign_types import plain_batches, plain_schema
 from paimon_features.input_settings import InputSettings
+from paimon_features.local.ingest.bounded_parquet import bounded_batches, open_parquet
+from paimon_features.local.inputs.avro_schema import avro_fields
+from paimon_features.local.inputs.reading_process import progressed
 from paimon_features.tables.rejects import TOO_FEW_COLUMNS, TOO_MANY_COLUMNS
 
 BATCH_ROWS = 1 << 16
 _BETWEEN_ITEMS, _BETWEEN_LINES = re.compile(r"[ \t\r\n,]*"), re.compile(r"\s*")
+_BLOCK_BYTES = 8 << 20
+"""Bytes of a text file that are parsed together."""
+_PIECE_BYTES = 64 << 20
 LONGEST_OBJECT = 16 << 20
 """Bytes of one object of a JSON array."""
 
@@ -136,11 +142,15 @@ def open_input(path: Path, settings: InputSettings) -> OpenedInput:
     form = checked_form(path)
     with reported(path, form):
         opened = _OPENERS[form](path, settings)
+        opened.schema = plain_schema(opened.schema)
     batches = opened.batches
 
     def guarded() -> Iterator[pa.RecordBatch]:
-        with reported(path, form):
-            yield from batches
+        with reported(path, form), closing_of(batches):
+            for batch in batches:
+                for plain in plain_batches(batch):
+                    progressed()
+                    yield plain
 
     opened.batches = guarded()
     doubled = duplicates(opened.schema.names)
@@ -157,11 +167,29 @@ def reported(path: Path, form: str) -> Iterator[None]:
     """Errors of the libraries as ours."""
     try:
         yield
-    except (pa.ArrowException, OSError, EOFError, ValueError, lzma.LZMAError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        line = str(error).partition("\n")[0]
+    except (PaimonFeaturesError, MemoryError):
+        raise
+    except RecursionError as error:
+        raise ConfigurationError(
+            f"{path}: values are nested in each other too deeply; flatten them"
+        ) from error
+    except Exception as error:
+        # libraries raise what their parsers meet in a damaged file: KeyError, struct.error, ...
+        line = str(error).partition("\n")[0] or type(error).__name__
+        if "straddl" in line:
+            line = f"a row has more than {_BLOCK_BYTES >> 20} MiB, or its quotes do not end"
         raise ConfigurationError(f"{path}: it cannot be read as {form}: {line}") from error
+
+
+@contextmanager
+def closing_of(batches: Iterator[Any]) -> Iterator[None]:
+    """Close a reader at the end, if it can be: one left open ends the interpreter by an abort."""
+    try:
+        yield
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
 
 
 @contextmanager
@@ -253,7 +281,7 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
                     column_names=names,
                     skip_rows=settings.skip + settings.header,
                     encoding=settings.encoding,
-                    block_size=8 << 20,
+                    block_size=_BLOCK_BYTES,
                     use_threads=False,
                 ),
                 pc_csv.ParseOptions(
@@ -269,7 +297,8 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
                     quoted_strings_can_be_null=False,
                 ),
             )
-            yield from reader
+            with reader:
+                yield from reader
 
     opened.batches = batches()
     return opened
@@ -278,7 +307,7 @@ def _open_csv(path: Path, settings: InputSettings) -> OpenedInput:
 def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
     """Objects, an array of them or one a line; numbers and texts as they are written."""
     objects = json_objects(path)
-    first = list(islice(objects, 1_000))
+    first = next(_pieces(objects, 1_000), [])
     if not first:
         raise ConfigurationError(
             f"{path}: there is no JSON object in it; expected an array of objects or one a line"
@@ -291,8 +320,7 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
     )
 
     def batches() -> Iterator[pa.RecordBatch]:
-        rows = chain(first, objects)
-        while piece := list(islice(rows, BATCH_ROWS)):
+        for piece in _pieces(chain(first, objects)):
             columns = [
                 _json_column(path, f.name, [row.get(f.name) for row in piece], f.type)
                 for f in schema
@@ -300,6 +328,22 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
     return OpenedInput("JSON", schema, batches())
+
+
+def _pieces(
+    rows: Iterator[dict[str, Any]], most: int = BATCH_ROWS
+) -> Iterator[list[dict[str, Any]]]:
+    """The rows in lists of at most ``most`` rows, and about 64 MiB of texts."""
+    piece: list[dict[str, Any]] = []
+    size = 0
+    for row in rows:
+        piece.append(row)
+        size += sum(len(v) for v in row.values() if isinstance(v, str | bytes | list | dict))
+        if len(piece) >= most or size >= _PIECE_BYTES:
+            yield piece
+            piece, size = [], 0
+    if piece:
+        yield piece
 
 
 def _json_column(
@@ -333,7 +377,9 @@ def json_objects(path: Path) -> Iterator[dict[str, Any]]:
                 return
             try:
                 value, end = decoder.raw_decode(held, at)
-            except ValueError:
+            except ValueError as error:
+                if not isinstance(error, json.JSONDecodeError):  # a number of too many digits
+                    raise
                 held, at = held[at:], 0
                 more = text.read(max(1 << 16, len(held)))
                 if not more:
@@ -405,10 +451,9 @@ class _EndedLines(_Readable):
 
 
 def _open_parquet(path: Path, settings: InputSettings) -> OpenedInput:
-    file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
-    return OpenedInput(
-        "Parquet", file.schema_arrow, file.iter_batches(BATCH_ROWS), file.metadata.num_rows
-    )
+    with open_parquet(path) as file:
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    return OpenedInput("Parquet", schema, bounded_batches(path, BATCH_ROWS), rows)
 
 
 def _open_orc(path: Path, settings: InputSettings) -> OpenedInput:
@@ -432,9 +477,21 @@ def _open_arrow(path: Path, settings: InputSettings) -> OpenedInput:
             return OpenedInput("Arrow", table.schema, iter(table.to_batches()), table.num_rows)
         source.seek(0)
         stream = pyarrow.ipc.open_stream(source)
-        return OpenedInput("Arrow", stream.schema, iter(stream))
-    batches = (file.get_batch(number) for number in range(file.num_record_batches))
-    return OpenedInput("Arrow", file.schema, batches)
+        return OpenedInput("Arrow", stream.schema, _checked(stream))
+    whole = (file.get_batch(number) for number in range(file.num_record_batches))
+    return OpenedInput("Arrow", file.schema, _checked(whole))
+
+
+def _checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches in parts: Arrow files may say anything of their rows, offsets and views."""
+    for batch in batches:
+        batch.validate()
+        if batch.num_rows >= 1 << 31:
+            raise pa.ArrowInvalid(f"it has a batch of {batch.num_rows:,} rows")
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            part = batch.slice(start, BATCH_ROWS)
+            part.validate(full=True)
+            yield part
 
 
 def _open_avro(path: Path, settings: InputSettings) -> OpenedInput:
@@ -447,16 +504,15 @@ def _open_avro(path: Path, settings: InputSettings) -> OpenedInput:
         with path.open("rb") as file:
             yield from fastavro.reader(file)
 
-    rows = records()
-    first: list[Any] = list(islice(rows, 10_000))
     with path.open("rb") as file:
-        names = [f["name"] for f in cast("Any", fastavro.reader(file).writer_schema)["fields"]]
+        names = avro_fields(fastavro.reader(file).writer_schema)
+    rows = records()
+    first: list[Any] = next(_pieces(rows, 10_000), [])
     inferred = pa.Table.from_pylist([{n: row[n] for n in names} for row in first] or [{}])
     schema = inferred.select(names).schema if first else pa.schema([(n, pa.null()) for n in names])
 
     def batches() -> Iterator[pa.RecordBatch]:
-        everything = chain(first, rows)
-        while piece := list(islice(everything, BATCH_ROWS)):
+        for piece in _pieces(chain(first, rows)):
             yield pa.RecordBatch.from_pylist(piece, schema)
 
     return OpenedInput("Avro", schema, batches())
