@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,10 +39,12 @@ from paimon_features.tables import Lake, append_stream, latest_snapshot, snapsho
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import TRAINING_PREFIX, training_spec
-from paimon_features.tables.tags import create_tag, delete_tag
+from paimon_features.tables.tags import create_tag, delete_tag, training_tag, training_tags
 
 ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
 """Property: the number of rows of which no feature has a value."""
+COMMITS_NOT_INCLUDED = "training-set.commits-not-included"
+"""Property: commits of events that a view's tiles did not contain yet, by view, as JSON."""
 IDENTITY = "training-set.identity"
 """Property that identifies a training set: a hash of everything that its content depends on."""
 WRITTEN_ROWS = 1 << 16
@@ -55,6 +57,8 @@ class TrainingSet:
 
     ``rows_without_features`` counts the rows of which no feature has a value: a null key, an
     entity that was not known (or had expired) at that time, or nothing but empty windows.
+    ``commits_not_included`` counts, by view, the commits of events that were in no feature, because
+    the view's job had not read them when the rows were written.
     """
 
     table: str
@@ -64,6 +68,7 @@ class TrainingSet:
     features: tuple[str, ...]
     label: str | None
     sources: tuple[Pin, ...]
+    commits_not_included: Mapping[str, int] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         from paimon_features.notebook.markup import card, facts, table
@@ -72,6 +77,7 @@ class TrainingSet:
             "rows": self.rows,
             "of these without features": self.rows_without_features or None,
             "label": self.label,
+            "commits of events not included": sum(self.commits_not_included.values()) or None,
             "snapshot": str(self.snapshot_id),
             "features": ", ".join(self.features),
         }
@@ -89,6 +95,7 @@ class TrainingSet:
             "features": list(self.features),
             "label": self.label,
             "sources": [pin.to_document() for pin in self.sources],
+            "commits_not_included": dict(self.commits_not_included),
         }
 
 
@@ -111,8 +118,9 @@ def build_training_set(
     The table has the columns of ``rows`` (keys, time, label, anything else), then the features;
     its rows come in the order given. Its properties name the features with a hash of their
     definitions, the interactions with their expressions, the versions of fitted transformers,
-    every source table with its snapshot and commit, the label, and ``as_of``. The snapshots
-    that were read are tagged ``training_<name>``, so that they stay readable.
+    every source table with its snapshot and commit, the label, ``as_of``, and the number of commits
+    of events that a view's tiles did not contain yet. The snapshots that were read are tagged
+    ``training_<name>``, so that they stay readable.
 
     The same call on the same snapshots is the same training set: it is not built again, and keeps
     the rows that ``append_training_rows`` has added. On
@@ -150,9 +158,13 @@ def build_training_set(
                 with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
                     if there:  # only now: a read that fails leaves the old table as it is
                         _drop(lake, target, pinned.pins)
-                    known = _write(lake, target, result, properties)
-            empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
-        return TrainingSet(target, known, entity_rows.count, empty, features, label, pinned.pins)
+                    lacking = {COMMITS_NOT_INCLUDED: _json(pinned.not_included)}
+                    known = _write(lake, target, result, {**properties, **lacking})
+            there_now = lake.properties(target)
+        return TrainingSet(
+            target, known, entity_rows.count, int(there_now[ROWS_WITHOUT_FEATURES]), features,
+            label, pinned.pins, json.loads(there_now.get(COMMITS_NOT_INCLUDED, "{}")),
+        )  # fmt: skip
 
 
 def append_training_rows(
@@ -202,8 +214,9 @@ def append_training_rows(
             )
             if known is not None:
                 return TrainingSet(
-                    target, known.id, entity_rows.count, 0, features, label, pinned.pins
-                )
+                    target, known.id, entity_rows.count, 0, features, label, pinned.pins,
+                    json.loads(known.properties.get(COMMITS_NOT_INCLUDED, "{}")),
+                )  # fmt: skip
             without = 0
 
             def counted(result: FeatureResult) -> Iterator[pa.Table]:
@@ -212,15 +225,18 @@ def append_training_rows(
                     without += _rows_without(table.select(features))
                     yield table
 
-            read = json.dumps([pin.to_document() for pin in pinned.pins], separators=(",", ":"))
             with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
                 snapshot_id = append_stream(
                     lake, target, counted(result), commit_user=user,
-                    properties={"training-set.sources": read},
+                    properties={
+                        "training-set.sources": _json([pin.to_document() for pin in pinned.pins]),
+                        COMMITS_NOT_INCLUDED: _json(pinned.not_included),
+                    },
                 )  # fmt: skip
         return TrainingSet(
-            target, snapshot_id, entity_rows.count, without, features, label, pinned.pins
-        )
+            target, snapshot_id, entity_rows.count, without, features, label, pinned.pins,
+            pinned.not_included,
+        )  # fmt: skip
 
 
 def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequence[str]) -> None:
@@ -315,11 +331,15 @@ def _properties(
         "training-set.engine": None if engine is None else engine.name,
     }
     texts = {
-        key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        key: value if isinstance(value, str) else _json(value)
         for key, value in document.items()
         if value is not None
     }
     return {**texts, IDENTITY: _digest(texts)}
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _digest(document: object) -> str:
@@ -342,9 +362,8 @@ def _is_complete(lake: Lake, target: str) -> bool:
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
     there = lake.properties(target)
-    reported = [
-        key for key in {**properties, **there} if key not in (IDENTITY, ROWS_WITHOUT_FEATURES)
-    ]
+    unnamed = (IDENTITY, ROWS_WITHOUT_FEATURES, COMMITS_NOT_INCLUDED)
+    reported = [key for key in {**properties, **there} if key not in unnamed]
     other = [key for key in reported if there.get(key) != properties.get(key)]
     what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
     return (
@@ -360,17 +379,27 @@ def _sources(lake: Lake, target: str) -> list[str]:
 def _drop(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
     """Drop a training set, and release the sources that its successor does not read."""
     for source in set(_sources(lake, target)) - {pin.table for pin in pins}:
-        delete_tag(lake, source, target)
+        _release(lake, source, target)
     lake.drop(target, how="replaced")
 
 
 def _protect(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
-    """Tag what is read, before it is read; a tag that a crash left behind is replaced."""
-    for pin in pins:
-        delete_tag(lake, pin.table, target)
-        if pin.snapshot_id is not None:
-            create_tag(lake, pin.table, target, pin.snapshot_id)
+    """Tag what is read, before it is read; a tag that a crash left behind is replaced.
+
+    Of an events table several snapshots may be read; all but the first have a numbered tag.
+    """
+    for table in dict.fromkeys(pin.table for pin in pins):
+        _release(lake, table, target)
+        own = [pin for pin in pins if pin.table == table and pin.snapshot_id is not None]
+        for number, pin in enumerate(own):
+            assert pin.snapshot_id is not None
+            create_tag(lake, table, training_tag(target, number), pin.snapshot_id)
             pin.check(lake)  # the tag is found by the snapshot's number
+
+
+def _release(lake: Lake, table: str, target: str) -> None:
+    for tag in training_tags(lake, table, target):
+        delete_tag(lake, table, tag)
 
 
 def _column_type(field: pa.Field) -> DataType:

@@ -158,9 +158,12 @@ class ProjectContext:
         ------
         GenerationError
             If the view is not applied, or its definition now means other tiles.
+        UnfilledError
+            If its tiles were never computed.
         """
         lake = self.lake
         from paimon_features.tables import generations
+        from paimon_features.tables.consumed import check_filled
 
         record = generations.active(lake, view.name)
         if record is None:
@@ -173,6 +176,7 @@ class ProjectContext:
                 f"{record.generation} contains; 'paimon-features plan' shows the difference, "
                 f"'apply', 'backfill {view.name}' and 'switch {view.name}' replace it"
             )
+        check_filled(lake, record)
         return record
 
     def refs(self, features: Features) -> tuple[Output, ...]:
