@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.callbacks import OnProgress
-from paimon_features.definitions import Output
+from paimon_features.definitions import CompiledTransformed, Output
+from paimon_features.definitions.value_definition import value_definition
 from paimon_features.errors import RequestError, TableError, UnknownNameError
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import in_pieces, row_source
@@ -38,7 +39,7 @@ from paimon_features.schema import (
 from paimon_features.tables import Lake, append_stream, latest_snapshot, snapshots
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.lease import acquire
-from paimon_features.tables.specs import TRAINING_PREFIX, training_spec
+from paimon_features.tables.specs import TRAINING_PREFIX, TRAINING_VALUES, training_spec
 from paimon_features.tables.tags import create_tag, delete_tag, training_tag, training_tags
 
 ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
@@ -158,8 +159,11 @@ def build_training_set(
                 with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
                     if there:  # only now: a read that fails leaves the old table as it is
                         _drop(lake, target, pinned.pins)
-                    lacking = {COMMITS_NOT_INCLUDED: _json(pinned.not_included)}
-                    known = _write(lake, target, result, {**properties, **lacking})
+                    notes = {
+                        COMMITS_NOT_INCLUDED: _json(pinned.not_included),
+                        TRAINING_VALUES: _json(_values(pinned)),
+                    }
+                    known = _write(lake, target, result, {**properties, **notes})
             there_now = lake.properties(target)
         return TrainingSet(
             target, known, entity_rows.count, int(there_now[ROWS_WITHOUT_FEATURES]), features,
@@ -243,7 +247,10 @@ def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequen
     there = lake.properties(target)
     built = json.loads(there.get("training-set.features", "{}"))
     now = {str(ref): column for ref, column in pinned.columns.items()}
-    same = there.get("training-set.definitions") == _digest(pinned.definitions())
+    same = there.get("training-set.definitions") == _digest(pinned.definitions()) and all(
+        json.loads(there.get(key, "null")) == (document or None)
+        for key, document in _computed(pinned).items()
+    )
     if built != now or not same or not _is_complete(lake, target):
         other = sorted(built.keys() ^ now.keys())
         what = f"other features: {', '.join(other)}" if other else "features defined otherwise"
@@ -317,13 +324,10 @@ def _properties(
     pinned: PinnedRead, entity_rows: EntityRows, label: str | None, engine: OfflineEngine | None
 ) -> dict[str, str]:
     """What the table says of itself; the last entry is the hash of all others."""
-    interactions = {i.name: i.to_document() for i in pinned.selection.interactions}
-    transformed = {t.name: t.to_property() for t in pinned.selection.transformed}
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
         "training-set.definitions": _digest(pinned.definitions()),
-        "training-set.interactions": interactions or None,
-        "training-set.transformed": transformed or None,
+        **_computed(pinned),
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
         "training-set.label": label,
@@ -336,6 +340,27 @@ def _properties(
         if value is not None
     }
     return {**texts, IDENTITY: _digest(texts)}
+
+
+def _values(pinned: PinnedRead) -> dict[str, str]:
+    """What the values of each column mean, for what is fitted on them."""
+    views = {read.name: read.view for read in pinned.reads}
+    return {
+        column: value_definition(views, output)
+        for output, column in pinned.columns.items()
+        if not isinstance(output, CompiledTransformed)
+    }
+
+
+def _computed(pinned: PinnedRead) -> dict[str, object]:
+    """The properties with the definitions of interactions and transformed features, if any."""
+    selection = pinned.selection
+    return {
+        "training-set.interactions": {i.name: i.to_document() for i in selection.interactions}
+        or None,
+        "training-set.transformed": {t.name: t.to_property() for t in selection.transformed}
+        or None,
+    }
 
 
 def _json(document: object) -> str:
@@ -362,7 +387,7 @@ def _is_complete(lake: Lake, target: str) -> bool:
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
     there = lake.properties(target)
-    unnamed = (IDENTITY, ROWS_WITHOUT_FEATURES, COMMITS_NOT_INCLUDED)
+    unnamed = (IDENTITY, ROWS_WITHOUT_FEATURES, COMMITS_NOT_INCLUDED, TRAINING_VALUES)
     reported = [key for key in {**properties, **there} if key not in unnamed]
     other = [key for key in reported if there.get(key) != properties.get(key)]
     what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"

@@ -159,7 +159,7 @@ class ProjectContext:
         GenerationError
             If the view is not applied, or its definition now means other tiles.
         UnfilledError
-            If its tiles were never computed.
+            If its tiles were never computed, and there are events.
         """
         lake = self.lake
         from paimon_features.tables import generations
@@ -176,7 +176,18 @@ class ProjectContext:
                 f"{record.generation} contains; 'paimon-features plan' shows the difference, "
                 f"'apply', 'backfill {view.name}' and 'switch {view.name}' replace it"
             )
-        check_filled(lake, record)
+        check_filled(lake, record, view.source.table)
+        return record
+
+    def filled_generation(self, view: CompiledView) -> GenerationRecord:
+        """The same for what will be served: UnfilledError also where there are no events yet.
+
+        Those that come later would be in no tile, and a store that is ready does not tell.
+        """
+        record = self.generation(view)
+        from paimon_features.tables.consumed import check_filled
+
+        check_filled(self.lake, record)
         return record
 
     def refs(self, features: Features) -> tuple[Output, ...]:

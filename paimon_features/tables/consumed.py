@@ -49,16 +49,19 @@ def position(lake: Lake, record: GenerationRecord) -> int | None:
     return backfilled if held is None else max(held - 1, backfilled or 0)
 
 
-def check_filled(lake: Lake, record: GenerationRecord) -> None:
+def check_filled(lake: Lake, record: GenerationRecord, events: str | None = None) -> None:
     """Raise UnfilledError unless the tiles of all events up to a position were computed.
 
     That is known from the generation's record, which does not expire, unlike the snapshots of its
-    tables: a backfill of a source without events leaves nothing else.
+    tables: a backfill of a source without events leaves nothing else. With ``events``, the name of
+    its events table, no tiles are complete as long as there were no events.
     """
     if record.backfilled or (record.is_streamed and _has_read_all(lake, record)):
         return
     # without a record of a job, its rows were written by something else
     if record.job is None and latest_snapshot(lake, record.table) is not None:
+        return
+    if events is not None and latest_snapshot(lake, events) is None:
         return
     raise unfilled(record, "its tiles were never computed" + _unfinished(record))
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef
-from paimon_features.errors import PaimonFeaturesError, RequestError
+from paimon_features.errors import PaimonFeaturesError, RequestError, UnfilledError
 from paimon_features.lineage import describe, lineage
 from paimon_features.lineage.descriptions import describe_all
 from paimon_features.lineage.lineage_graph import LineageGraph
@@ -226,11 +226,14 @@ class ProjectPages:
         """Some entities of a view with their values, as of its newest event."""
         fields = _fields(query, "view")
         view = self._project.view(fields["view"])
-        record = self._project.generation(view)
-        lake = self._project.lake
+        lake, nothing = self._project.lake, {"as_of_ms": None, "features": [], "rows": []}
+        try:
+            record = self._project.generation(view)
+        except UnfilledError:
+            return nothing
         newest = latest_snapshot(lake, record.table)
         if newest is None or not view.keys:
-            return {"as_of_ms": None, "features": [], "rows": []}
+            return nothing
         as_of_ms = self._newest(record.table) + 1
         names = [feature.name for feature in view.features][:MOST_SAMPLE_FEATURES]
         entities = self._entities(record.table, newest.id, list(view.keys))
@@ -293,7 +296,10 @@ class ProjectPages:
         """
         fields = _fields(query, "view")
         name = fields["view"]
-        reader = self._project.view_reader(name)
+        try:
+            reader = self._project.view_reader(name)
+        except UnfilledError as error:
+            raise RequestError(f"feature view {name!r} has no tiles yet: {error}") from error
         view = reader.view
         newest = latest_snapshot(self._project.lake, reader.tiles.table)
         if newest is None:

@@ -205,7 +205,7 @@ class Pinner:
     ) -> None:
         """Raise UnfilledError if tiles are absent because they were not computed by then."""
         if self.time_ms is None:
-            if record.job is not None or (tiles is None and events is not None):
+            if events is not None:
                 check_filled(self.lake, record)
             return
         if tiles is not None or (events is None and record.job is None):

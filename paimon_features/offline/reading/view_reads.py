@@ -118,6 +118,7 @@ class ViewRead(ABC):
     """One view at pinned snapshots: how it is joined, and the memory that takes."""
 
     name: str
+    view: CompiledView | CompiledTable
     keys: Mapping[str, DataType]
     entity: str
     types: Mapping[str, DataType]
