@@ -268,6 +268,7 @@ class TableViewRead(ViewRead):
             "table": source.table,
             "event_time": source.event_time,
             "created_time": source.created_time,
+            **({"known_by": source.created_time} if source.created_time else {}),
             "columns": [f.name for f in self.view.features],
             "keys": list(self.keys),
             "ttl_ms": self.view.ttl_ms,
