@@ -18,12 +18,13 @@ DEFINITIONS = """
 import paimon_features as pf
 
 prices = pf.TableSource(
-    "prices", schema={"item": pf.Int64, "since": pf.Timestamp, "known": pf.Timestamp, "price": pf.Int64},
-    event_time="since", created_time="known",
+    "prices", event_time="since", created_time="known",
+    schema={"item": pf.Int64, "since": pf.Timestamp, "known": pf.Timestamp, "price": pf.Int64},
 )
-price = pf.TableView("price", source=prices, entity=pf.Entity("item", keys={"item": pf.Int64}))
+item = pf.Entity("item", keys={"item": pf.Int64})
+price = pf.TableView("price", source=prices, entity=item)
 visits = pf.EventSource("visits", schema={"item": pf.Int64, "at": pf.Timestamp}, event_time="at")
-seen = pf.FeatureView("seen", source=visits, entity=price.entity, features=[pf.Count(windows=["1d"])])
+seen = pf.FeatureView("seen", source=visits, entity=item, features=[pf.Count(windows=["1d"])])
 """
 TEXTS = ["2026-01-01 00:00:05.000900Z", "2026-01-01 00:00:06.001Z", "2026-01-01 00:00:07.001000Z"]
 MICROS = [1_767_225_605_000_900, 1_767_225_606_001_000, 1_767_225_607_001_000]
