@@ -140,7 +140,7 @@ def _materializer(
         project.lake,
         project.name,
         view,
-        lambda: project.filled_generation(view),
+        lambda: project.generation(view),
         open_store(project.online_settings.for_writing()),
         shard=shard,
         progress=progress,

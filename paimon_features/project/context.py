@@ -179,17 +179,6 @@ class ProjectContext:
         check_filled(lake, record, view.source.table)
         return record
 
-    def filled_generation(self, view: CompiledView) -> GenerationRecord:
-        """The same for what will be served: UnfilledError also where there are no events yet.
-
-        Those that come later would be in no tile, and a store that is ready does not tell.
-        """
-        record = self.generation(view)
-        from paimon_features.tables.consumed import check_filled
-
-        check_filled(self.lake, record)
-        return record
-
     def refs(self, features: Features) -> tuple[Output, ...]:
         """Resolve a service, a view, or texts such as ``view:feature`` to outputs, in order.
 

@@ -15,7 +15,7 @@ being committed.
 
 from __future__ import annotations
 
-from paimon_features.errors import GenerationError, UnfilledError
+from paimon_features.errors import GenerationError, SnapshotExpiredError, UnfilledError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import (
     advance_consumer,
@@ -33,7 +33,7 @@ from paimon_features.tables.snapshots import (
     snapshot_as_of,
 )
 
-COUNTED = 1_000
+COUNTED = 100
 """Snapshots after a position whose kinds are read to count commits; of more, the numbers count."""
 
 
@@ -120,7 +120,16 @@ def consumed_events(
         found = later  # compaction and deletion: the same events, or fewer
     if found is not None or reached == 0:
         return found
-    return snapshot(lake, table, reached)
+    try:
+        return snapshot(lake, table, reached)
+    except SnapshotExpiredError as error:
+        view = record.view
+        error.add_note(
+            f"the tiles of feature view {view!r} contain the events up to this snapshot, and its "
+            f"tile job is behind: 'paimon-features submit {view} --bounded' reads the others, "
+            f"'paimon-features backfill {view} --rebuild' computes all tiles again"
+        )
+        raise
 
 
 def _check_same_events(lake: Lake, record: GenerationRecord, table: str) -> None:

@@ -104,15 +104,13 @@ def test_a_view_that_was_never_filled_is_an_error_on_every_path(project: Project
     assert not project.lake.exists("training_a")
 
 
-def test_without_any_event_nothing_is_known_and_nothing_is_served(project: Project) -> None:
+def test_without_any_event_no_tiles_are_complete(project: Project) -> None:
     found = read(project, NOW, statuses=True)
     assert found["count_30d__status"].to_pylist() == ["MISSING"]
-    view = project.view("v")
-    assert project.generation(view).table == "tiles_v_g1"
+    assert project.generation(project.view("v")).table == "tiles_v_g1"
+    commit(project, NOW)
     with pytest.raises(UnfilledError, match="never computed"):
-        project.filled_generation(view)
-    project.jobs.backfill("v")
-    assert project.filled_generation(view).backfilled
+        project.generation(project.view("v"))
 
 
 def test_an_unfinished_backfill_does_not_fill_a_view(
