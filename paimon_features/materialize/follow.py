@@ -36,6 +36,7 @@ from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import EpochContent, ViewState
 from paimon_features.online.store import OnlineStore, evicted_keys, may_evict
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumed import check_filled
 from paimon_features.tables.generations import GenerationRecord
 
 MAX_BACKOFF_S = 1.0
@@ -90,6 +91,7 @@ class Materializer:
         self._rebuild = False
         self._checked = False
         self._served: EpochContent | None = None
+        self._filled: tuple[str, int] | None = None
         self._sweep: Iterator[int] | None = None
 
     def run_once(self) -> MaterializeProgress:
@@ -214,6 +216,9 @@ class Materializer:
                 f"the definition of feature view {self.view.name!r} differs from generation "
                 f"{record.generation}; run 'paimon-features plan' to see the difference"
             )
+        if (record.table, record.incarnation) != self._filled:
+            check_filled(self._shard.lake, record, self.view.source.table)
+            self._filled = record.table, record.incarnation
         self._shard.lake.table(
             record.table
         )  # loads pypaimon on the first call, before the pass is timed

@@ -158,12 +158,9 @@ class ProjectContext:
         ------
         GenerationError
             If the view is not applied, or its definition now means other tiles.
-        UnfilledError
-            If its tiles were never computed, and there are events.
         """
         lake = self.lake
         from paimon_features.tables import generations
-        from paimon_features.tables.consumed import check_filled
 
         record = generations.active(lake, view.name)
         if record is None:
@@ -176,7 +173,14 @@ class ProjectContext:
                 f"{record.generation} contains; 'paimon-features plan' shows the difference, "
                 f"'apply', 'backfill {view.name}' and 'switch {view.name}' replace it"
             )
-        check_filled(lake, record, view.source.table)
+        return record
+
+    def filled_generation(self, view: CompiledView) -> GenerationRecord:
+        """The same for readers of tiles; UnfilledError if they were never computed."""
+        record = self.generation(view)
+        from paimon_features.tables.consumed import check_filled
+
+        check_filled(self.lake, record, view.source.table)
         return record
 
     def refs(self, features: Features) -> tuple[Output, ...]:

@@ -61,7 +61,7 @@ def check_filled(lake: Lake, record: GenerationRecord, events: str | None = None
     # without a record of a job, its rows were written by something else
     if record.job is None and latest_snapshot(lake, record.table) is not None:
         return
-    if events is not None and latest_snapshot(lake, events) is None:
+    if events is not None and not (lake.exists(events) and latest_snapshot(lake, events)):
         return
     raise unfilled(record, "its tiles were never computed" + _unfinished(record))
 

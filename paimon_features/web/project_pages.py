@@ -226,14 +226,11 @@ class ProjectPages:
         """Some entities of a view with their values, as of its newest event."""
         fields = _fields(query, "view")
         view = self._project.view(fields["view"])
-        lake, nothing = self._project.lake, {"as_of_ms": None, "features": [], "rows": []}
-        try:
-            record = self._project.generation(view)
-        except UnfilledError:
-            return nothing
+        record = self._project.generation(view)
+        lake = self._project.lake
         newest = latest_snapshot(lake, record.table)
         if newest is None or not view.keys:
-            return nothing
+            return {"as_of_ms": None, "features": [], "rows": []}
         as_of_ms = self._newest(record.table) + 1
         names = [feature.name for feature in view.features][:MOST_SAMPLE_FEATURES]
         entities = self._entities(record.table, newest.id, list(view.keys))

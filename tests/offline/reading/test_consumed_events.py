@@ -10,7 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
+from paimon_features.cli import cli
 from paimon_features.clock import now_ms
 from paimon_features.errors import SnapshotExpiredError, UnfilledError
 from paimon_features.monitoring.view_reader import ViewReader
@@ -107,10 +109,11 @@ def test_a_view_that_was_never_filled_is_an_error_on_every_path(project: Project
 def test_without_any_event_no_tiles_are_complete(project: Project) -> None:
     found = read(project, NOW, statuses=True)
     assert found["count_30d__status"].to_pylist() == ["MISSING"]
-    assert project.generation(project.view("v")).table == "tiles_v_g1"
+    assert project.filled_generation(project.view("v")).table == "tiles_v_g1"
     commit(project, NOW)
     with pytest.raises(UnfilledError, match="never computed"):
-        project.generation(project.view("v"))
+        project.filled_generation(project.view("v"))
+    assert CliRunner().invoke(cli, ["materialize", "--project", str(project.root)]).exit_code == 1
 
 
 def test_an_unfinished_backfill_does_not_fill_a_view(
