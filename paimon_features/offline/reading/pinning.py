@@ -58,8 +58,9 @@ class Pin:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Pin:
         """The inverse of ``to_document``."""
-        names = ("table", "snapshot_id", "commit", "tiles")
-        return cls(*(document.get(name) for name in names))
+        return cls(
+            document["table"], document["snapshot_id"], document.get("commit"), document.get("tiles")
+        )
 
     @property
     def ref(self) -> SnapshotRef | None:
@@ -78,8 +79,10 @@ class Pin:
 
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form."""
-        found = {"table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit}
-        return found if self.tiles is None else {**found, "tiles": self.tiles}
+        own: dict[str, object] = {} if self.tiles is None else {"tiles": self.tiles}
+        return {
+            "table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit, **own
+        }  # fmt: skip
 
     def check(self, lake: Lake) -> None:
         """Raise SnapshotExpiredError if the number is that of another commit by now."""

@@ -166,6 +166,8 @@ class ViewRead(ABC):
 class FeatureViewRead(ViewRead):
     """A feature view: tiles, and raw events where a window starts or ends within a tile."""
 
+    view: CompiledView
+
     def __init__(
         self,
         view: CompiledView,
@@ -248,6 +250,8 @@ class _TileRequirements(ReadRequirements):
 
 class TableViewRead(ViewRead):
     """A table view: the versions of a plain table."""
+
+    view: CompiledTable
 
     def __init__(self, view: CompiledTable, features: Sequence[TableFeature], pin: Pin) -> None:
         self.view = view
