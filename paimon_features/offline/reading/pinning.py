@@ -59,7 +59,10 @@ class Pin:
     def from_document(cls, document: Mapping[str, Any]) -> Pin:
         """The inverse of ``to_document``."""
         return cls(
-            document["table"], document["snapshot_id"], document.get("commit"), document.get("tiles")
+            document["table"],
+            document["snapshot_id"],
+            document.get("commit"),
+            document.get("tiles"),
         )
 
     @property
