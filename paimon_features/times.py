@@ -4,7 +4,8 @@ One rule at every entrance (event writer, local engine, entity rows, training se
 clients, feedback, conditions of loaders, monitoring): a timestamp counts ticks of its unit since
 1970 in UTC, whether it has a zone or not; finer ticks are rounded down, before 1970 too (Arrow's
 own cast rounds towards zero); a date is its midnight in UTC; an integer is milliseconds. Nothing
-else is a time.
+else is a time. The times of a ``TableSource`` are rounded up: a version never counts before its
+time.
 
 ============================  ======================  ===============================
 given                         as a Timestamp column   as an Int64 column
@@ -29,9 +30,12 @@ from __future__ import annotations
 import numpy as np
 
 from paimon_features._arrow import pa, pc
+from paimon_features.array_types import Bools
 from paimon_features.foreign_types import is_plain, plain_array
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+FINER_TEXT = r":[0-9]{2}\.[0-9]{3}[0-9]*[1-9]"
+"""Regular expression (of RE2 and Java) of the digits after the milliseconds of a time."""
 
 
 def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
@@ -59,6 +63,42 @@ def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
     ticks = bare.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     mask = np.asarray(array.is_null()) if array.null_count else None
     return pa.array(ticks // (have // want), pa.int64(), mask=mask).view(pa.timestamp(unit))
+
+
+def finer_than_ms(array: pa.Array) -> Bools:
+    """Mask of the times that have digits after the milliseconds, which ``floor_times`` drops.
+
+    Of texts those with such digits after a second; other types have none.
+
+    >>> finer_than_ms(pa.array([1_000, 1_001, None], pa.timestamp("us"))).tolist()
+    [False, True, False]
+    >>> finer_than_ms(pa.array(["2026-01-01 00:00:00.0009Z", "2026-01-01 00:00:00.0010"])).tolist()
+    [True, False]
+    """
+    kind = array.type
+    if pa.types.is_timestamp(kind) and _PER_SECOND[kind.unit] > _PER_SECOND["ms"]:
+        ticks = array.view(pa.timestamp(kind.unit)).view(pa.int64()).fill_null(0)
+        per_ms = _PER_SECOND[kind.unit] // _PER_SECOND["ms"]
+        return np.asarray(ticks.to_numpy(zero_copy_only=False) % per_ms != 0)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        found = pc.match_substring_regex(array, FINER_TEXT).fill_null(False)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    return np.zeros(len(array), np.bool_)
+
+
+def ceil_times(array: pa.Array) -> pa.Array:
+    """Timestamps finer than milliseconds rounded up to them; all other arrays unchanged.
+
+    >>> ceil_times(pa.array([-1, 1999, None], pa.timestamp("us"))).cast(pa.int64()).to_pylist()
+    [0, 2, None]
+    """
+    finer = finer_than_ms(array)
+    if not (pa.types.is_timestamp(array.type) and finer.any()):
+        return array
+    whole = floor_times(array)
+    ticks = whole.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) + finer
+    mask = np.asarray(array.is_null()) if array.null_count else None
+    return pa.array(ticks, pa.int64(), mask=mask).view(whole.type)
 
 
 def utc_ms(array: pa.Array) -> pa.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,18 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
             )
         named[table] = ref if commit_follows else int(number)
     return named
+
+
+def show_not_included(commits: Mapping[str, int]) -> None:
+    """Print, by view, how many commits of events its tiles do not contain yet."""
+    for view, count in commits.items():
+        if count:
+            commits_of = "1 commit" if count == 1 else f"{count:,} commits"
+            click.echo(
+                f"  not included: {commits_of} of events of {view}, which its tile job has not "
+                f"read; 'paimon-features submit {view} --bounded' reads them, 'paimon-features "
+                f"backfill {view} --rebuild' computes all tiles again"
+            )
 
 
 def time_ms(text: str) -> int:

@@ -8,7 +8,16 @@ from pathlib import Path
 import click
 
 from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import AS_OF, JSON, MEMORY, PROJECT, OutputFile, pins, time_ms
+from paimon_features.cli._options import (
+    AS_OF,
+    JSON,
+    MEMORY,
+    PROJECT,
+    OutputFile,
+    pins,
+    show_not_included,
+    time_ms,
+)
 from paimon_features.cli._progress import Progress
 from paimon_features.project import Project
 
@@ -71,9 +80,11 @@ def derive(
             done = project.derived.refresh(name, replace=replace, **options)
     if output is not None:
         sources, document = written.sources, written.to_document()
+        lacking = written.commits_not_included
         text = f"{written.path}: {written.rows:,} rows, {len(written.features)} features"
     else:
         sources, document = (done.source,), done.to_document()
+        lacking = {name: done.commits_not_included}
         text = (
             f"{done.table}: {done.rows:,} rows; {done.days_written:,} days written, "
             f"{done.days_emptied:,} emptied"
@@ -84,3 +95,4 @@ def derive(
     click.echo(text)
     for source in sources:
         click.echo(f"  from {source.describe()}")
+    show_not_included(lacking)

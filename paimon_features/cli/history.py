@@ -20,6 +20,7 @@ from paimon_features.cli._options import (
     check_engine,
     message_printer,
     pins,
+    show_not_included,
 )
 from paimon_features.cli._progress_bar import steps
 from paimon_features.engines import EngineName, EngineOptions
@@ -94,3 +95,4 @@ def history(
     click.echo(f"{written.path}: {written.rows:,} rows, {len(written.features)} features")
     for source in written.sources:
         click.echo(f"  from {source.describe()}")
+    show_not_included(written.commits_not_included)

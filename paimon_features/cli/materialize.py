@@ -19,11 +19,10 @@ from paimon_features.cli._signals import stop_event
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import (
     ConfigurationError,
-    OnlineStoreError,
     PaimonFeaturesError,
-    StoreUnreachableError,
 )
 from paimon_features.materialize import MaterializeProgress, Materializer
+from paimon_features.materialize.follow import RetriedError
 from paimon_features.materialize.leases import DEFAULT_TTL_MS
 from paimon_features.materialize.monitor import Monitor
 from paimon_features.materialize.monitor_server import MonitorServer
@@ -173,7 +172,7 @@ def _follow(
             _trace(tracer, progress)
 
     def work(worker: Materializer) -> None:
-        def trouble(error: OnlineStoreError | StoreUnreachableError) -> None:
+        def trouble(error: RetriedError) -> None:
             show.trouble(error)
             monitor.failed(worker.view.name)
 
@@ -256,8 +255,8 @@ class _PassPrinter:
         with self._lock:
             click.echo(text, err=True)
 
-    def trouble(self, error: OnlineStoreError | StoreUnreachableError) -> None:
-        """A store that does not respond and is retried; repeated errors are throttled."""
+    def trouble(self, error: RetriedError) -> None:
+        """Something that does not respond yet and is retried; repeated errors are throttled."""
         with self._lock:
             now, kind = time.monotonic(), re.sub(r"[0-9.]+", "", str(error))
             if now - self._troubles.get(kind, -TROUBLE_EVERY_S) >= TROUBLE_EVERY_S:

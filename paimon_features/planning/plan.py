@@ -247,6 +247,9 @@ def _plan_one(
         differs.append(f"keys: {_typed(item.keys)}")
     if kind == "transformed":
         _check_pinned(lake, name, document["fitted"])
+        if item.problem is not None:
+            action = "change" if action == "same" else action
+            differs.append(f"cannot be read: {item.problem}")
     if kind in ("interaction", "transformed") and action != "same":
         differs.append("is computed when it is read: no backfill")
     if isinstance(item, DerivedView) and action != "same":

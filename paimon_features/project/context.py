@@ -175,6 +175,14 @@ class ProjectContext:
             )
         return record
 
+    def filled_generation(self, view: CompiledView) -> GenerationRecord:
+        """The same for readers of tiles; UnfilledError if they were never computed."""
+        record = self.generation(view)
+        from paimon_features.tables.consumed import check_filled
+
+        check_filled(self.lake, record, view.source.table)
+        return record
+
     def refs(self, features: Features) -> tuple[Output, ...]:
         """Resolve a service, a view, or texts such as ``view:feature`` to outputs, in order.
 

@@ -74,9 +74,9 @@ class DerivedViews:
         check_output(Path(path))
         read = self._read(name, **options)
         rows = write_tables(read.schema, read.tables(), Path(path))
-        return WrittenFile(
-            Path(path), rows, tuple(f.name for f in read.derived.features), (read.pin,)
-        )
+        lacking = {read.view.name: read.not_included} if read.not_included else {}
+        features = tuple(f.name for f in read.derived.features)
+        return WrittenFile(Path(path), rows, features, (read.pin,), lacking)
 
     def refresh(
         self, name: str, *, replace: bool = False, **options: Unpack[WindowKeywords]

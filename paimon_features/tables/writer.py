@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -21,6 +21,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Ints
+from paimon_features.columns import one_array
 from paimon_features.definitions.source import EventSource
 from paimon_features.duplicates import duplicates as repeated
 from paimon_features.errors import PaimonFeaturesError, TableError, UnknownNameError
@@ -50,6 +51,7 @@ from paimon_features.tables.snapshots import (
 )
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS, rejected_spec
 from paimon_features.tables.write_errors import write_errors
+from paimon_features.times import ceil_times
 from paimon_features.times import conform as in_milliseconds
 from paimon_features.windows import DAY_MS
 
@@ -429,12 +431,13 @@ class EventWriter:
         retraction: str | None = None,
         event_id: str | None = None,
         horizon_ms: int = 0,
+        rounded_up: Collection[str] = (),
     ) -> None:
         """``clock`` returns the time in UTC milliseconds; ``event_time`` is int64 ms or a
         timestamp.
 
-        ``retraction``, ``event_id`` and ``horizon_ms`` are those of the source; ``of`` takes all
-        of them from it.
+        ``retraction``, ``event_id``, ``horizon_ms`` and ``rounded_up`` are those of the source;
+        ``of`` takes all of them from it.
 
         Raises
         ------
@@ -451,6 +454,7 @@ class EventWriter:
         self.max_skew_ms = max_skew_ms
         self.origin = origin
         self.retraction, self.event_id, self.horizon_ms = retraction, event_id, horizon_ms
+        self.rounded_up = frozenset(rounded_up)
         self._is_first = True
         lake.create(rejected_spec(self.rejected_table))
 
@@ -467,6 +471,7 @@ class EventWriter:
             retraction=source.retraction,
             event_id=source.event_id,
             horizon_ms=source.horizon_ms or 0,
+            rounded_up=source.rounded_up,
         )
 
     def write(
@@ -494,6 +499,9 @@ class EventWriter:
                 f"missing: {', '.join(missing) or 'none'}, "
                 f"not declared: {', '.join(unknown) or 'none'}"
             )
+        for name in self.rounded_up:
+            up = ceil_times(one_array(rows.column(name)))
+            rows = rows.set_column(rows.column_names.index(name), name, up)
         now_ms = self.clock()
         table, verdict = judge(
             rows,

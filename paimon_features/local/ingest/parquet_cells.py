@@ -23,6 +23,7 @@ from paimon_features.local.ingest.lines import decoded
 from paimon_features.local.ingest.stored_values import stored_values
 from paimon_features.schema import DataType
 from paimon_features.tables.rejects import UNREADABLE
+from paimon_features.times import finer_than_ms
 
 BATCH_ROWS = 1 << 17
 
@@ -91,7 +92,7 @@ def _column(cells: pa.Array, column: InputColumn) -> CellColumn:
         shown = texts_of(_as_declared(cells.take(pa.array(rows, pa.int64())), column))
         return [t.strip(" ") if column.bare and t is not None else t for t in shown]
 
-    return CellColumn(convert, texts)
+    return CellColumn(convert, texts, lambda: finer_than_ms(cells))
 
 
 def _as_declared(cells: pa.Array, column: InputColumn) -> pa.Array:

@@ -42,6 +42,7 @@ from paimon_features.project import Project
 from paimon_features.serving.request_log.commit import served_table
 from paimon_features.serving.request_log.log import optional_salt
 from paimon_features.tables import Lake, generations, iter_batches, latest_snapshot
+from paimon_features.tables.consumed import release_older_events
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import acquire
@@ -144,6 +145,8 @@ class Deletion:
                 if found.rows:
                     self._say(f"{found.table}: deleting {found.rows:,} rows")
                 report.tables.append(_described(found, delete_rows(self.lake, found)))
+            for record in self._generations():
+                release_older_events(self.lake, record)
             self._delete_records(composites, report)
         report.remains = remaining(self.lake, self._tables())
         self._note(report)

@@ -86,8 +86,10 @@ class DefinitionSet:
         for name in definitions.services:
             try:
                 self.plan(name, ())
-            except RequestError:
-                continue  # a service for training only: a request for it is rejected
+            except (RequestError, DefinitionError):
+                # a service for training only, or with a transformer that was fitted on a feature
+                # that is defined otherwise now: a request for it is rejected
+                continue
 
     def with_cache(self, ttl_ms: int, entities: int) -> DefinitionSet:
         """Cache the rows of at most ``entities`` entities for ``ttl_ms``; returns itself."""

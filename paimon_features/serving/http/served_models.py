@@ -14,6 +14,7 @@ import numpy as np
 from paimon_features.array_types import Array
 from paimon_features.definitions import FeatureRef, Output
 from paimon_features.definitions.served import definition_of, definition_of_computed
+from paimon_features.definitions.value_definition import PREFIX
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.models import ModelManifest, ModelStates, VersionState
 from paimon_features.schema import type_from_text
@@ -52,6 +53,7 @@ class BoundVersion:
 
     def __init__(self, version: LoadedVersion, definitions: DefinitionSet) -> None:
         self.version = version
+        self._definitions = definitions.definitions
         self.network = version.network
         self.manifest = version.manifest
         self.signature = self.manifest.signature
@@ -97,13 +99,25 @@ class BoundVersion:
                     f"model {self.manifest}: the feature {each.of!r} is now of type {kind}, and "
                     f"it was trained with {each.type}; train it again"
                 )
+            if each.definition.startswith(PREFIX) and each.definition != (
+                self._definitions.value_definition(output)
+            ):
+                return (
+                    f"model {self.manifest}: the feature {each.of!r} is defined otherwise than "
+                    "when it was trained; train it again, or restore the definition"
+                )
         self.changed = tuple(
             name for name in self.features if self._definitions_differ(plan, outputs[name], name)
         )
         return None
 
     def _definitions_differ(self, plan: RequestPlan, output: Output, name: str) -> bool:
-        trained = {each.definition for each in self.inputs if each.of == name}
+        # those of earlier releases cover more than the value, so they are only reported
+        trained = {
+            each.definition
+            for each in self.inputs
+            if each.of == name and not each.definition.startswith(PREFIX)
+        }
         if isinstance(output, FeatureRef):
             view = next(view for view in plan.views if view.name == output.view)
             now = definition_of(view, [output.feature])
