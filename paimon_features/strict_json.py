@@ -8,8 +8,6 @@ from __future__ import annotations
 import json
 from typing import Any, NoReturn
 
-from paimon_features.duplicates import duplicates
-
 
 def strict_json(text: str | bytes | bytearray) -> Any:
     """Return the value of a JSON text in UTF-8.
@@ -34,10 +32,11 @@ def strict_json(text: str | bytes | bytearray) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        double = duplicates(name for name, _ in pairs)[0][:80]
-        raise ValueError(f"it has the key {double!r} twice in one object")
+    found: dict[str, Any] = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"it has the key {name[:80]!r} twice in one object")
+        found[name] = value
     return found
 
 

@@ -12,7 +12,6 @@ keys that were fetched last are used for a day.
 
 from __future__ import annotations
 
-import json
 import ssl
 import threading
 import time
@@ -29,6 +28,7 @@ from paimon_features.extras import require
 from paimon_features.serving.http.http_errors import RequestRejected, not_ready
 from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.tokens import Subject
+from paimon_features.strict_json import strict_json
 
 MAX_TOKEN_BYTES = 8_192
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -291,7 +291,7 @@ def _get_json(url: str, config: OidcConfig) -> Mapping[str, Any]:
                 raise ValueError(f"{url}: more than {MAX_DOCUMENT_BYTES:,} bytes")
             if time.monotonic() > until_s:
                 raise ValueError(f"{url}: not complete within {_LONGEST_FETCH_S:g} s")
-    found = json.loads(body)
+    found = strict_json(body)
     if not isinstance(found, dict):
         raise ValueError(f"{url}: expected a JSON object")
     return found
