@@ -13,9 +13,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import ConfigurationError, PaimonFeaturesError
+from paimon_features.errors import ConfigurationError, DamagedFileError, PaimonFeaturesError
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.inputs.opening import open_input
+from paimon_features.schema import Int64
+from paimon_features.tables import Lake
+from paimon_features.tables.specs import events_spec
+from paimon_features.tables.writer import append_arrow
 
 ROWS = pa.table({"user": pa.array([1, 2, 3], pa.int64())})
 SECRET = pa.table({"user": pa.array([42], pa.int64())})
@@ -136,3 +140,59 @@ def test_a_delta_table_reads_nothing_outside_of_its_folder(tmp_path: Path) -> No
         log.write_text("\n".join(map(json.dumps, lines)))
         with pytest.raises(ConfigurationError):
             rows_of(table)
+
+
+@pytest.fixture
+def paimon(tmp_path: Path) -> Path:
+    lake = Lake.open(tmp_path / "lake", "features")
+    lake.create(events_spec("events", {"user": Int64}))
+    days, now = pa.array([20_000] * 3, pa.int32()), pa.array([1] * 3, pa.int64())
+    rows = ROWS.append_column("event_day", days).append_column("ingest_time_ms", now)
+    append_arrow(lake, "events", rows)
+    return tmp_path / "lake" / "features.db" / "events"
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["commit.callbacks", "tag.callbacks", "commit.callback.x.Evil.param", "commit.custom-listeners",
+     "partition.mark-done-action.custom.class", "partition.mark-done-action.http.url",
+     "data-file.external-paths", "data-file.path-directory", "global-index.external-path",
+     "object-location"],
+)  # fmt: skip
+def test_an_option_of_a_paimon_table_names_no_class_and_no_other_place(
+    paimon: Path, option: str
+) -> None:
+    assert rows_of(paimon) == [1, 2, 3]
+    schema = paimon / "schema" / "schema-0"
+    document = json.loads(schema.read_text())
+    document["options"][option] = "x.Evil"
+    schema.write_text(json.dumps(document))
+    with pytest.raises(PaimonFeaturesError, match="names a class, or a place outside"):
+        rows_of(paimon)
+
+
+def test_a_manifest_of_a_paimon_table_names_no_other_file(
+    paimon: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fastavro = pytest.importorskip("fastavro")
+    (data,) = paimon.rglob("*.parquet")
+    shutil.copy(data, tmp_path / data.name)
+    manifest = next(p for p in (paimon / "manifest").glob("manifest-*") if "list" not in p.name)
+    for name, external in (
+        (data.name, f"file:{tmp_path / data.name}"),
+        (data.name, "s3://bucket/x.parquet"),
+        (f"../../../../../{data.name}", None),
+    ):
+        with manifest.open("rb") as file:
+            reader = fastavro.reader(file)
+            schema, codec, entries = reader.writer_schema, reader.codec, list(reader)
+        for entry in entries:
+            entry["_FILE"] |= {"_FILE_NAME": name, "_EXTERNAL_PATH": external}
+        with manifest.open("wb") as file:
+            fastavro.writer(file, schema, entries, codec)
+        with pytest.raises(PaimonFeaturesError):
+            rows_of(paimon)
+        # also without the check of the manifest's size
+        monkeypatch.setattr("paimon_features.tables.reader._Reader._check_rows", lambda *_: None)
+        with pytest.raises(DamagedFileError, match="is not in the table's folder"):
+            rows_of(paimon)
