@@ -21,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from paimon_features.config import OidcConfig, is_trusted_url
 from paimon_features.errors import shortened
@@ -224,6 +225,12 @@ class OidcIssuer:
             url = found.get("jwks_uri")
             if not isinstance(url, str):
                 raise ValueError("its configuration has no jwks_uri")
+            if _origin(url) != _origin(config.issuer):
+                raise ValueError(
+                    f"its configuration has jwks_uri = {shortened(repr(url), 80)}, which is on "
+                    "another host or port than the issuer: the server would fetch what the "
+                    "provider names. If that is right, write it to [serve.oidc] jwks_url"
+                )
         return _keys_of(_get_json(url, config))
 
 
@@ -255,6 +262,18 @@ def _keys_of(document: Mapping[str, Any]) -> Mapping[str | None, tuple[_Key, ...
     if not out:
         raise ValueError("its key set has no public key for signatures that can be used")
     return out
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None] | None:
+    """Scheme, host and port of an address; None for one that is not plain."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return None
+    if "@" in parts.netloc or "\\" in url or not url.isprintable():
+        return None
+    return parts.scheme, parts.hostname, port
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
