@@ -8,6 +8,7 @@ import json
 import os
 import re
 import sys
+import threading
 import traceback
 from collections.abc import Iterator, Mapping
 from types import TracebackType
@@ -113,6 +114,17 @@ def _without_value(found: re.Match[str]) -> str:
     if value.strip("\"'\\") in ("", HIDDEN):
         return found[0]
     return f"{found[1]}{(found['is'] or found['has'] or found['pair']).rstrip()}{HIDDEN}"
+
+
+def redact_uncaught_errors() -> None:
+    """Print uncaught errors of this process, its threads' included, without secrets."""
+    sys.excepthook = print_redacted
+    threading.excepthook = _of_thread
+
+
+def _of_thread(found: threading.ExceptHookArgs) -> None:
+    if found.exc_value is not None and found.exc_type is not SystemExit:
+        print_redacted(found.exc_type, found.exc_value, found.exc_traceback)
 
 
 def print_redacted(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import subprocess
+import sys
 import traceback
 from urllib.parse import quote, quote_plus
 
@@ -79,6 +81,23 @@ def test_causes_and_notes_of_errors_have_no_secret() -> None:
     except ValueError as error:
         text = "".join(traceback.format_exception(error))
     assert "hunter2" not in redact(text.replace("raise ", ""), {})
+
+
+def test_uncaught_errors_of_threads_are_printed_without_secrets() -> None:
+    program = (
+        "import threading\n"
+        "from paimon_features.redaction import redact_uncaught_errors\n"
+        "redact_uncaught_errors()\n"
+        "def fail():\n"
+        "    raise ValueError('redis://u:' + 'hunter' + '2@h')\n"
+        "thread = threading.Thread(target=fail)\n"
+        "thread.start()\n"
+        "thread.join()\n"
+        "fail()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stderr.count("ValueError: redis://***@h") == 2
+    assert "hunter2" not in done.stderr
 
 
 @pytest.mark.parametrize(
