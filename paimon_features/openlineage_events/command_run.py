@@ -105,7 +105,7 @@ class _EventSender:
         from openlineage.client import OpenLineageClient
         from openlineage.client.uuid import generate_new_uuid
 
-        class Client(OpenLineageClient):
+        class EventClient(OpenLineageClient):
             """Reads no file of the current folder: it could name classes, and where events go."""
 
             @staticmethod
@@ -116,9 +116,9 @@ class _EventSender:
         logging.getLogger("openlineage").setLevel(logging.CRITICAL)
         transport = _transport(self._config)
         if transport is None:
-            self._client = Client()
+            self._client = EventClient()
         else:
-            self._client = Client(config={"transport": transport})
+            self._client = EventClient(config={"transport": transport})
         self._run = str(generate_new_uuid())
         self._emit("START", at, None, ([], []))
 

@@ -150,7 +150,8 @@ def _counts(data: bytes, kind: str) -> dict[int, Any]:
     for field, value in read_fields(data, kind, 0, len(data)):
         child = _CHILDREN.get(kind, {}).get(field)
         known = counts.setdefault(field, [])
-        known.append(_counts(data[value], child) if child else None)  # type: ignore[index]
+        inner = data[value] if isinstance(value, slice) else b""
+        known.append(_counts(inner, child) if child else None)
     return counts
 
 

@@ -1,7 +1,7 @@
 """A trained network as files: one ONNX graph from raw features to the prediction, torch.export.
 
 No file contains a pickle: weights are safetensors, and of a program of ``torch.export`` only what
-``program_file`` has rebuilt is loaded.
+``program_archive`` has rebuilt is loaded.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from paimon_features.models import (
 from trainer_bridge.models import Network
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder, feeds_of
 from trainer_bridge.training.notes import quiet
-from trainer_bridge.training.program_file import canonical_program
+from trainer_bridge.training.program_archive import canonical_program
 
 OPSET = 18
 _PREFIX = "network_network."

@@ -30,7 +30,7 @@ _KINDS = """
 """
 _ARGUMENTS = frozenset(f"as_{kind}" for kind in _KINDS.split())
 """The kinds of arguments of an operator; others are objects, operators and graphs."""
-_EMPTIED = {"metadata": {}, "guards_code": [], "treespec_namedtuple_fields": {},
+_EMPTIED: dict[str, Any] = {"metadata": {}, "guards_code": [], "treespec_namedtuple_fields": {},
             "custom_obj_values": {}}  # fmt: skip
 """Entries that are not needed to run a graph: they name classes, files or Python code."""
 _CALLS = """

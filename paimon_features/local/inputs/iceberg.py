@@ -2,7 +2,7 @@
 
 pyiceberg builds what opens files from the table's own properties, which name classes, and it opens
 whatever addresses the metadata names, with the keys of the user. Here files are opened by
-``FolderFiles`` alone, and the properties are dropped.
+``IcebergFolder`` alone, and the properties are dropped.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _folder_files(folder: Path) -> Any:
     from pyiceberg.io import FileIO, InputFile
     from pyiceberg.io.pyarrow import PyArrowFile
 
-    class FolderFiles(FileIO):
+    class IcebergFolder(FileIO):
         """Opens the files of one folder, for reading; ``location`` is its name in the metadata."""
 
         def __init__(self, root: Path) -> None:
@@ -115,4 +115,4 @@ def _folder_files(folder: Path) -> Any:
         def _read_only(self, location: Any) -> ConfigurationError:
             return ConfigurationError(f"{location}: tables of others are only read")
 
-    return FolderFiles(folder)
+    return IcebergFolder(folder)

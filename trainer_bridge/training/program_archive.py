@@ -31,6 +31,7 @@ _FIXED = {"archive_format": b"pt2", "archive_version": b"0", ".data/version": b"
 _CONFIGS = {"data/weights/": "model_weights_config.json",
             "data/constants/": "model_constants_config.json"}  # fmt: skip
 _IGNORED = (".data/serialization_id",)
+_NAMES = frozenset((_MODEL, _SAMPLES, *_FIXED, *_IGNORED, *(f + n for f, n in _CONFIGS.items())))
 _ARRAY = re.compile(r"data/weights/weight_[0-9]{1,6}|data/constants/tensor_[0-9]{1,6}")
 _PAYLOAD = {"path_name", "is_param", "use_pickle", "tensor_meta"}
 _MAX_PARTS = 20_000
@@ -68,8 +69,7 @@ def _parts(data: bytes) -> dict[str, bytes]:
         parts: dict[str, bytes] = {}
         for entry in entries:
             name = entry.filename.removeprefix(_ROOT)
-            known = name in (_MODEL, _SAMPLES, *_FIXED, *_IGNORED) or _ARRAY.fullmatch(name)
-            known = known or name in (folder + file for folder, file in _CONFIGS.items())
+            known = name in _NAMES or _ARRAY.fullmatch(name) is not None
             if not entry.filename.startswith(_ROOT) or not known:
                 raise ModelError(
                     f"the program has the part {entry.filename[:200]!r}, which could run code"

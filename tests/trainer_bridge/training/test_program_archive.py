@@ -29,7 +29,7 @@ from trainer_bridge.models import (  # noqa: E402
     WideAndDeepNetwork,
 )
 from trainer_bridge.training import export, program_graph  # noqa: E402
-from trainer_bridge.training.program_file import canonical_program  # noqa: E402
+from trainer_bridge.training.program_archive import canonical_program  # noqa: E402
 
 _unpickled: list[str] = []
 """Names that any unpickler of this process has looked up, in C or in Python."""
