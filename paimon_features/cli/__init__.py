@@ -35,7 +35,7 @@ from paimon_features.errors import (
     UnknownNameError,
 )
 from paimon_features.extras import missing_extra
-from paimon_features.redaction import print_redacted, redact
+from paimon_features.redaction import redact, redact_uncaught_errors
 from paimon_features.suggestions import did_you_mean
 
 INTERRUPTED = 130
@@ -275,7 +275,7 @@ def cli(quiet: bool, verbose: int) -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """The console script."""
-    sys.excepthook = print_redacted
+    redact_uncaught_errors()
     for stream in (sys.stdout, sys.stderr):
         # names of files and columns from outside can have parts that no encoding has
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

@@ -11,6 +11,7 @@ from paimon_features.cli._options import JSON, OutputFile
 from paimon_features.definitions import load_definitions
 from paimon_features.errors import ConfigurationError
 from paimon_features.feast_import import convert, read_repository
+from paimon_features.generated_text import check_definitions
 
 
 @click.command("import-feast")
@@ -38,6 +39,7 @@ def import_feast(repository: Path, output: Path | None, replace: bool, as_json: 
         raise ConfigurationError(f"{output} already exists; choose another file, or --replace")
     root = repository if repository.is_dir() else repository.parent
     done = convert(read_repository(repository), root)
+    check_definitions(done.text)
     if output is not None:
         output.write_text(done.text, "utf-8")
         if done.mapped:

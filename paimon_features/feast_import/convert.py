@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import keyword
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from paimon_features.feast_import.types import (
     our_name,
     type_text,
 )
+from paimon_features.generated_text import docstring_line, python_literal
 
 VIEWS = ("FeatureView", "BatchFeatureView", "StreamFeatureView", "stream_feature_view")
 SOURCES = ("FileSource", "PushSource", "KafkaSource", "KinesisSource")
@@ -66,7 +67,7 @@ class Conversion:
         head = ['"""Definitions imported from a Feast repository.']
         if self.unmapped:
             head += ["", "What did not map:", ""]
-            head += [f"- {what}: {why}" for what, why in self.unmapped]
+            head += [docstring_line(f"- {what}: {why}") for what, why in self.unmapped]
         return "\n".join([*head, '"""', "", "import paimon_features as pf", "", *self.blocks])
 
 
@@ -198,7 +199,7 @@ class _Converter:
             [
                 f"source={variable}",
                 f"entity={self._entity(entities, keys)}",
-                f"columns={json.dumps([our_name(name) for name in features])}",
+                f"columns={python_literal([our_name(name) for name in features])}",
             ],
         )
         return None
@@ -342,7 +343,7 @@ class _Converter:
             file = _file_of(source)
             path = file.get("path") if file else None
             if path:
-                self.out.loads.append(f"paimon-features ingest {name} {path}")
+                self.out.loads.append(shlex.join(("paimon-features", "ingest", name, str(path))))
             if source.kind in ("KafkaSource", "KinesisSource"):
                 self.out.notes.append(f"source {name}: a stream; ingest it with 'ingest --topic'")
             elif source.kind == "PushSource":
@@ -455,13 +456,12 @@ def _metadata(item: Recorded) -> list[str]:
     ]
     if item.get("tags"):
         tags = {str(key): str(value) for key, value in item.get("tags").items()}
-        parts.append(f"tags={json.dumps(tags)}")
+        parts.append(f"tags={python_literal(tags)}")
     return parts
 
 
 def _windows(lengths: Sequence[str | None]) -> str:
-    texts = ["None" if length is None else _text(length) for length in dict.fromkeys(lengths)]
-    return f"[{', '.join(texts)}]"
+    return python_literal(list(dict.fromkeys(lengths)))
 
 
 def _call(variable: str, kind: str, name: str, arguments: Iterable[str]) -> str:
@@ -470,4 +470,4 @@ def _call(variable: str, kind: str, name: str, arguments: Iterable[str]) -> str:
 
 
 def _text(text: Any) -> str:
-    return json.dumps(str(text), ensure_ascii=False)
+    return python_literal(str(text))

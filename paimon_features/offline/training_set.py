@@ -244,7 +244,7 @@ def append_training_rows(
 
 
 def _not_included(lake: Lake, target: str, snapshot_id: int) -> dict[str, int]:
-    """The commits that appended rows lack, by view; nothing is known once their snapshot expired."""
+    """The commits that appended rows lack, by view; empty once their snapshot has expired."""
     retained = (each for each in snapshots(lake, target) if each.id == snapshot_id)
     properties = next((each.properties for each in retained), {})
     found: dict[str, int] = json.loads(properties.get(COMMITS_NOT_INCLUDED, "{}"))

@@ -683,11 +683,24 @@ class Lake:
         return f"{self.database}.{name}"
 
 
+_OUTSIDE = re.compile(
+    r"(commit|tag)\.callbacks?\b|commit\.custom-listeners|partition\.mark-done-action"
+    r"|data-file\.(external-paths|path-directory)|global-index\.external-path|blob-external"
+    r"|object-location|.*(\.class|-impl|\.impl)$"
+)
+"""Options of Paimon by which a table names classes that Flink builds, or other folders."""
+
+
 def _check_options(table: Any) -> None:
     """Raise ValueError for an option of a column that does not exist, or keys that do not."""
     names = [field.name for field in table.fields]
     options = table.table_schema.options
     for option in options:
+        if _OUTSIDE.match(option):
+            raise ValueError(
+                f"option {option!r} names a class, or a place outside of the table, which tables "
+                "of this package do not have"
+            )
         kind, _, rest = option.partition(".")
         column = rest.rpartition(".")[0]
         if kind == "fields" and column and not set(column.split(",")) <= {*names, _DEFAULT}:

@@ -34,6 +34,7 @@ from paimon_features.errors import DamagedFileError, JobError, TableError
 from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
 from paimon_features.sealed import Seal
+from paimon_features.strict_json import strict_json
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.distributed_commit import replace_partitions, write_part
 from paimon_features.tables.lease import Lease, acquire
@@ -126,7 +127,7 @@ class VariableTable:
                 "epoch, expected 1; it was not written by an iteration"
             )
         try:
-            state = {**mapping(json.loads(payloads[0])), "snapshot_id": newest.id}
+            state = {**mapping(strict_json(payloads[0])), "snapshot_id": newest.id}
             return typed(CommittedEpoch, state)
         except (ValueError, RecursionError) as error:
             raise DamagedFileError(

@@ -526,17 +526,28 @@ def _open_delta(path: Path, settings: InputSettings) -> OpenedInput:
         import deltalake
     except ImportError as error:
         raise MissingExtraError.of("deltalake", "formats", "reading Delta tables") from error
-    data = deltalake.DeltaTable(str(path)).to_pyarrow_dataset()
+    table = deltalake.DeltaTable(str(path))
+    _check_inside(path, table.file_uris())
+    data = table.to_pyarrow_dataset()
     return OpenedInput("Delta", data.schema, data.to_batches(batch_size=BATCH_ROWS))
 
 
+def _check_inside(folder: Path, files: Iterable[str]) -> None:
+    """Check that a table's files are in its folder, symbolic links followed."""
+    root = folder.resolve()
+    for name in files:
+        if not Path(name).resolve().is_relative_to(root):
+            raise ConfigurationError(
+                f"{folder}: its log names {name[:200]!r}, which is not in this folder; only a "
+                "table whose files are all in its folder is read. Copy the table, with its data, "
+                "and name the copy"
+            )
+
+
 def _open_iceberg(path: Path, settings: InputSettings) -> OpenedInput:
-    try:
-        from pyiceberg.table import StaticTable
-    except ImportError as error:
-        raise MissingExtraError.of("pyiceberg", "formats", "reading Iceberg tables") from error
-    newest = max((path / "metadata").glob("*.metadata.json"), key=lambda p: p.name)
-    reader = StaticTable.from_metadata(str(newest)).scan().to_arrow_batch_reader()
+    from paimon_features.local.inputs.iceberg import open_iceberg
+
+    reader = open_iceberg(path)
     return OpenedInput("Iceberg", reader.schema, iter(reader))
 
 

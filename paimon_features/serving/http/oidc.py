@@ -12,7 +12,6 @@ keys that were fetched last are used for a day.
 
 from __future__ import annotations
 
-import json
 import ssl
 import threading
 import time
@@ -22,6 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from paimon_features.config import OidcConfig, is_trusted_url
 from paimon_features.errors import shortened
@@ -29,6 +29,7 @@ from paimon_features.extras import require
 from paimon_features.serving.http.http_errors import RequestRejected, not_ready
 from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.tokens import Subject
+from paimon_features.strict_json import strict_json
 
 MAX_TOKEN_BYTES = 8_192
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -224,6 +225,12 @@ class OidcIssuer:
             url = found.get("jwks_uri")
             if not isinstance(url, str):
                 raise ValueError("its configuration has no jwks_uri")
+            if _origin(url) != _origin(config.issuer):
+                raise ValueError(
+                    f"its configuration has jwks_uri = {shortened(repr(url), 80)}, which is on "
+                    "another host or port than the issuer: the server would fetch what the "
+                    "provider names. If that is right, write it to [serve.oidc] jwks_url"
+                )
         return _keys_of(_get_json(url, config))
 
 
@@ -255,6 +262,18 @@ def _keys_of(document: Mapping[str, Any]) -> Mapping[str | None, tuple[_Key, ...
     if not out:
         raise ValueError("its key set has no public key for signatures that can be used")
     return out
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None] | None:
+    """Scheme, host and port of an address; None for one that is not plain."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return None
+    if "@" in parts.netloc or "\\" in url or not url.isprintable():
+        return None
+    return parts.scheme, parts.hostname, port
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -291,7 +310,7 @@ def _get_json(url: str, config: OidcConfig) -> Mapping[str, Any]:
                 raise ValueError(f"{url}: more than {MAX_DOCUMENT_BYTES:,} bytes")
             if time.monotonic() > until_s:
                 raise ValueError(f"{url}: not complete within {_LONGEST_FETCH_S:g} s")
-    found = json.loads(body)
+    found = strict_json(body)
     if not isinstance(found, dict):
         raise ValueError(f"{url}: expected a JSON object")
     return found

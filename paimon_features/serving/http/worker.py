@@ -24,7 +24,7 @@ from paimon_features.errors import PaimonFeaturesError
 from paimon_features.host_names import LOCAL
 from paimon_features.online import OnlineSettings, open_store
 from paimon_features.online.models import model_place_of
-from paimon_features.redaction import print_redacted
+from paimon_features.redaction import redact_uncaught_errors
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.connections import Connections, raise_file_limit
 from paimon_features.serving.http.hosts import Hosts
@@ -65,7 +65,7 @@ class WorkerSettings(msgspec.Struct):
 
 def main() -> None:
     """Run until SIGTERM, SIGINT, or the end of the supervisor."""
-    sys.excepthook = print_redacted
+    redact_uncaught_errors()
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
     status = os.fdopen(settings.status_fd, "w")
     try:

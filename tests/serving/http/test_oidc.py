@@ -335,6 +335,31 @@ def test_a_configuration_of_another_issuer_is_not_taken(
     assert issuer.subject_of(provider.token().encode()).name == "user-7"
 
 
+def test_the_key_set_is_fetched_from_the_issuers_own_host_and_port_alone(
+    provider: Provider, issuer: OidcIssuer
+) -> None:
+    fetched: list[str] = []
+
+    def named(uri: str) -> None:
+        def body(path: str) -> bytes:
+            fetched.append(path)
+            return json.dumps({"issuer": provider.issuer, "jwks_uri": uri}).encode()
+
+        provider.body = body
+
+    port = provider.issuer.split(":")[2].split("/")[0]
+    for uri in (
+        "http://localhost:1/admin", f"http://localhost:{port}/admin", "http://127.0.0.1:1/x",
+        f"https://127.0.0.1:{port}/x", "https://169.254.169.254/latest", "http://[::1]/x",
+        f"http://127.0.0.1:{port}@evil.example/", f"http://evil@127.0.0.1:{port}/x",
+        f"http://127.0.0.1:{port}\\@evil.example/", "//127.0.0.1/x", "http://127.0.0.1:x/y", "",
+    ):  # fmt: skip
+        named(uri)
+        assert not issuer.refresh(), uri
+    assert {path.rsplit("/", 1)[1] for path in fetched} == {"openid-configuration"}
+    assert issuer.subject_of(provider.token().encode()).name == "user-7"
+
+
 def test_a_provider_with_one_key_need_not_name_it(provider: Provider, issuer: OidcIssuer) -> None:
     provider.keys = [public(RSA_KEY, None)]
     assert issuer.refresh()
