@@ -123,7 +123,11 @@ class _Embedded:
         config, serve = self.config, self.config.serve
         self._store = store = open_store(OnlineSettings.of(config.online, root=config.root))
         self._reloader = reloader = Reloader(config, serve, store)
-        models = ModelReloader(model_place_of(config, lambda: store), threads=serve.predict_threads)
+        models = ModelReloader(
+            model_place_of(config, lambda: store),
+            threads=serve.predict_threads,
+            load_timeout_s=serve.predict_load_timeout_ms / 1_000,
+        )
         definitions, tokens = await asyncio.to_thread(reloader.first)
         self.app = app = FeatureApp(
             definitions,

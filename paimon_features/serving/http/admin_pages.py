@@ -84,7 +84,9 @@ class AdminPages:
         store = await self.probe.check(definitions)
         at_ms = now_ms()
         limits = {v.name: v.max_staleness_ms for v in definitions.views}
+        models = self._state.models
         reasons = store.reasons({} if stale_is_ready else limits, at_ms)
+        unserved = models.unserved(definitions)
         reload_error = self._state.reload_error
         if store.error is not None:
             self._store_log.not_ready(store.error)
@@ -92,13 +94,14 @@ class AdminPages:
             # anybody may request this; addresses, users and lines of code are for operators
             reasons = reasons if store.error is None else [STORE_UNAVAILABLE]
             reload_error = reload_error and RELOAD_FAILED
+        reasons = [*reasons, *unserved]
         return {
             "status": "not_ready" if reasons else "ready",
             "live": True,
             "reasons": reasons,
             "warnings": [
                 *store.warnings(limits, at_ms),
-                *self._state.models.problems(definitions),
+                *models.problems(definitions),
             ],
             "store": store_document(store),
             "views": view_documents(store, limits, at_ms),

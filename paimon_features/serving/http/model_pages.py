@@ -22,7 +22,7 @@ from paimon_features.models import SHARES, ModelSignature
 from paimon_features.redaction import redact
 from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.health import StoreProbe
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, not_ready
 from paimon_features.serving.http.messages import (
     Handler,
     Receive,
@@ -114,7 +114,7 @@ class ModelPages:
         store = await self._probe.check(definitions)
         limits = {view.name: view.max_staleness_ms for view in definitions.views}
         ready = not store.reasons(limits, now_ms())
-        ready = ready and self._state.models.is_ready(definitions)
+        ready = ready and not self._state.models.unserved(definitions)
         return _ready_reply({"ready": ready}, ready)
 
     def _of_model(
@@ -233,6 +233,8 @@ class ModelPages:
             for name in sorted(state.models.models)
             if state.models.may_use(name, rights, state.definitions)
         ]
+        if not usable and state.models.problem is not None:
+            raise not_ready("the models of this server could not be read, and are read again")
         if len(usable) != 1:
             raise RequestRejected(
                 422 if usable else 404,

@@ -89,6 +89,7 @@ def main() -> None:
         models = ModelReloader(
             model_place_of(replace(config, serve=serve), lambda: store),
             threads=serve.predict_threads,
+            load_timeout_s=serve.predict_load_timeout_ms / 1_000,
         )
     except PaimonFeaturesError as error:
         status.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
