@@ -142,6 +142,7 @@ class FeatureApp:
         """Release all threads and write the last lines and counts."""
         self.state.coalescer.close()
         self.state.batcher.close()
+        self.state.bodies.close()
         self._admin.close()
         if self.reads.request_log is not None:
             self.reads.request_log.close()

@@ -170,9 +170,14 @@ class ModelPages:
                 state = self._state
                 model = state.models.of(name, rights, state.definitions)
                 bound = self._version(model, version)
-                infer_request = decode_infer(body)
-                requested = _requested_outputs(infer_request, bound.signature)
-                arrays, rows = infer_arrays(infer_request, bound.signature, state.limits)
+
+                def decoded() -> tuple[InferRequest, set[str], list[Array], int]:
+                    infer_request = decode_infer(body, state.limits)
+                    requested = _requested_outputs(infer_request, bound.signature)
+                    inputs = infer_arrays(infer_request, bound.signature, state.limits)
+                    return infer_request, requested, *inputs
+
+                infer_request, requested, arrays, rows = await state.bodies.run(len(body), decoded)
                 state.note_rows(rights, rows)
                 outputs = await self._predict(bound, arrays, rows)
                 document: dict[str, Any] = {
@@ -204,8 +209,12 @@ class ModelPages:
             state = self._state
             model = state.models.of(self._named(request, rights), rights, state.definitions)
             bound = self._version(model, "")
-            form, content = decode_invocation(body)
-            arrays, rows = invocation_arrays(form, content, bound.signature, state.limits)
+
+            def decoded() -> tuple[list[Array], int]:
+                form, content = decode_invocation(body, state.limits)
+                return invocation_arrays(form, content, bound.signature, state.limits)
+
+            arrays, rows = await state.bodies.run(len(body), decoded)
             state.note_rows(rights, rows)
             outputs = await self._predict(bound, arrays, rows)
             return self._reply(bound, rows, {"predictions": plain_output(outputs[0])})

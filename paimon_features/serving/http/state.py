@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.http.access import ANYBODY, Rights
 from paimon_features.serving.http.admission import Admission
+from paimon_features.serving.http.body_thread import BodyThread
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.http_errors import RequestRejected
@@ -38,6 +39,7 @@ class ServerState:
     batcher: Batcher
     predict_timeout_s: float
     quotas: Quotas
+    bodies: BodyThread = field(default_factory=BodyThread)
     reload_error: str | None = field(default=None)
     models: ModelSet = field(default_factory=ModelSet)
 
