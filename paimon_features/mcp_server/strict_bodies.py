@@ -50,7 +50,5 @@ class StrictBodies:
 
 async def _refuse(rejection: RequestRejected, send: Send) -> None:
     headers: list[Any] = [(b"content-type", b"application/problem+json"), (b"connection", b"close")]
-    await send(
-        {"type": "http.response.start", "status": rejection.status, "headers": headers}
-    )
+    await send({"type": "http.response.start", "status": rejection.status, "headers": headers})
     await send({"type": "http.response.body", "body": rejection.document("-")})

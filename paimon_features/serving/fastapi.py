@@ -141,9 +141,9 @@ class _Embedded:
             token_use=None if serve.audit is None else TokenUse(serve.audit, config.name),
         )
         app.replace_models(await asyncio.to_thread(models.load, app.state.models))
-        work = [self._tick(app)]
+        work = [self._tick(app), reloader.watch(app)]
         if serve.reload:
-            work += [reloader.watch(app), models.watch(app)]
+            work.append(models.watch(app))
         self._jobs = [asyncio.create_task(each) for each in work]
 
     def _close(self) -> None:

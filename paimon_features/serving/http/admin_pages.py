@@ -108,6 +108,7 @@ class AdminPages:
             "definitions": {
                 "loaded_ms": definitions.loaded_ms,
                 "error": reload_error,
+                "waiting_for": list(self._state.waiting_for),
             },
         }
 

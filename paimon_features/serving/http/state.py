@@ -26,7 +26,7 @@ class ServerState:
 
     A reload replaces ``definitions`` and ``tokens``, a promotion ``models``; a request keeps the
     definitions and models that it started with. ``reload_error`` says why the last reload failed,
-    None if it succeeded. A prediction is made within ``predict_timeout_s``, or not at all.
+    None if it succeeded; ``waiting_for`` are the views that newer definitions wait for. A prediction is made within ``predict_timeout_s``, or not at all.
     """
 
     definitions: DefinitionSet
@@ -41,6 +41,7 @@ class ServerState:
     quotas: Quotas
     bodies: BodyThread = field(default_factory=BodyThread)
     reload_error: str | None = field(default=None)
+    waiting_for: tuple[str, ...] = ()
     models: ModelSet = field(default_factory=ModelSet)
 
     def is_operator(self, request: Request) -> bool:

@@ -145,8 +145,8 @@ def main() -> None:
         loop.add_signal_handler(signal.SIGHUP, reload)
         loop.add_reader(settings.alive_fd, orphaned)
         begin(_tick(app, connections))
+        begin(reloader.watch(app))
         if serve.reload:
-            begin(reloader.watch(app))
             begin(models.watch(app))
         try:
             await server.serve(listening, stop, GRACE_S, partial(_report_ready, status))

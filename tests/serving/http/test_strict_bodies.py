@@ -66,7 +66,11 @@ BOMBS: dict[str, bytes] = {
     "empty objects": b'{"zz":[' + b"{}," * 2_700_000 + b"0],%s}",
     "lists": b'{"zz":[' + b"[]," * 2_700_000 + b"0],%s}",
     "keys": b'{"zz":{' + b",".join(b'"%d":0' % n for n in range(600_000)) + b"},%s}",
-    "texts, then lists": b'{"zz":"' + b'\\"[' * 1_000_000 + b'","y":[' + b"[]," * 600_000 + b"0],%s}",
+    "texts, then lists": b'{"zz":"'
+    + b'\\"[' * 1_000_000
+    + b'","y":['
+    + b"[]," * 600_000
+    + b"0],%s}",
 }
 
 
