@@ -50,7 +50,12 @@ INVOCATIONS = "/invocations"
 _JSON = b"application/json"
 _JSON_TYPES = (b"", b"application/json", b"application/x-www-form-urlencoded")
 _PLATFORM = "onnxruntime_onnx"
-_CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "RESOURCE_DOES_NOT_EXIST"}
+_CODES = {
+    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "RESOURCE_DOES_NOT_EXIST",
+    429: "REQUEST_LIMIT_EXCEEDED", 503: "TEMPORARILY_UNAVAILABLE",
+}  # fmt: skip
+"""Codes of MLflow (``mlflow.protos.databricks_pb2.ErrorCode``) by status; its scoring server
+answers other requests that it cannot read with BAD_REQUEST."""
 
 
 class ModelPages:
@@ -325,7 +330,7 @@ def model_error(request: Request, rejection: RequestRejected) -> bytes | None:
     if request.path == INVOCATIONS:
         code = _CODES.get(rejection.status)
         if code is None:
-            code = "INTERNAL_ERROR" if rejection.status >= 500 else "INVALID_PARAMETER_VALUE"
+            code = "INTERNAL_ERROR" if rejection.status >= 500 else "BAD_REQUEST"
         return msgspec.json.encode(
             {"error_code": code, "message": f"{detail} (request id {request.request_id})"}
         )

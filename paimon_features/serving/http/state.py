@@ -26,7 +26,8 @@ class ServerState:
 
     A reload replaces ``definitions`` and ``tokens``, a promotion ``models``; a request keeps the
     definitions and models that it started with. ``reload_error`` says why the last reload failed,
-    None if it succeeded; ``waiting_for`` are the views that newer definitions wait for. A prediction is made within ``predict_timeout_s``, or not at all.
+    None if it succeeded; ``waiting_for`` are the views that newer definitions wait for. A
+    prediction is made within ``predict_timeout_s``, or not at all.
     """
 
     definitions: DefinitionSet
@@ -43,6 +44,16 @@ class ServerState:
     reload_error: str | None = field(default=None)
     waiting_for: tuple[str, ...] = ()
     models: ModelSet = field(default_factory=ModelSet)
+
+    def knows_names(self, request: Request) -> bool:
+        """Whether the client may know the names of all views: anybody's on an open server."""
+        if self.tokens is None:
+            return True
+        try:
+            grants = self.tokens.rights(request.authorization).grants
+        except RequestRejected:
+            return False
+        return grants.admin or grants.reads_everything
 
     def is_operator(self, request: Request) -> bool:
         """Whether the client's token lets it read details of the host."""
