@@ -109,7 +109,8 @@ class ServeConfig:
     definitions file.
     A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
     and waits for more rows for at most ``predict_delay_ms``; a prediction that is not made within
-    ``predict_timeout_ms`` is an error.
+    ``predict_timeout_ms`` is an error. A network that does not load and run one row within
+    ``predict_load_timeout_ms`` is not served.
     """
 
     host: str = "127.0.0.1"
@@ -150,6 +151,7 @@ class ServeConfig:
     predict_delay_ms: int = 0
     predict_threads: int = 1
     predict_timeout_ms: int = 2_000
+    predict_load_timeout_ms: int = 60_000
 
 
 @dataclass(frozen=True, slots=True)

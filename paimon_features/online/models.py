@@ -121,6 +121,11 @@ class ModelPlace:
     def __str__(self) -> str:
         return str(self._index)
 
+    @property
+    def is_online(self) -> bool:
+        """Whether they are in the online store."""
+        return self.folder is None
+
     def read(self) -> PublishedModels:
         """Read the index; empty where nothing was published.
 

@@ -349,6 +349,7 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         details = list(differs)
         if differs and old is not None and old["tiles"] == view.fingerprint:
             details.append("its tiles hold what this needs: no backfill")
+        details += _running(old, view)
         building = [r for r in fitting if r.state == "building"]
         if building and not any(r.state == "active" for r in fitting):
             details.append(
@@ -371,6 +372,7 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     details += _room(view)
     details += map(str, proposed_centers(lake, view))
     details += skipped_by_plan(lake, view)
+    details += _running(old, view)
     events = _events(lake, view.source)
     if records:
         details.append(
@@ -397,6 +399,21 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         tuple(details),
         generation,
         backfill=bool(records) or bool(events),
+    )
+
+
+def _running(old: Document | None, view: CompiledView) -> Iterator[str]:
+    """What happens to servers and materializers that run, where records get another layout."""
+    if old is None or not view.is_online or old.get("online") == view.online_fingerprint:
+        return
+    yield (
+        "servers that run answer by the applied definition until the online store has the view by "
+        "this one; features that are new are unknown names until then"
+    )
+    yield (
+        "materializers that run keep to the applied definition: start them again after 'apply'"
+        + ("" if old["tiles"] == view.fingerprint else f" and 'switch {view.name}'")
+        + ", and they rebuild the view"
     )
 
 

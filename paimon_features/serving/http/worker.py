@@ -89,6 +89,7 @@ def main() -> None:
         models = ModelReloader(
             model_place_of(replace(config, serve=serve), lambda: store),
             threads=serve.predict_threads,
+            load_timeout_s=serve.predict_load_timeout_ms / 1_000,
         )
     except PaimonFeaturesError as error:
         status.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
@@ -144,8 +145,8 @@ def main() -> None:
         loop.add_signal_handler(signal.SIGHUP, reload)
         loop.add_reader(settings.alive_fd, orphaned)
         begin(_tick(app, connections))
+        begin(reloader.watch(app))
         if serve.reload:
-            begin(reloader.watch(app))
             begin(models.watch(app))
         try:
             await server.serve(listening, stop, GRACE_S, partial(_report_ready, status))

@@ -396,7 +396,9 @@ def test_a_model_whose_features_have_changed_is_not_served(client: Any) -> None:
         status, code, detail = predict(client, {"entities": {"user": [1]}}).problem
         assert (status, code) == (503, "not_ready")
         assert says in detail
-        assert any(says in each for each in client.get("/health").json["warnings"])
+        health = client.get("/health/ready")
+        assert health.status == 503
+        assert any(says in each for each in health.json["reasons"])
 
 
 def test_a_late_prediction_is_an_error_and_not_made(make_client: Callable[..., Any]) -> None:
@@ -444,10 +446,10 @@ def test_a_network_that_fails_for_one_request_fails_for_no_other(served: Any) ->
     session = network._session
 
     class Failing:
-        def run(self, names: Any, feed: dict[str, np.ndarray]) -> Any:
+        def run(self, names: Any, feed: dict[str, np.ndarray], options: Any) -> Any:
             if (feed[SUM.name] == 1).any():
                 raise RuntimeError("no such kernel")
-            return session.run(names, feed)
+            return session.run(names, feed, options)
 
     network._session = Failing()
 
