@@ -20,6 +20,7 @@ from paimon_features.cli._options import (
 )
 from paimon_features.cli._progress import Progress
 from paimon_features.project import Project
+from paimon_features.project.derived import WindowKeywords
 
 
 @click.command()
@@ -70,7 +71,7 @@ def derive(
         raise click.UsageError("--replace applies to the table; a file is always replaced")
     project = Project.open(path)
     from_ms, to_ms = (None if text is None else time_ms(text) for text in (start, end))
-    options = {
+    options: WindowKeywords = {
         "from_ms": from_ms, "to_ms": to_ms, "include_open": include_open, "memory_mb": memory_mb
     }  # fmt: skip
     with Progress(f"computing {name}", as_json):

@@ -61,11 +61,10 @@ def _parts(data: bytes) -> dict[str, bytes]:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         entries = archive.infolist()
         size = sum(entry.file_size for entry in entries)
-        if size > MAX_FILE_BYTES or len(entries) > _MAX_PARTS:
-            raise ModelError(
-                f"the program has {size:,} bytes in {len(entries):,} parts; expected at most "
-                f"{MAX_FILE_BYTES:,} in {_MAX_PARTS:,}"
-            )
+        if size > MAX_FILE_BYTES:
+            raise ModelError(f"the program has {size:,} bytes; expected at most {MAX_FILE_BYTES:,}")
+        if len(entries) > _MAX_PARTS:
+            raise ModelError(f"the program has {len(entries):,} parts; expected {_MAX_PARTS:,}")
         parts: dict[str, bytes] = {}
         for entry in entries:
             name = entry.filename.removeprefix(_ROOT)
