@@ -14,7 +14,7 @@ from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.reload import yielding_often
 from paimon_features.serving.http.served_models import LoadedModel, LoadedVersion, ModelSet
 from paimon_features.serving.prediction.network import FIRST_RUN_S, OnnxNetwork
-from paimon_features.serving.prediction.trial import try_network
+from paimon_features.serving.prediction.network_trial import try_network
 
 POLL_S = 1.0
 

@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 from paimon_features.errors import ModelError, OverloadedError
 from paimon_features.serving.prediction.batcher import Batcher, Prediction
 from paimon_features.serving.prediction.network import OnnxNetwork
-from paimon_features.serving.prediction.trial import try_network
+from paimon_features.serving.prediction.network_trial import try_network
 from tests.serving.prediction.networks import linear, looping, number
 
 COUNT = number("clicks:count_1d")

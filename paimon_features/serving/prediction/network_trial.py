@@ -4,8 +4,8 @@ A network is a program: it may loop without an end, or take more memory than the
 loaded or when it runs. A thread cannot be ended, so each version is loaded and run once in another
 process, with a deadline, before a server loads it.
 
-``python -m paimon_features.serving.prediction.trial`` is that process: it reads the manifest and
-the network from stdin, and writes why the version cannot be served, or nothing.
+``python -m paimon_features.serving.prediction.network_trial`` is that process: it reads the
+manifest and the network from stdin, and writes why the version cannot be served, or nothing.
 """
 
 from __future__ import annotations
