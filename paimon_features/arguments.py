@@ -1,28 +1,34 @@
-"""Types of the arguments of definitions, checked from the annotations of their dataclasses."""
+"""Types of arguments, checked from the annotations of their dataclasses."""
 
 from __future__ import annotations
 
 import functools
+import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, get_args, get_origin
 
-from paimon_features.errors import DefinitionError
+from paimon_features.errors import ConfigurationError, DefinitionError
 
 _LONGEST = 80
+# as plain values: type checkers know them as special forms
+_ANYTHING: Any = Any
+_CALLABLE: Any = Callable
 
 
-def check_arguments(what: str, made: Any) -> None:
+def check_arguments(
+    what: str, made: Any, error: type[DefinitionError | ConfigurationError] = DefinitionError
+) -> None:
     """Check the arguments of a dataclass against their annotations, lists and dicts one level deep.
 
     A ``float`` may be an ``int``, and no number is a ``bool``. Annotations other than classes,
-    unions, literals, sequences and mappings are not checked.
+    unions, literals, callables, sequences and mappings are not checked.
 
     Raises
     ------
-    DefinitionError
+    DefinitionError, or ``error``
         For the first argument of another type; the message begins with ``what``.
 
     Examples
@@ -41,7 +47,79 @@ def check_arguments(what: str, made: Any) -> None:
     for name, hint in _hints(made.__class__):
         value = getattr(made, name)
         if not _fits(value, hint):
-            raise DefinitionError(f"{what}: {name}={shown(value)}; expected {_text(hint)}")
+            raise error(f"{what}: {name}={shown(value)}; expected {_text(hint)}")
+
+
+def checked_integer(what: str, value: Any, minimum: int = 1) -> int:
+    """Return an integer, also one of NumPy, as Python's.
+
+    Raises
+    ------
+    DefinitionError
+        For any other value, a boolean included, and for one below ``minimum``.
+
+    Examples
+    --------
+    >>> checked_integer("parallelism", 2)
+    2
+    >>> checked_integer("parallelism", 2.5)
+    Traceback (most recent call last):
+    ...
+    paimon_features.errors.DefinitionError: parallelism is 2.5; expected an integer of at least 1
+    """
+    boolean = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
+    try:
+        number = None if boolean else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None:
+        raise DefinitionError(
+            f"{what} is {shown(value)}; expected an integer of at least {minimum}"
+        )
+    if number < minimum:
+        raise DefinitionError(f"{what} is {number}; it must be at least {minimum}")
+    return number
+
+
+def checked_text(what: str, value: Any) -> str:
+    """Return a text.
+
+    Raises
+    ------
+    DefinitionError
+        For any other value, and for an empty text.
+
+    Examples
+    --------
+    >>> checked_text("the name of a job", 3)
+    Traceback (most recent call last):
+    ...
+    paimon_features.errors.DefinitionError: the name of a job is 3; expected text
+    """
+    if not isinstance(value, str) or not value:
+        raise DefinitionError(f"{what} is {shown(value)}; expected text")
+    return value
+
+
+def plain_arguments(made: Any) -> None:
+    """Replace NumPy's numbers in the fields of a frozen dataclass by Python's, lists by tuples.
+
+    >>> import numpy as np
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Point:
+    ...     x: int
+    >>> point = Point(np.int64(3))
+    >>> plain_arguments(point)
+    >>> point
+    Point(x=3)
+    """
+    for field in fields(made):
+        value = getattr(made, field.name)
+        if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+            object.__setattr__(made, field.name, value.item())
+        elif isinstance(value, list):
+            object.__setattr__(made, field.name, tuple(value))
 
 
 def shown(value: Any) -> str:
@@ -61,12 +139,18 @@ def _hints(made: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
+    if hint is _ANYTHING:
+        return True
     origin, inner = get_origin(hint), get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, each) for each in inner)
     if origin is typing.Literal:
         return any(type(value) is type(each) and value == each for each in inner)
+    if origin is tuple and len(inner) == 2 and inner[1] is Ellipsis:
+        return isinstance(value, tuple) and all(_fits(each, inner[0]) for each in value)
     if origin is not None and isinstance(origin, type):
+        if origin is _CALLABLE:
+            return callable(value)
         if issubclass(origin, Mapping):
             return isinstance(value, Mapping) and all(
                 _fits(key, inner[0]) and _fits(each, inner[1]) for key, each in value.items()
@@ -100,6 +184,8 @@ def _text(hint: Any) -> str:
         return ", ".join(map(repr, inner))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return f"a dict of {_text(inner[0])} to {_text(inner[1])}"
-    if isinstance(origin, type) and issubclass(origin, Iterable) and origin is not tuple:
+    if origin is _CALLABLE:
+        return "a callable"
+    if isinstance(origin, type) and issubclass(origin, Iterable):
         return f"a list of {_text(inner[0])}"
     return "None" if hint is type(None) else getattr(hint, "__name__", str(hint))

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from paimon_features._arrow import pa
 from paimon_features.array_types import Array, Bools
+from paimon_features.foreign_types import is_plain, plain_array
 from paimon_features.schema import DataType, DecimalType, ListType, MapType
 from paimon_features.times import utc_ms
 
@@ -68,8 +69,8 @@ class Column:
             array = utc_ms(array)
         elif pa.types.is_date(kind):
             array = array.cast(pa.date32()).view(pa.int32())
-        elif pa.types.is_dictionary(kind):
-            array = array.dictionary_decode()
+        elif not is_plain(kind):
+            return cls.from_arrow(plain_array(array))
         elif pa.types.is_nested(kind):
             # NumPy's own conversion turns a null in a list of floats into NaN
             items = np.fromiter(array.to_pylist(), np.object_, len(array))

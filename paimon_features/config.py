@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Mapping
@@ -20,6 +21,13 @@ _S3_FOLDER = re.compile(r"s3://[A-Za-z0-9._-]+/[^\s?#]*[^\s?#/]/?")
 ENGINES = ("flink", "local")
 TOKEN_USE_FILES = "token-use-*.jsonl"
 """The files in the folder of ``[serve] audit``."""
+SALT_VARIABLE = "PAIMON_FEATURES_REQUEST_LOG_SALT"
+"""The environment variable with the secret for hashing entities in logs."""
+FILES_OF_HOSTS: Mapping[str, tuple[str, ...]] = {
+    "serve": ("tokens",),
+    **dict.fromkeys(("online", "kafka"), ("tls_ca", "tls_cert", "tls_key")),
+}
+"""Settings whose files can be elsewhere on each host, by table; see ``file_variable``."""
 LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
@@ -101,7 +109,8 @@ class ServeConfig:
     definitions file.
     A run of a model's network has at most ``predict_batch`` rows and ``predict_threads`` threads,
     and waits for more rows for at most ``predict_delay_ms``; a prediction that is not made within
-    ``predict_timeout_ms`` is an error.
+    ``predict_timeout_ms`` is an error. A network that does not load and run one row within
+    ``predict_load_timeout_ms`` is not served.
     """
 
     host: str = "127.0.0.1"
@@ -142,6 +151,7 @@ class ServeConfig:
     predict_delay_ms: int = 0
     predict_threads: int = 1
     predict_timeout_ms: int = 2_000
+    predict_load_timeout_ms: int = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +276,7 @@ def read_config(root: Path) -> ProjectConfig:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
+    _replace_files(document)
     outcomes = document.pop("outcomes", {})
     _check_outcomes(path, outcomes)
     inputs = document.pop("inputs", {})
@@ -333,6 +344,24 @@ def read_config(root: Path) -> ProjectConfig:
     )
 
 
+def file_variable(table: str, key: str) -> str:
+    """Return the environment variable that replaces the path of a file that a setting names.
+
+    >>> file_variable("serve", "tokens")
+    'PAIMON_FEATURES_SERVE_TOKENS'
+    """
+    return f"PAIMON_FEATURES_{table}_{key}".upper()
+
+
+def _replace_files(document: dict[str, Any]) -> None:
+    for table, keys in FILES_OF_HOSTS.items():
+        for key in keys:
+            path = os.environ.get(file_variable(table, key))
+            values = document.setdefault(table, {}) if path else None
+            if isinstance(values, dict):
+                values[key] = path
+
+
 def _catalog(path: Path, values: Mapping[str, Any] | None) -> CatalogConfig | None:
     if values is None:
         return None
@@ -373,7 +402,8 @@ def _settings(where: str, root: Path, kind: type, values: Mapping[str, Any]) -> 
             except DefinitionError as error:
                 raise ConfigurationError(f"{where} {key}: {error}") from error
         elif str(each.type).startswith("Path"):
-            settings[key] = (root / settings[key]).resolve()
+            # symbolic links stay: of a mounted Secret they lead to its version of this moment
+            settings[key] = Path(os.path.abspath(root / settings[key]))
     return settings
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from paimon_features.errors import PaimonFeaturesError
+from paimon_features.strict_json import strict_json
 
 MAX_HEADER = 256
 
@@ -80,7 +81,7 @@ class DocumentKind:
     def _header(self, data: bytes, where: str) -> Mapping[str, Any]:
         line = data[:MAX_HEADER].partition(b"\n")[0]
         try:
-            header = json.loads(line)
+            header = strict_json(line)
             if type(header[self.key]) is int and isinstance(header["digest"], str):
                 return dict(header)
         except (ValueError, KeyError, TypeError, RecursionError):

@@ -70,7 +70,9 @@ def _meant(text: object) -> str:
     elif isinstance(text, str) and (match := _WORDS.fullmatch(text)):
         unit = match[2].lower()
         written = match[1] + ("ms" if unit in _MILLISECONDS else _MEANT[unit[0]])
-    return "" if written in (None, "0d") else f"; did you mean {written!r}?"
+    # '0s' is written correctly, and no duration
+    is_zero = written is None or not written.strip("0").rstrip("dhminsw")
+    return "" if is_zero else f"; did you mean {written!r}?"
 
 
 def is_duration(text: str) -> bool:

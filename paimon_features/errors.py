@@ -19,6 +19,7 @@
     │   ├── OwnershipError                    another job or process owns the table
     │   │   └── LeaseLostError                ... and took it over from this one
     │   ├── GenerationError                   a tile job may not start on this generation
+    │   │   └── UnfilledError                 ... and nothing may read it: it was never filled
     │   ├── RecordLostError                   a record next to the tables is missing
     │   ├── DamagedFileError                  a file of the warehouse is not what was written
     │   ├── StorageWriteError                 the file system refused a write: it is full, say
@@ -200,6 +201,10 @@ class LeaseLostError(OwnershipError):
 
 class GenerationError(TableError):
     """A tile job may not start on this generation in its current state."""
+
+
+class UnfilledError(GenerationError):
+    """The tiles of a generation were not computed yet: absent tiles are no empty windows."""
 
 
 class RecordLostError(TableError):

@@ -135,7 +135,7 @@ def _password(values: Mapping[str, Any], root: Path, environ: Mapping[str, str])
 
 
 def _existing(name: str, path: Path) -> Path:
-    found = path.resolve()
+    found = path.absolute()  # links stay, as in config: a Secret is replaced behind them
     if not found.is_file():
         raise ConfigurationError(f"[kafka] {name}: there is no file {found}")
     return found

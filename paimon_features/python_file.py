@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -38,3 +39,25 @@ def run_python_file(path: Path, name: str, *, importable: bool = False) -> Modul
             sys.modules.pop(name, None)
         raise
     return module
+
+
+def failure_text(error: BaseException, path: Path) -> str:
+    """Return the message for a user's file that cannot be run: place, kind of error, its text.
+
+    >>> failure_text(ValueError("no such column"), Path("features.py"))
+    'features.py does not run: ValueError: no such column'
+    """
+    return f"{error_place(error, path)} does not run: {type(error).__name__}: {error}"
+
+
+def error_place(error: BaseException, path: Path) -> str:
+    """Return the file, and the line of it (or of a module next to it) that raised the error."""
+    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
+        return f"{error.filename}, line {error.lineno}"
+    lines = [
+        (frame.filename, frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).parent == path.parent
+    ]
+    # the innermost one: a module next to the file, or a function in it
+    return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else str(path)

@@ -20,8 +20,8 @@ def did_you_mean(
     "; did you mean 'quantity'?"
     >>> did_you_mean("Avg", ["Mean", "Sum"], {"avg": "Mean"})
     "; did you mean 'Mean'?"
-    >>> did_you_mean("x", ["price", "quantity"])
-    ''
+    >>> did_you_mean("x", ["price", "quantity"]), did_you_mean("VectorIndex", ["VectorMean"])
+    ('', '')
     """
     text = str(name).lower()
     if len(text) > _LONGEST:
@@ -30,5 +30,13 @@ def did_you_mean(
     meant = (synonyms or {}).get(text)
     if meant is None:
         close = difflib.get_close_matches(text, spelt, 1)
-        meant = spelt[close[0]] if close else None
+        meant = spelt[close[0]] if close and _is_misspelt(text, close[0]) else None
     return "" if meant is None else f"; did you mean {meant!r}?"
+
+
+def _is_misspelt(text: str, known: str) -> bool:
+    """Whether few letters differ: names that only begin with the same word are other names."""
+    matcher = difflib.SequenceMatcher(None, text, known, autojunk=False)
+    longest = max(len(text), len(known))
+    different = longest - sum(block.size for block in matcher.get_matching_blocks())
+    return different <= max(2, longest // 3)

@@ -4,7 +4,8 @@ One rule at every entrance (event writer, local engine, entity rows, training se
 clients, feedback, conditions of loaders, monitoring): a timestamp counts ticks of its unit since
 1970 in UTC, whether it has a zone or not; finer ticks are rounded down, before 1970 too (Arrow's
 own cast rounds towards zero); a date is its midnight in UTC; an integer is milliseconds. Nothing
-else is a time.
+else is a time. The times of a ``TableSource`` are rounded up: a version never counts before its
+time.
 
 ============================  ======================  ===============================
 given                         as a Timestamp column   as an Int64 column
@@ -17,8 +18,9 @@ boolean                       rejected                rejected for event times
 extension (pandas' Period)    rejected                rejected
 ============================  ======================  ===============================
 
-The items of lists and maps follow the same rule. Extension types say what their stored integers
-mean (a Period of days counts days), so only those are read whose meaning is that of their storage.
+The items of lists and maps follow the same rule. Types of other programs are converted before, by
+:mod:`paimon_features.foreign_types`: extension types say what their stored integers mean (a Period
+of days counts days), so only those are read whose meaning is known.
 
 pandas and Polars columns and NumPy's datetime64 become one of the types of the table in Arrow.
 """
@@ -28,12 +30,12 @@ from __future__ import annotations
 import numpy as np
 
 from paimon_features._arrow import pa, pc
+from paimon_features.array_types import Bools
+from paimon_features.foreign_types import is_plain, plain_array
 
 _PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_PLAIN_EXTENSIONS = frozenset({"arrow.fixed_shape_tensor", "arrow.json"})
-"""Extension types whose values mean what their storage means."""
-EXTENSION_NAME = b"ARROW:extension:name"
-"""Metadata of a field whose extension type this process does not know: it is its storage here."""
+FINER_TEXT = r":[0-9]{2}\.[0-9]{3}[0-9]*[1-9]"
+"""Regular expression (of RE2 and Java) of the digits after the milliseconds of a time."""
 
 
 def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
@@ -63,6 +65,42 @@ def floor_times(array: pa.Array, unit: str = "ms") -> pa.Array:
     return pa.array(ticks // (have // want), pa.int64(), mask=mask).view(pa.timestamp(unit))
 
 
+def finer_than_ms(array: pa.Array) -> Bools:
+    """Mask of the times that have digits after the milliseconds, which ``floor_times`` drops.
+
+    Of texts those with such digits after a second; other types have none.
+
+    >>> finer_than_ms(pa.array([1_000, 1_001, None], pa.timestamp("us"))).tolist()
+    [False, True, False]
+    >>> finer_than_ms(pa.array(["2026-01-01 00:00:00.0009Z", "2026-01-01 00:00:00.0010"])).tolist()
+    [True, False]
+    """
+    kind = array.type
+    if pa.types.is_timestamp(kind) and _PER_SECOND[kind.unit] > _PER_SECOND["ms"]:
+        ticks = array.view(pa.timestamp(kind.unit)).view(pa.int64()).fill_null(0)
+        per_ms = _PER_SECOND[kind.unit] // _PER_SECOND["ms"]
+        return np.asarray(ticks.to_numpy(zero_copy_only=False) % per_ms != 0)
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        found = pc.match_substring_regex(array, FINER_TEXT).fill_null(False)
+        return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
+    return np.zeros(len(array), np.bool_)
+
+
+def ceil_times(array: pa.Array) -> pa.Array:
+    """Timestamps finer than milliseconds rounded up to them; all other arrays unchanged.
+
+    >>> ceil_times(pa.array([-1, 1999, None], pa.timestamp("us"))).cast(pa.int64()).to_pylist()
+    [0, 2, None]
+    """
+    finer = finer_than_ms(array)
+    if not (pa.types.is_timestamp(array.type) and finer.any()):
+        return array
+    whole = floor_times(array)
+    ticks = whole.view(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False) + finer
+    mask = np.asarray(array.is_null()) if array.null_count else None
+    return pa.array(ticks, pa.int64(), mask=mask).view(whole.type)
+
+
 def utc_ms(array: pa.Array) -> pa.Array:
     """Times as int64 milliseconds since 1970, from timestamps, dates or integers.
 
@@ -77,6 +115,7 @@ def utc_ms(array: pa.Array) -> pa.Array:
     >>> utc_ms(pa.array([dt.date(1970, 1, 2), None])).to_pylist()
     [86400000, None]
     """
+    array = plain_array(array)
     if is_time(array.type):
         return floor_times(array).view(pa.int64())
     if not (pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
@@ -87,34 +126,6 @@ def utc_ms(array: pa.Array) -> pa.Array:
 def is_time(kind: pa.DataType) -> bool:
     """Whether values of an Arrow type are points in time: timestamps and dates."""
     return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
-
-
-def check_extensions(schema: pa.Schema) -> None:
-    """Raise ArrowInvalid for a column of an extension type that is not known here.
-
-    Examples
-    --------
-    >>> period = pa.field("t", pa.int64(), metadata={"ARROW:extension:name": "pandas.period"})
-    >>> check_extensions(pa.schema([period]))
-    Traceback (most recent call last):
-    pyarrow.lib.ArrowInvalid: column 't' is of the extension type 'pandas.period', whose \
-meaning is not known here; convert it (a Period by .dt.to_timestamp())
-    """
-    for field in schema:
-        _check_extension(f"column {field.name[:80]!r}", field)
-
-
-def _check_extension(what: str, field: pa.Field) -> None:
-    kind, stored = field.type, (field.metadata or {}).get(EXTENSION_NAME)
-    name = kind.extension_name if isinstance(kind, pa.BaseExtensionType) else None
-    name = name or (None if stored is None else stored.decode("utf-8", "replace"))
-    if name is not None and name not in _PLAIN_EXTENSIONS:
-        raise pa.ArrowInvalid(
-            f"{what} is of the extension type {name[:80]!r}, whose meaning is not known here; "
-            "convert it (a Period by .dt.to_timestamp())"
-        )
-    for number in range(kind.num_fields):
-        _check_extension(what, kind.field(number))
 
 
 def conform(array: pa.Array, kind: pa.DataType, *, event_time: bool = False) -> pa.Array:
@@ -157,12 +168,9 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     given = array.type
     if given == kind:
         return array
-    if isinstance(given, pa.BaseExtensionType):
-        _check_extension("the column", pa.field("", given))
-        return _cast(array.storage, kind, event_time)
-    if pa.types.is_dictionary(given):
-        return _cast(array.dictionary_decode(), kind, event_time)
-    if _is_list(given) and _is_list(kind):
+    if not is_plain(given):
+        return _cast(plain_array(array), kind, event_time)
+    if pa.types.is_list(given) and pa.types.is_list(kind):
         return _cast_list(array, kind)
     if pa.types.is_map(given) and pa.types.is_map(kind):
         return _cast_map(array, kind)
@@ -181,11 +189,6 @@ def _cast(array: pa.Array, kind: pa.DataType, event_time: bool) -> pa.Array:
     if pa.types.is_temporal(given) and not pa.types.is_temporal(kind):
         raise pa.ArrowInvalid(f"{given} is no point in time, and its unit would be lost as {kind}")
     return array.cast(kind)
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _cast_list(array: pa.Array, kind: pa.DataType) -> pa.Array:

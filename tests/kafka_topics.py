@@ -100,6 +100,22 @@ class Topic:
         (found,) = self._admin.list_consumer_group_offsets([asked]).values()
         return int(found.result(TIMEOUT_S).topic_partitions[0].offset)
 
+    def delete(self) -> None:
+        """Delete the topic."""
+        self._admin.delete_topics([self.name])[self.name].result(TIMEOUT_S)
+        await_true(lambda: self.name not in self._admin.list_topics(timeout=TIMEOUT_S).topics)
+
+    def delete_group(self, group: str) -> None:
+        """Delete a group and its offsets, if there are any."""
+        from confluent_kafka import KafkaError, KafkaException
+
+        for done in self._admin.delete_consumer_groups([group]).values():
+            try:
+                done.result(TIMEOUT_S)
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.GROUP_ID_NOT_FOUND:
+                    raise
+
     def delete_before(self, partition: int, offset: int) -> None:
         """Delete messages, as retention does."""
         from confluent_kafka import TopicPartition

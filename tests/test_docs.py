@@ -6,6 +6,7 @@ import ast
 import itertools
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from tests.modules import load_file
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PACKAGES = ("paimon_features", "trainer_bridge")
 FOLDERS = "paimon_features|trainer_bridge|tests|examples|docs|tools|jobs|docker|locks|benchmarks"
 A_PATH = re.compile(rf"`((?:{FOLDERS})/[\w./-]*)`")
 A_MODULE = re.compile(r"`((?:paimon_features|trainer_bridge)(?:\.\w+)+)(?:\(.*?\))?`")
@@ -77,6 +79,47 @@ def test_every_module_and_name_in_a_page_exists(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     named = A_MODULE.findall(text) + re.findall(r"^::: ([\w.]+)$", text, re.MULTILINE)
     assert [name for name in named if not exists(name)] == []
+
+
+A_PYTHON_BLOCK = re.compile(r"^( *)```python\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+
+
+def unknown_names(block: str) -> Iterator[str]:
+    """What a block of Python imports from our packages, or uses of ``pf``, and does not exist."""
+    aliases = {}
+    tree = ast.parse(block)
+    for node in ast.walk(tree):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+            aliases |= {alias.asname: alias.name for alias in node.names if alias.asname}
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        ours = (name for name in names if name.partition(".")[0] in PACKAGES)
+        yield from (name for name in ours if not exists(name))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            home = aliases.get(node.value.id, "pf" if node.value.id == "pf" else "")
+            home = "paimon_features" if home == "pf" else home
+            if home.partition(".")[0] in PACKAGES and not exists(f"{home}.{node.attr}"):
+                yield f"{node.value.id}.{node.attr}"
+
+
+@every_page
+def test_every_block_of_python_compiles_and_imports_what_exists(page: Path) -> None:
+    """Also blocks that are skipped, because what they need is not on this host."""
+    for _, block in A_PYTHON_BLOCK.findall(page.read_text(encoding="utf-8")):
+        assert list(unknown_names(textwrap.dedent(block))) == []
+
+
+def test_a_name_that_does_not_exist_is_found() -> None:
+    block = """
+import paimon_features as pf
+from paimon_features.project import now_ms
+from trainer_bridge import SnapshotReader
+view = pf.FeatureVeiw("a", features=[pf.Sum("x")])
+"""
+    assert list(unknown_names(block)) == ["paimon_features.project.now_ms", "pf.FeatureVeiw"]
 
 
 def commands(text: str) -> Iterator[list[str]]:

@@ -77,7 +77,7 @@ def test_no_list_is_searched_for_each_of_its_items() -> None:
 
 
 def test_a_json_body_of_repeated_keys_is_rejected_by_the_first_of_them() -> None:
-    pairs = [f'"k{i}": [1]' for i in range(20_000)] * 2
+    pairs = [f'"k{i}": [1]' for i in range(2_000)] * 2
     body = f'{{"features": ["v:f"], "entities": {{{", ".join(pairs)}}}}}'.encode()
     with pytest.raises(RequestRejected, match="has the key 'k0' twice") as caught:
         decode(body, Format.JSON, b"")

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from paimon_features.definitions.loader import load_definitions
+from paimon_features.errors import ConfigurationError
 from paimon_features.iteration.program_file import load_program
 from paimon_features.python_file import run_python_file
 from paimon_features.serving.http.definition_source import forget_modules_of_folder
@@ -68,6 +69,24 @@ def test_so_is_an_edit_of_a_module_next_to_the_definitions(
         forget_modules_of_folder(tmp_path)
         assert source_name(path) == name
     forget_modules_of_folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [("def build(job):\n  x = (\n", "SyntaxError"), ("\nimport of_no_package\n", "ModuleNotFound"),
+     ("\n1 / 0\n", "ZeroDivisionError"), ("\n\0", "SyntaxError")],
+)  # fmt: skip
+def test_a_program_that_does_not_run_is_an_error_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, kind: str
+) -> None:
+    path = tmp_path / "broken_program.py"
+    path.write_text(text)
+    for program in (str(path), f"{path}:other"):
+        with pytest.raises(ConfigurationError, match=f"does not run: {kind}"):
+            load_program(program)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match=f"does not run: {kind}"):
+        load_program("broken_program:build")
 
 
 def test_a_file_that_fails_leaves_no_module(tmp_path: Path) -> None:

@@ -6,11 +6,12 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from paimon_features.errors import RequestError
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.blocks.layout import Layout
+from trainer_bridge.readers.read_plan import UnthreadedKeywords
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 _FOOTERS = 64
@@ -86,7 +87,7 @@ def inspect(
     *,
     seconds: float = 3.0,
     threads: int | Literal["auto"] = 2,
-    **options: Any,
+    **options: Unpack[UnthreadedKeywords],
 ) -> Inspection:
     """Read a table for about ``seconds``, once with one thread and once with ``threads``.
 
@@ -114,7 +115,7 @@ def _inspect(
     table: str,
     seconds: float,
     threads: int | Literal["auto"],
-    options: dict[str, Any],
+    options: UnthreadedKeywords,
 ) -> Inspection:
     with SnapshotReader(lake, table, threads=0, **options) as alone:
         convert_s, rows = _run(alone, seconds / 2)

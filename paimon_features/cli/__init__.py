@@ -15,6 +15,7 @@ and nothing else.
 
 from __future__ import annotations
 
+import errno
 import importlib
 import keyword
 import re
@@ -34,7 +35,7 @@ from paimon_features.errors import (
     UnknownNameError,
 )
 from paimon_features.extras import missing_extra
-from paimon_features.redaction import print_redacted, redact
+from paimon_features.redaction import redact, redact_uncaught_errors
 from paimon_features.suggestions import did_you_mean
 
 INTERRUPTED = 130
@@ -232,10 +233,22 @@ class LazyGroup(SuggestingGroup):
         except PaimonFeaturesError as error:
             if verbosity.verbose():
                 traceback.print_exc()
-            click.echo(f"error: {redact(str(error))}", err=True)
+            _print_error(str(error))
             for note in getattr(error, "__notes__", ()):
                 click.echo(f"  {redact(note)}", err=True)
             ctx.exit(2 if isinstance(error, WRONG_USE) else 1)
+        except OSError as error:
+            if error.errno == errno.EPIPE:  # the reader of a pipe has ended: click exits with 1
+                raise
+            # a full disk, a missing folder or permission, a host that refuses: no bug of ours
+            if verbosity.verbose():
+                traceback.print_exc()
+            _print_error(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            ctx.exit(1)
+
+
+def _print_error(text: str) -> None:
+    click.echo(f"error: {redact(text)}", err=True)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -262,7 +275,7 @@ def cli(quiet: bool, verbose: int) -> None:
 
 def main(args: Sequence[str] | None = None) -> None:
     """The console script."""
-    sys.excepthook = print_redacted
+    redact_uncaught_errors()
     for stream in (sys.stdout, sys.stderr):
         # names of files and columns from outside can have parts that no encoding has
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

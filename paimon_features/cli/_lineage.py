@@ -74,7 +74,7 @@ def _run(command: click.Command, context: click.Context) -> CommandRun | None:
 
 def is_configured(config: ProjectConfig, environ: Mapping[str, str] = os.environ) -> bool:
     """Whether events are to be sent: by ``[lineage] openlineage``, or by what the library reads
-    (OPENLINEAGE_URL and other variables, openlineage.yml here or in ~/.openlineage)."""
+    (OPENLINEAGE_URL and other variables, openlineage.yml in ~/.openlineage)."""
     if environ.get("OPENLINEAGE_DISABLED", "").lower().strip() == "true":
         return False
     if config.openlineage is not None:
@@ -84,5 +84,4 @@ def is_configured(config: ProjectConfig, environ: Mapping[str, str] = os.environ
         return True
     if any(name.startswith("OPENLINEAGE__TRANSPORT") for name in environ):
         return True
-    home = Path(environ.get("HOME", "/")) / ".openlineage"
-    return any((folder / "openlineage.yml").is_file() for folder in (Path(), home))
+    return (Path(environ.get("HOME", "/")) / ".openlineage" / "openlineage.yml").is_file()

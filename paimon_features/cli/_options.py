@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +17,20 @@ from paimon_features.errors import ConfigurationError
 if TYPE_CHECKING:
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.tables.snapshots import SnapshotRef
+
+
+class OutputFile(click.Path):
+    """A file to write: its folder must exist before the command computes what goes into it."""
+
+    def __init__(self) -> None:
+        super().__init__(dir_okay=False, writable=True, path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        path = Path(os.fsdecode(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"cannot write {path}: there is no folder {path.parent}", param, ctx)
+        return path
+
 
 PROJECT = click.option(
     "--project", "path", default=".", show_default=True, help="Folder of the project."
@@ -112,6 +128,18 @@ def pins(texts: tuple[str, ...]) -> AsOf | str:
             )
         named[table] = ref if commit_follows else int(number)
     return named
+
+
+def show_not_included(commits: Mapping[str, int]) -> None:
+    """Print, by view, how many commits of events its tiles do not contain yet."""
+    for view, count in commits.items():
+        if count:
+            commits_of = "1 commit" if count == 1 else f"{count:,} commits"
+            click.echo(
+                f"  not included: {commits_of} of events of {view}, which its tile job has not "
+                f"read; 'paimon-features submit {view} --bounded' reads them, 'paimon-features "
+                f"backfill {view} --rebuild' computes all tiles again"
+            )
 
 
 def time_ms(text: str) -> int:

@@ -52,19 +52,19 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
     type=click.Path(path_type=Path, file_okay=False),
     help="Folder to write; default: standard output.",
 )
-@click.option("--namespace", help="Of all objects; default: that of kubectl or kustomize.")
+@click.option("--namespace", help="Namespace of all objects; default: that of kubectl.")
 @click.option(
     "--images",
     default="",
     metavar="PREFIX",
-    help="Before the images' names, such as registry.example.com/ml/.",
+    help="Prefix of image names, such as registry.example.com/ml/.",
 )
-@click.option("--tag", default=DEFAULTS.tag, show_default=True, help="Of the images.")
+@click.option("--tag", default=DEFAULTS.tag, show_default=True, help="Tag of the images.")
 @click.option(
     "--digest",
     multiple=True,
     metavar="IMAGE=sha256:...",
-    help="Pin an image (serving, materializer, jobs) to what was pushed; repeatable.",
+    help="Pin an image (serving, predict, materializer, jobs) to its digest; repeatable.",
 )
 @click.option(
     "--warehouse-volume",
@@ -76,32 +76,49 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
     "--state-volume",
     "state_claim",
     metavar="CLAIM",
-    help="Of the project's state: checkpoints. Default: the warehouse's.",
+    help="PersistentVolumeClaim of the project's state (checkpoints); default: the warehouse's.",
 )
 @click.option(
     "--online-secret",
     metavar="SECRET",
-    help="Its 'url' and 'password' reach the online store; default: PROJECT-online.",
+    help="Secret with 'url', 'password' and 'sentinel-password' of the online store; default: "
+    "PROJECT-online.",
 )
 @click.option(
     "--tls-secret",
     metavar="SECRET",
-    help="ca.crt, tls.crt, tls.key for [online] tls_...; default: PROJECT-online-tls.",
+    help="Secret with ca.crt, tls.crt, tls.key for [online] tls_...; default: PROJECT-online-tls.",
 )
 @click.option(
-    "--tokens-secret", metavar="SECRET", help="The file of [serve] tokens; default: PROJECT-tokens."
+    "--tokens-secret",
+    metavar="SECRET",
+    help="Secret with the file of [serve] tokens; default: PROJECT-tokens.",
+)
+@click.option(
+    "--kafka-secret",
+    metavar="SECRET",
+    help="Secret with 'password' for [kafka] user, and ca.crt, tls.crt, tls.key for [kafka] "
+    "tls_...; default: PROJECT-kafka.",
+)
+@click.option(
+    "--log-secret",
+    metavar="SECRET",
+    help="Secret with 'salt', by which [serve] request_log and prediction_log hash entities; "
+    "default: PROJECT-request-log.",
 )
 @click.option(
     "--lake-secret",
     metavar="SECRET",
-    help="Environment variables with an object store's credentials.",
+    help="Secret whose entries become environment variables: an object store's credentials, "
+    "PAIMON_FEATURES_CATALOG_TOKEN.",
 )
 @click.option("--open", "may_be_open", is_flag=True, help="Serve without tokens.")
-@_count("replicas", "Server pods at least.")
-@_count("max_replicas", "Server pods at most.")
-@_count("in_flight", "Requests in flight per server pod, kept by the autoscaler.")
-@_count("shards", "Materializer pods; each has a share of the buckets.")
-@_count("slots", "Parallel tasks of a Flink task manager.")
+@click.option("--predict", is_flag=True, help="Serve models: servers run the image predict.")
+@_count("replicas", "Minimum number of server pods.")
+@_count("max_replicas", "Maximum number of server pods.")
+@_count("in_flight", "Requests in flight per server pod that the autoscaler aims at.")
+@_count("shards", "Number of materializer pods; each has a share of the buckets.")
+@_count("slots", "Number of parallel tasks of a Flink task manager.")
 @click.option(
     "--kafka",
     multiple=True,
@@ -117,7 +134,7 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
 @click.option(
     "--session",
     is_flag=True,
-    help="A Flink session cluster for jobs that are submitted, highly available by Kubernetes.",
+    help="Add a Flink session cluster for submitted jobs, highly available by Kubernetes.",
 )
 @click.option(
     "--file",
@@ -130,19 +147,19 @@ def _count(name: str, text: str) -> Callable[[Any], Any]:
     "--flink-service-account",
     default=DEFAULTS.flink_service_account,
     show_default=True,
-    help="May create pods; the operator's chart makes it.",
+    help="Service account that may create pods; the operator's chart creates it.",
 )
 @click.option(
     "--operator-namespace",
     default=DEFAULTS.operator_namespace,
     show_default=True,
-    help="Of the Flink Kubernetes Operator.",
+    help="Namespace of the Flink Kubernetes Operator.",
 )
 @click.option(
     "--monitoring-namespace",
     default=DEFAULTS.monitoring_namespace,
     show_default=True,
-    help="Of Prometheus.",
+    help="Namespace of Prometheus.",
 )
 @PROJECT
 @JSON
@@ -161,7 +178,8 @@ def render(
     They go to a folder (--into) or to standard output.
 
     \b
-    server        Deployment, Service, autoscaler on requests in flight, disruption budget
+    server        Deployment, Service, autoscaler on requests in flight, disruption budget; with
+                  [serve] request_log or prediction_log a container that commits the logs
     materializer  StatefulSet, a pod per shard
     Flink jobs    FlinkDeployments in application mode: a tile job per view, --kafka, --iterate
     session       a FlinkDeployment for 'submit --cluster', with high availability: --session

@@ -8,9 +8,19 @@ from pathlib import Path
 import click
 
 from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import AS_OF, JSON, MEMORY, PROJECT, pins, time_ms
+from paimon_features.cli._options import (
+    AS_OF,
+    JSON,
+    MEMORY,
+    PROJECT,
+    OutputFile,
+    pins,
+    show_not_included,
+    time_ms,
+)
 from paimon_features.cli._progress import Progress
 from paimon_features.project import Project
+from paimon_features.project.derived import WindowKeywords
 
 
 @click.command()
@@ -24,7 +34,7 @@ from paimon_features.project import Project
 @click.option("--open", "include_open", is_flag=True, help="Include windows that can still grow.")
 @click.option(
     "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Write a file (.parquet, .csv, .csv.gz, .arrow) instead of the table.",
 )
 @click.option("--replace", is_flag=True, help="Replace a table with rows of another definition.")
@@ -61,7 +71,7 @@ def derive(
         raise click.UsageError("--replace applies to the table; a file is always replaced")
     project = Project.open(path)
     from_ms, to_ms = (None if text is None else time_ms(text) for text in (start, end))
-    options = {
+    options: WindowKeywords = {
         "from_ms": from_ms, "to_ms": to_ms, "include_open": include_open, "memory_mb": memory_mb
     }  # fmt: skip
     with Progress(f"computing {name}", as_json):
@@ -71,9 +81,11 @@ def derive(
             done = project.derived.refresh(name, replace=replace, **options)
     if output is not None:
         sources, document = written.sources, written.to_document()
+        lacking = written.commits_not_included
         text = f"{written.path}: {written.rows:,} rows, {len(written.features)} features"
     else:
         sources, document = (done.source,), done.to_document()
+        lacking = {name: done.commits_not_included}
         text = (
             f"{done.table}: {done.rows:,} rows; {done.days_written:,} days written, "
             f"{done.days_emptied:,} emptied"
@@ -84,3 +96,4 @@ def derive(
     click.echo(text)
     for source in sources:
         click.echo(f"  from {source.describe()}")
+    show_not_included(lacking)

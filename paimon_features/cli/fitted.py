@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from paimon_features.cli import SuggestingGroup
-from paimon_features.cli._options import JSON, PROJECT, time_text
+from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_text
 from paimon_features.cli._tables import table_lines
 from paimon_features.project import Project
 from paimon_features.tables.fitted import fitted_names, fitted_versions
@@ -86,7 +86,7 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
 @click.option(
     "--onnx",
     "onnx_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Write an ONNX model to this file instead.",
 )
 @click.option(

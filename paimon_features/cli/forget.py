@@ -53,9 +53,10 @@ def forget(
     """Delete all rows of an entity: events, tiles, online records, and derived data.
 
     Searches every table that has the key columns (events, tiles of all generations, training sets,
-    feedback, derived views), rejected and held rows whose key can be read, and the request log.
-    No other row changes. Jobs that own a table must be stopped and have read all events; the error
-    says by which command. Repeat it after an interruption: it deletes what is left.
+    feedback, derived views), feedback and difficulty of the entity's samples, rejected and held
+    rows, and the request log. No other row changes. The report lists what was not searched. Jobs
+    that own a table must be stopped and have read all events; the error says by which command.
+    Repeat it after an interruption: it deletes what is left.
 
     \b
     paimon-features forget --entity customer_id=12346 --dry-run

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from paimon_features.cli._names import ANY_NAME
-from paimon_features.cli._options import PROJECT
+from paimon_features.cli._options import PROJECT, OutputFile
 from paimon_features.lineage import lineage, to_svg, to_text
 from paimon_features.project import Project
 
@@ -19,9 +19,7 @@ from paimon_features.project import Project
     "--format", "form", type=click.Choice(["text", "svg", "json"]), default="text",
     show_default=True, help="A tree, a picture, or nodes and edges.",
 )  # fmt: skip
-@click.option(
-    "--output", type=click.Path(path_type=Path), help="Write to a file instead of stdout."
-)
+@click.option("--output", type=OutputFile(), help="Write to a file instead of stdout.")
 @PROJECT
 def graph(name: str | None, form: str, output: Path | None, path: str) -> None:
     """Show the lineage graph: sources, feature views, interactions, services, training sets.

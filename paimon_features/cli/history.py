@@ -16,9 +16,11 @@ from paimon_features.cli._options import (
     PROJECT,
     ROWS,
     SPILL,
+    OutputFile,
     check_engine,
     message_printer,
     pins,
+    show_not_included,
 )
 from paimon_features.cli._progress_bar import steps
 from paimon_features.engines import EngineName, EngineOptions
@@ -35,7 +37,7 @@ from paimon_features.project import Project
 @click.option(
     "--output",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="The file to write: .parquet, .csv, .csv.gz, .arrow or .feather; an existing one is "
     "replaced once the new one is complete.",
 )
@@ -93,3 +95,4 @@ def history(
     click.echo(f"{written.path}: {written.rows:,} rows, {len(written.features)} features")
     for source in written.sources:
         click.echo(f"  from {source.describe()}")
+    show_not_included(written.commits_not_included)

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli._options import JSON
+from paimon_features.cli._options import JSON, OutputFile
 from paimon_features.definitions import load_definitions
 from paimon_features.errors import ConfigurationError
 from paimon_features.feast_import import convert, read_repository
+from paimon_features.generated_text import check_definitions
 
 
 @click.command("import-feast")
 @click.argument("repository", type=click.Path(path_type=Path))
 @click.option(
-    "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file to write; "
-    "default: stdout.",
+    "--output", type=OutputFile(), help="The file to write; default: stdout.",
 )  # fmt: skip
 @click.option("--replace", is_flag=True, help="Overwrite an existing file.")
 @JSON
@@ -39,6 +39,7 @@ def import_feast(repository: Path, output: Path | None, replace: bool, as_json: 
         raise ConfigurationError(f"{output} already exists; choose another file, or --replace")
     root = repository if repository.is_dir() else repository.parent
     done = convert(read_repository(repository), root)
+    check_definitions(done.text)
     if output is not None:
         output.write_text(done.text, "utf-8")
         if done.mapped:

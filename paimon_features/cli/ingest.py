@@ -333,8 +333,9 @@ def _ingest_table(
         click.echo(json.dumps({"job_id": job_id, "events_snapshot": snapshot}))
     else:
         click.echo(
-            f"the changes of {table} so far are in, {defined.table} is at snapshot "
-            f"{snapshot or '-'}; the same command continues from there"
+            f"the changes of {table} so far are in, and all its rows are among the events; "
+            f"{defined.table} is at snapshot {snapshot or '-'}; the same command continues from "
+            "there"
         )
 
 

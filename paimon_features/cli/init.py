@@ -18,6 +18,7 @@ from paimon_features.cli._inputs import INPUT
 from paimon_features.cli._options import JSON, time_text
 from paimon_features.cli._tables import new_table
 from paimon_features.errors import ConfigurationError
+from paimon_features.generated_text import check_definitions, toml_value
 from paimon_features.input_settings import InputSettings
 from paimon_features.kafka_settings import check_brokers
 from paimon_features.suggestions import did_you_mean
@@ -135,7 +136,7 @@ class _Topic:
 
 
 def _enter(folder: Path) -> str:
-    return "" if folder.resolve() == Path.cwd() else f"cd {folder} && "
+    return "" if folder.resolve() == Path.cwd() else f"cd {shlex.quote(str(folder))} && "
 
 
 def _topic(origin: str, options: tuple[str, ...]) -> _Topic:
@@ -187,13 +188,14 @@ def _write_from(
     as_json: bool,
 ) -> None:
     from paimon_features.definitions import load_definitions
-    from paimon_features.local.inputs.profiles import profile_input
+    from paimon_features.local.inputs.profiles import profile_parts
     from paimon_features.local.inputs.proposal import definitions_text, inputs_text, propose
+    from paimon_features.local.inputs.reading_process import read_apart
 
     source = project_name(path.name.split(".")[0])
     given = InputSettings().with_options(source, options)
     kept = {text.partition("=")[0] for text in options}
-    profile = profile_input(path, given, kept, event_time=event_time, sample_rows=sample_rows)
+    [profile] = read_apart(path, profile_parts, path, given, kept, event_time, sample_rows)
     proposal = propose(profile, source, entity)
     text = definitions_text(profile, proposal)
     engine = "" if kafka else (
@@ -201,11 +203,12 @@ def _write_from(
     )  # fmt: skip
     if kafka:
         extra = "\n[kafka]\n"
-        extra += "".join(f"{k} = {json.dumps(v)}\n" for k, v in kafka.settings.items())
+        extra += "".join(f"{k} = {toml_value(v)}\n" for k, v in kafka.settings.items())
     else:
         extra = inputs_text(profile, source)
     with tempfile.TemporaryDirectory() as scratch:
-        # what would not load is not written
+        # what would not load is not written, and what is more than definitions is not run
+        check_definitions(text)
         trial = Path(scratch, "features.py")
         trial.write_text(text, "utf-8")
         load_definitions(trial)
@@ -287,11 +290,14 @@ def _report(
     else:
         console.print("entity: everything, as no column repeats like a key (--entity COLUMN)")
     for name in FILES:
-        console.print(f"wrote {folder / name}")
+        console.print(f"wrote {escape(str(folder / name))}")
     given = path if path.is_absolute() or folder.resolve() == Path.cwd() else path.resolve()
     if kafka is None:
         console.print(
-            f"next: {_enter(folder)}paimon-features try features.py {given}", soft_wrap=True
+            escape(
+                f"next: {_enter(folder)}paimon-features try features.py {shlex.quote(str(given))}"
+            ),
+            soft_wrap=True,
         )
         return
     columns, notes = _of_messages(profile)
@@ -300,8 +306,9 @@ def _report(
     words = ["ingest", proposal.source, "--topic", kafka.name]
     words += [word for column in columns for word in ("--column", column)]
     console.print(
-        f"next: {_enter(folder)}paimon-features apply && paimon-features "
-        + escape(" ".join(shlex.quote(word) for word in words)),
+        escape(
+            f"next: {_enter(folder)}paimon-features apply && paimon-features {shlex.join(words)}"
+        ),
         soft_wrap=True,
     )
 

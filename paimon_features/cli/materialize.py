@@ -19,21 +19,23 @@ from paimon_features.cli._signals import stop_event
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import (
     ConfigurationError,
-    OnlineStoreError,
     PaimonFeaturesError,
-    StoreUnreachableError,
 )
 from paimon_features.materialize import MaterializeProgress, Materializer
+from paimon_features.materialize.follow import RetriedError
 from paimon_features.materialize.leases import DEFAULT_TTL_MS
 from paimon_features.materialize.monitor import Monitor
 from paimon_features.materialize.monitor_server import MonitorServer
 from paimon_features.online import open_store
 from paimon_features.project import Project
+from paimon_features.project.republishing import Republisher
 from paimon_features.traces import Tracer, ended_now, open_tracer
 
 SHOW_EVERY_S = 2.0
 TROUBLE_EVERY_S = 10.0
 """The same store error is printed again only after this time; numbers in it are ignored."""
+REPUBLISH_S = 1.0
+"""How often it is checked whether the store has lost what was published to it."""
 HELD_FOR_S = DEFAULT_TTL_MS / 1_000 + 2.0
 """How long ``--once`` waits for buckets that another process holds: if it died, they are free by
 then."""
@@ -65,7 +67,8 @@ def materialize(
     """Load the tiles of VIEWs (default: all) into the online store.
 
     Idempotent, also after a crash: each tile counts once. A store that was emptied, or contains
-    another generation, is rebuilt while readers continue to see the current data.
+    another generation, is rebuilt while readers continue to see the current data. If the store has
+    lost the bundle or the models that were published to it, they are published again.
 
     \b
     paimon-features materialize                        # catch up once
@@ -107,11 +110,22 @@ def materialize(
             tracer = open_tracer("paimon-features-materialize")
             if tracer is not None:
                 stack.callback(tracer.close)
-            _follow(workers, rebuild, poll_ms, show, monitor, tracer)
+            republisher = Republisher(project)
+            _follow(workers, republisher, rebuild, poll_ms, show, monitor, tracer)
         return
     caught_up = [_once(worker, rebuild, show) for worker in workers]
+    _republish(Republisher(project), show)
     if not all(caught_up):
         raise SystemExit(1)
+
+
+def _republish(republisher: Republisher, show: _PassPrinter) -> None:
+    """Publish what the store has lost besides records; the views do not depend on it."""
+    try:
+        for what in republisher.check():
+            show.note(f"{what}: lost, and published again")
+    except PaimonFeaturesError as error:
+        show.trouble(error)
 
 
 def _once(worker: Materializer, rebuild: bool, show: _PassPrinter) -> bool:
@@ -157,6 +171,7 @@ def _shard(text: str) -> tuple[int, int]:
 
 def _follow(
     workers: list[Materializer],
+    republisher: Republisher,
     rebuild: bool,
     poll_ms: int,
     show: _PassPrinter,
@@ -173,7 +188,7 @@ def _follow(
             _trace(tracer, progress)
 
     def work(worker: Materializer) -> None:
-        def trouble(error: OnlineStoreError | StoreUnreachableError) -> None:
+        def trouble(error: RetriedError) -> None:
             show.trouble(error)
             monitor.failed(worker.view.name)
 
@@ -186,7 +201,13 @@ def _follow(
             failures.append(error)
             stop.set()
 
+    def republish() -> None:
+        while not stop.is_set():
+            _republish(republisher, show)
+            stop.wait(REPUBLISH_S)
+
     threads = [threading.Thread(target=work, args=(w,), name=w.view.name) for w in workers]
+    threads.append(threading.Thread(target=republish, name="republish"))
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -256,8 +277,8 @@ class _PassPrinter:
         with self._lock:
             click.echo(text, err=True)
 
-    def trouble(self, error: OnlineStoreError | StoreUnreachableError) -> None:
-        """A store that does not respond and is retried; repeated errors are throttled."""
+    def trouble(self, error: PaimonFeaturesError) -> None:
+        """Something that does not respond yet and is retried; repeated errors are throttled."""
         with self._lock:
             now, kind = time.monotonic(), re.sub(r"[0-9.]+", "", str(error))
             if now - self._troubles.get(kind, -TROUBLE_EVERY_S) >= TROUBLE_EVERY_S:

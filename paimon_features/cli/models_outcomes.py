@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from paimon_features.cli._model_names import NAME, VersionsCommand
-from paimon_features.cli._options import JSON, PROJECT, moment_ms, time_ms, time_text
+from paimon_features.cli._options import JSON, PROJECT, OutputFile, moment_ms, time_ms, time_text
 from paimon_features.cli._signals import stop_event
 from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError
@@ -161,7 +161,7 @@ def outcomes(
 @click.option("--until", help="Predictions served before this time.")
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help="Also write a page with pictures, a .html file.",
 )
 @PROJECT

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from paimon_features.cli._names import ANY_NAME
-from paimon_features.cli._options import JSON, PROJECT, time_ms
+from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_ms
 from paimon_features.cli._progress_bar import steps
 from paimon_features.cli._tables import new_table
 from paimon_features.cli.lookup import WIDTH
@@ -57,7 +57,7 @@ _HEADS = [
 )
 @click.option(
     "--out",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=OutputFile(),
     help=f"Also write the report to a file: {', '.join(FORMATS)} (HTML, image, Prometheus gauges).",
 )
 @click.option(

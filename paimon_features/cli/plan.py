@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 
 from paimon_features.cli._changes import document_text, print_changes
-from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.errors import ConfigurationError
+from paimon_features.cli._options import JSON, PROJECT, OutputFile
 from paimon_features.project import Project
 
 FAILED = 3
@@ -26,7 +25,7 @@ FAILED = 3
 @click.option(
     "--out",
     "file",
-    type=click.Path(dir_okay=False, writable=True, path_type=Path),
+    type=OutputFile(),
     help="Also write the plan as JSON to this file, for a review and 'apply --plan FILE'.",
 )
 @PROJECT
@@ -48,10 +47,7 @@ def plan(fail_on: Sequence[str], file: Path | None, path: str, as_json: bool) ->
 
     print_changes(project, changes, as_json)
     if file is not None:
-        try:
-            file.write_text(document_text(project, changes) + "\n", encoding="utf-8")
-        except OSError as error:
-            raise ConfigurationError(f"--out {file}: {error}") from error
+        file.write_text(document_text(project, changes) + "\n", encoding="utf-8")
     for what in fail_on:
         if found := set(FAIL_ON[what]) & set(changes.effects):
             named = [c.name for c in changes.changes if found & set(c.effects)]

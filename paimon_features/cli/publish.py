@@ -66,11 +66,12 @@ def publish(
             project.lake,
             project.name,
             compiled,
-            lambda: project.generation(compiled),
+            lambda: project.filled_generation(compiled),
             project.store,
             lambda entities, as_of_ms: fetcher.get(refs, entities, as_of_ms),
             sink,
             name=topic,
+            identity=sink.identity(),
         )
         if again:
             publisher.forget_position()

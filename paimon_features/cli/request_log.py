@@ -153,6 +153,7 @@ def request_log(
         names = ", ".join(map(str, chosen))
         click.echo(f"following {names}; Ctrl-C ends it", err=True)
     while True:
+        ending = not follow or stop.is_set()  # one more pass: a server that ended left files
         try:
             done = committers.run_once()
         except OwnershipError as error:  # the table is being maintained, say
@@ -163,7 +164,8 @@ def request_log(
             total.add(done)
             if not follow or any(asdict(done).values()):
                 show(done)
-        if not follow or stop.wait(parse_duration(poll) / 1_000):
+        if ending:
             break
+        stop.wait(parse_duration(poll) / 1_000)
     if total.rejected:
         raise SystemExit(1)

@@ -23,15 +23,20 @@ from paimon_features.project import Project
     help="Set all tables back to this time (UTC ms, or 2011-12-09T12:50:00), within the retention "
     "of their snapshots and tags.",
 )
+@click.option(
+    "--outside",
+    is_flag=True,
+    help="Allow a warehouse or state folder that the backup places outside of TARGET.",
+)
 @JSON
-def restore(source: Path, target: Path, as_of: str | None, as_json: bool) -> None:
+def restore(source: Path, target: Path, as_of: str | None, outside: bool, as_json: bool) -> None:
     """Create the project folder TARGET from the backup SOURCE.
 
     A warehouse inside the project folder is restored inside TARGET; one elsewhere at its own path,
-    which must be empty. Owners of tables in the original are not owners of the copy, and its jobs
-    are LOST: 'submit VIEW --resume' continues from their checkpoints, 'materialize' makes the
-    online store again. If the original still runs, give the copy another [online] url or key_prefix
-    first.
+    which must be empty, and only with --outside. Owners of tables in the original are not owners
+    of the copy, and its jobs are LOST: 'submit VIEW --resume' continues from their checkpoints,
+    'materialize' makes the online store again. If the original still runs, give the copy another
+    [online] url or key_prefix first.
 
     \b
     paimon-features restore /backups/shop-2026-11-25 /srv/shop
@@ -42,7 +47,7 @@ def restore(source: Path, target: Path, as_of: str | None, as_json: bool) -> Non
     """
     time = None if as_of is None else time_ms(as_of)
     with Progress("copying", as_json, unit="bytes") as progress:
-        made = run(source, target, progress.message, progress)
+        made = run(source, target, progress.message, progress, may_write_outside=outside)
         if time is not None:
             progress.start("setting back")
             set_back(Project.open(target), time, progress.message)

@@ -6,7 +6,7 @@ import click
 
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import PROJECT
-from paimon_features.errors import GenerationError
+from paimon_features.errors import GenerationError, UnfilledError
 from paimon_features.project import Project
 
 
@@ -25,18 +25,22 @@ def switch(view: str, to: int | None, force: bool, path: str) -> None:
     paimon-features switch customer_spend          # to the newest generation
     paimon-features switch customer_spend --to 1   # and back
     """
-    from paimon_features.tables import generations, latest_snapshot
+    from paimon_features.tables import generations
+    from paimon_features.tables.consumed import check_filled
 
     project = Project.open(path)
     compiled = project.view(view)
     records = generations.load(project.lake, view)
     number = to if to is not None else max((r.generation for r in records), default=0)
     record = generations.get(project.lake, view, number)
-    if not force and latest_snapshot(project.lake, record.table) is None:
-        raise GenerationError(
-            f"feature view {view!r}: nothing was written to generation {number} yet; "
-            f"'paimon-features backfill {view}' first, or --force"
-        )
+    if not force:
+        try:
+            check_filled(project.lake, record)
+        except UnfilledError as error:
+            raise GenerationError(
+                f"feature view {view!r}: nothing was written to generation {number} yet, or not "
+                f"everything: {error}; --force switches anyway"
+            ) from error
     before = next((r.generation for r in records if r.state == "active"), None)
     with project.audited("switch", view, {"from": before, "to": number}):
         record = generations.activate(project.lake, view, number)

@@ -19,6 +19,7 @@ from paimon_features.cli._options import (
     check_engine,
     message_printer,
     pins,
+    show_not_included,
 )
 from paimon_features.cli._progress_bar import steps
 from paimon_features.engines import EngineName, EngineOptions
@@ -98,3 +99,4 @@ def training_set(
         )
     for source in built.sources:
         click.echo(f"  from {source.describe()}")
+    show_not_included(built.commits_not_included)

@@ -10,6 +10,7 @@ from typing import Any
 
 import click
 
+from paimon_features._arrow import pa
 from paimon_features.cli._human_times import human_time_ms
 from paimon_features.cli._inputs import INPUT, project_input_settings
 from paimon_features.cli._options import JSON, time_text
@@ -92,7 +93,7 @@ def try_(
         if source.name not in read:
             with Progress("reading", as_json, unit="rows") as progress:
                 read[source.name] = read_events(
-                    events, source, settings, settings.columns, max_rows, progress.add
+                    events, source, settings, settings.columns, max_rows, progress.add, apart=True
                 )
             if not as_json:
                 _show_rejected(source.name, read[source.name])
@@ -147,7 +148,7 @@ def _show_rejected(source: str, events: Any) -> None:
 def _document(view: FeatureView, trial: Any, events: Any, notes: list[str]) -> dict[str, Any]:
     keys = list(view.entity.keys)
     names = [feature.name for feature in view.compiled.features]
-    rows = trial.rows.to_pylist()
+    rows = _rows(trial.rows)
     return {
         "view": view.name,
         "as_of_ms": trial.as_of_ms,
@@ -161,6 +162,17 @@ def _document(view: FeatureView, trial: Any, events: Any, notes: list[str]) -> d
         "statuses": [{name: row[f"{name}__status"] for name in names} for row in rows],
         "notes": notes,
     }
+
+
+def _rows(table: pa.Table) -> list[dict[str, Any]]:
+    try:
+        return table.to_pylist()
+    except OverflowError:  # Python has no days after 9999
+        names = table.column_names
+        for number, column in enumerate(table.columns):
+            if pa.types.is_date(column.type) or pa.types.is_timestamp(column.type):
+                table = table.set_column(number, names[number], column.cast(pa.string()))
+        return table.to_pylist()
 
 
 def _show(result: dict[str, Any]) -> None:

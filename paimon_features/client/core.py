@@ -228,7 +228,7 @@ def _arrow_request(
     """Headers and an Arrow stream with the columns; its schema's metadata has the other fields."""
     import pyarrow as pa
 
-    from paimon_features.times import check_extensions
+    from paimon_features.foreign_types import check_foreign_types, plain_table
 
     if isinstance(entities, Mapping):
         columns = {
@@ -243,9 +243,10 @@ def _arrow_request(
         name: ",".join(value) if isinstance(value, list) else str(value)
         for name, value in fields.items()
     }
-    table = pa.table(entities).replace_schema_metadata(metadata)
+    # the server takes plain columns only
+    table = plain_table(pa.table(entities)).replace_schema_metadata(metadata)
     try:
-        check_extensions(table.schema)
+        check_foreign_types(table.schema)
     except pa.ArrowInvalid as error:
         raise RequestError(f"entities: {error}") from error
     sink = pa.BufferOutputStream()

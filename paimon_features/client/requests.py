@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from paimon_features.errors import RequestError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,11 @@ def as_input(values: Any) -> Any:
     if hasattr(values, "as_py"):  # an Arrow scalar
         import pyarrow as pa
 
-        _check_type(values.type)
+        from paimon_features.foreign_types import is_plain
+
+        _plain(pa.nulls(0, values.type))
+        if not is_plain(values.type):
+            return values.as_py()
         return as_list("", pa.array([values], values.type))[0]
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         values = _in_milliseconds(values)
@@ -157,25 +161,28 @@ def _in_milliseconds(values: Any) -> Any:
 
         from paimon_features.times import floor_times
 
-        _check_type(values.type)
+        values = _plain(values)
         if pa.types.is_timestamp(values.type):
             chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
             return pa.chunked_array(list(map(floor_times, chunks)), pa.timestamp("ms"))
     return values
 
 
-def _check_type(kind: pa.DataType) -> None:
-    """Raise RequestError for a type whose values would be sent as numbers of another meaning."""
+def _plain(values: Any) -> Any:
+    """Arrow values in a plain type; RequestError if they would be sent with another meaning."""
     import pyarrow as pa
 
-    from paimon_features.times import check_extensions, is_time
+    from paimon_features.foreign_types import plain_array, plain_column
+    from paimon_features.times import is_time
 
     try:
-        check_extensions(pa.schema([("values", kind)]))
-    except pa.ArrowInvalid as error:
+        chunked = isinstance(values, pa.ChunkedArray)
+        values = plain_column(values) if chunked else plain_array(values)
+    except pa.ArrowException as error:
         raise RequestError(str(error)) from error
-    if pa.types.is_temporal(kind) and not is_time(kind):
-        raise RequestError(f"{kind} is no point in time; expected times")
+    if pa.types.is_temporal(values.type) and not is_time(values.type):
+        raise RequestError(f"{values.type} is no point in time; expected times")
+    return values
 
 
 def _json(value: Any) -> Any:

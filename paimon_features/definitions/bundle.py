@@ -9,7 +9,6 @@ project. It is JSON: a first line with format, size and digest, and the content:
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -18,6 +17,7 @@ from paimon_features.definitions.documents import from_documents, to_documents
 from paimon_features.definitions.transformed import Fitted
 from paimon_features.digested import DocumentKind
 from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.strict_json import strict_json
 from paimon_features.transformers.fitted_version import FittedVersion
 
 FORMAT = 1
@@ -79,7 +79,7 @@ class Bundle:
         """
         body = KIND.body_of(data, where)
         try:
-            content = json.loads(body)
+            content = strict_json(body)
             fitted = {}
             for document in content["fitted"]:
                 version = FittedVersion.from_document(document)

@@ -30,6 +30,7 @@ from paimon_features.definitions.transformed import (
     Transformations,
     Transformed,
 )
+from paimon_features.definitions.value_definition import digest_of_values, value_definition
 from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
 from paimon_features.suggestions import did_you_mean
 from paimon_features.transformers.fitted_version import FittedVersion
@@ -146,7 +147,7 @@ class Definitions:
                     f"{did_you_mean(ref.feature if view else ref.view, known)}"
                 )
         try:
-            self.outputs(service.items())
+            self._outputs(service.items())
         except (DefinitionError, RequestError) as error:
             raise DefinitionError(f"service {service.name!r}: {error}") from error
 
@@ -257,6 +258,22 @@ class Definitions:
                 )
         return [self.view(name).compiled for name in names]
 
+    def offline_reason(self, service: FeatureService) -> str | None:
+        """Return why the online store cannot serve a service, None if it can.
+
+        Raises
+        ------
+        DefinitionError, RequestError, UnknownNameError
+            As ``outputs`` does, if the service cannot be read at all.
+        """
+        selection = Selection.of(self.outputs(service.items()))
+        try:
+            for view in self.read_views(selection):
+                view.check_online()
+        except RequestError as error:
+            return str(error)
+        return None
+
     def outputs(self, items: Sequence[RequestItem]) -> tuple[Output, ...]:
         """Return the outputs of a request, interactions and transformed features compiled.
 
@@ -266,10 +283,19 @@ class Definitions:
             For a view or feature that is not defined.
         DefinitionError
             If two entities have a key of one name and different types, or an interaction, a
-            transformed feature or a request input has the name of a key.
+            transformed feature or a request input has the name of a key; for a transformer that was
+            fitted on a feature that is defined otherwise now.
         RequestError
             If these cannot be read together, see ``Selection``, or one is of a view without keys.
         """
+        out = self._outputs(items)
+        for output in out:
+            if isinstance(output, CompiledTransformed) and output.problem is not None:
+                raise DefinitionError(output.problem)
+        return out
+
+    def _outputs(self, items: Sequence[RequestItem]) -> tuple[Output, ...]:
+        """The outputs, also those that must not be read until they are fitted again."""
         out = tuple(
             self.interaction(item)
             if isinstance(item, Interaction)
@@ -309,6 +335,14 @@ class Definitions:
                         f"{keys[name][0]!r}; rename it"
                     )
         return out
+
+    def value_definition(self, output: Output) -> str:
+        """Return a digest of what the values of an output mean; see ``value_definition``."""
+        views = self._interactions.views
+        if not isinstance(output, CompiledTransformed):
+            return value_definition(views, output)
+        parts = [value_definition(views, part) for part in output.parts]
+        return digest_of_values([parts, output.fitted.digest, output.type.text])
 
     @cached_property
     def _interactions(self) -> Interactions:

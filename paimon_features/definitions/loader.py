@@ -15,7 +15,7 @@ import paimon_features
 from paimon_features.definitions.collection import Definitions
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.errors import DefinitionError
-from paimon_features.python_file import run_python_file
+from paimon_features.python_file import error_place, failure_text, run_python_file
 from paimon_features.suggestions import did_you_mean
 from paimon_features.transformers.fitted_version import FOLDER
 
@@ -42,14 +42,13 @@ def load_definitions(path: Path) -> Definitions:
         names = dict(vars(module))
         definitions = Definitions.of(names.values(), fitted=path.parent / FOLDER)
     except DefinitionError as error:
-        place = (
-            _place(error, path) if error.concerns is None else _defined(error.concerns, path, names)
-        )
+        concerns = error.concerns
+        place = error_place(error, path) if concerns is None else _defined(concerns, path, names)
         error.add_note(f"while reading {place}")
         raise
     except Exception as error:
         raise DefinitionError(
-            f"{_place(error, path)} does not run: {type(error).__name__}: {error}"
+            f"{failure_text(error, path)}"
             f"{_unknown_argument(error)}{_feature_of_a_view(error)}{_unknown_name(error)}"
         ) from error
     finally:
@@ -57,19 +56,6 @@ def load_definitions(path: Path) -> Definitions:
     if not definitions.views and not definitions.sources:
         raise DefinitionError(f"{path} contains no EventSource and no FeatureView at its top level")
     return definitions
-
-
-def _place(error: BaseException, path: Path) -> str:
-    """The file, and the line of it (or of a module next to it) that raised the error."""
-    if isinstance(error, SyntaxError) and error.filename is not None and error.lineno is not None:
-        return f"{error.filename}, line {error.lineno}"
-    lines = [
-        (frame.filename, frame.lineno)
-        for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).parent == path.parent
-    ]
-    # the innermost one: a module next to the file, or a function in it
-    return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else str(path)
 
 
 def _defined(concerns: tuple[str, str], path: Path, names: Mapping[str, Any]) -> str:

@@ -16,6 +16,7 @@ from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.request_values import input_column, plain_list
 from paimon_features.errors import DefinitionError, RequestError
+from paimon_features.foreign_types import plain_array
 from paimon_features.schema import DataType, check_name
 from paimon_features.times import conform, is_time
 
@@ -166,10 +167,9 @@ def _arrow_input(what: str, kind: DataType, values: Any) -> pa.Array:
 def _typed(what: str, kind: DataType, array: pa.Array) -> pa.Array:
     """The array as ``kind``, if that is lossless."""
     given = array.type
-    if pa.types.is_dictionary(given):
-        array = array.dictionary_decode()
-        given = array.type
     try:
+        array = plain_array(array)
+        given = array.type
         if given != kind.arrow:
             if not (pa.types.is_null(given) or _fits(given, kind)):
                 raise pa.ArrowInvalid("the types differ")
@@ -186,7 +186,6 @@ def _fits(given: pa.DataType, kind: DataType) -> bool:
     """Whether values of an Arrow type are accepted for an input; the cast checks each of them."""
     integer, number = pa.types.is_integer(given), pa.types.is_floating(given)
     fitting = {
-        "string": pa.types.is_large_string(given),
         "timestamp": is_time(given) or integer,
     }
     if kind.is_integer or kind.is_float:

@@ -180,6 +180,11 @@ class EventSource:
         return f"rejected_{self.name}"
 
     @property
+    def rounded_up(self) -> frozenset[str]:
+        """Columns whose times are rounded up where they are finer than milliseconds."""
+        return frozenset()
+
+    @property
     def max_skew_ms(self) -> int:
         """How far an event may be ahead of the clock, in ms."""
         return parse_duration(self.max_skew)

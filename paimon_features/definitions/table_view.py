@@ -21,7 +21,9 @@ class TableSource(EventSource):
 
     They are ingested and stored like events, in the append table ``events_<name>``, so that the
     history of every row is kept. ``created_time`` (Timestamp, or Int64 UTC ms) is the time at
-    which a version was created: of two versions with one event time the one created later counts.
+    which a version became known: a read at an earlier time does not see it, and of two versions
+    with one event time the one created later counts. Times with more digits than milliseconds are
+    rounded up, so that no version counts before its time.
 
     >>> from paimon_features.schema import Int64, String
     >>> profiles = TableSource("profiles", event_time="since_ms", created_time="made_ms",
@@ -47,6 +49,11 @@ class TableSource(EventSource):
                 "Timestamp or an Int64 column, UTC milliseconds; the columns are: "
                 f"{', '.join(self.schema)}"
             )
+
+    @property
+    def rounded_up(self) -> frozenset[str]:
+        """Columns whose times are rounded up where they are finer than milliseconds."""
+        return frozenset({self.event_time, self.created_time} - {None})  # type: ignore[arg-type]
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""
@@ -87,7 +94,9 @@ class TableView:
     """Columns of the newest version of an entity's row, as of a time; read offline.
 
     A read at time ``q`` uses the newest version with ``event_time <= q``, as in Feast and in an
-    ``ASOF JOIN``; with ``edge="open"`` the newest with ``event_time < q``. With ``ttl`` it must
+    ``ASOF JOIN``; with ``edge="open"`` the newest with ``event_time < q``. Where the source has a
+    ``created_time``, the version was also known by then: ``created_time <= q``, or null. With
+    ``ttl`` it must
     also have ``event_time >= q - ttl``; without such a version the values are null (MISSING). Of
     versions with one event time the one with the greatest ``created_time`` counts (null is the
     least), then the one ingested last, then the one whose columns are greatest, in their order.

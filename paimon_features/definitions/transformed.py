@@ -17,6 +17,7 @@ from paimon_features.columns import Column
 from paimon_features.definitions.interaction import CompiledInteraction, Interaction, Interactions
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
+from paimon_features.definitions.value_definition import value_definition
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, List, check_name
 from paimon_features.suggestions import did_you_mean
@@ -101,7 +102,8 @@ class CompiledTransformed:
     """A compiled transformed feature: the transformer itself, and its inputs.
 
     ``refs`` are the features that it reads, ``inputs`` the request inputs of the
-    interactions among its parts.
+    interactions among its parts. ``problem`` says why it must not be read: a part is defined
+    otherwise than the feature that the transformer was fitted on; None if it is not.
     """
 
     definition: Transformed
@@ -110,6 +112,7 @@ class CompiledTransformed:
     refs: tuple[FeatureRef, ...]
     inputs: Mapping[str, DataType]
     type: DataType
+    problem: str | None = None
 
     @property
     def name(self) -> str:
@@ -254,7 +257,24 @@ class Transformations:
                         "has one type"
                     )
         out = Float64 if transformer.is_scalar else List(Float64, transformer.width_out)
-        return CompiledTransformed(transformed, fitted, parts, tuple(refs), inputs, out)
+        problem = self._other_values(transformed.name, fitted, parts)
+        return CompiledTransformed(transformed, fitted, parts, tuple(refs), inputs, out, problem)
+
+    def _other_values(
+        self, name: str, fitted: FittedVersion, parts: Sequence[TransformerInput]
+    ) -> str | None:
+        """What is defined otherwise than what the transformer was fitted on."""
+        names, recorded = fitted.transformer.names, fitted.fitted_on.get("definitions", {})
+        for column, part in zip(names or list(recorded), parts, strict=False):
+            there = recorded.get(column)
+            if there is not None and there != value_definition(self.interactions.views, part):
+                return (
+                    f"transformed feature {name!r}: {fitted} was fitted on {column!r}, and {part} "
+                    "is defined otherwise now. Fit it again ('paimon-features fit'), export the "
+                    f"new version ('paimon-features fitted export {fitted.name}') and pin it: "
+                    f"Fitted({fitted.name!r}, version=...); or restore the definition"
+                )
+        return None
 
     def _part(self, part: str | Interaction) -> TransformerInput:
         if isinstance(part, Interaction):

@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from typing import Any
 from urllib.parse import urlsplit
 
-from paimon_features.config import ProjectConfig
+from paimon_features.config import FILES_OF_HOSTS, ProjectConfig
 from paimon_features.definitions import Definitions
+from paimon_features.deploy.project_files import PROJECT, ProjectFiles, in_pod
 from paimon_features.deploy.settings import DeploySettings
 from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.input_settings import InputSettings
+from paimon_features.kafka_settings import PASSWORD_VARIABLE as KAFKA_PASSWORD_VARIABLE
+from paimon_features.kafka_settings import KafkaSettings
+from paimon_features.online import OnlineSettings
+from paimon_features.online.settings import PASSWORD_VARIABLE as ONLINE_PASSWORD_VARIABLE
 from paimon_features.redaction import redact
+from paimon_features.tables.storage.filesystems import check_warehouse
 from paimon_features.tables.storage.rest_catalog import TOKEN_VARIABLE
 
 _SECRET_OPTION = re.compile(r"secret|password|token|access.?key|credential", re.I)
 
 
 def check_project(
-    config: ProjectConfig, definitions: Definitions, settings: DeploySettings
+    config: ProjectConfig,
+    definitions: Definitions,
+    settings: DeploySettings,
+    files: ProjectFiles,
 ) -> None:
     """Check that pods can run the project with these settings.
 
@@ -24,13 +36,16 @@ def check_project(
     ------
     ConfigurationError
         For a warehouse or state that is a folder of this host, an online store in memory, a
-        server that would be open to everyone, or a secret in ``paimon-features.toml``.
+        server that would be open to everyone, a secret in ``paimon-features.toml``, a file that
+        pods would not have, or a setting that no command accepts.
     UnknownNameError
         For a topic of a source that is not defined.
     """
     _check_no_secrets(config)
     _check_catalog(config, settings)
     _check_folders(config, settings)
+    _check_values(config)
+    _check_files(config, files)
     if str(config.online["url"]).startswith("memory:"):
         raise ConfigurationError(
             "[online] url = 'memory://': that store is the memory of one process, and pods share "
@@ -42,12 +57,6 @@ def check_project(
             "feature: set [serve] tokens (its file comes from a Secret), or pass --open where the "
             "NetworkPolicy is enough"
         )
-    for name in ("request_log", "prediction_log"):
-        if getattr(config.serve, name) is not None:
-            raise ConfigurationError(
-                f"[serve] {name} is a folder of one host, and pods have none that lasts: remove "
-                "it for this deployment"
-            )
     for topic in settings.topics:
         if topic.source not in definitions.sources:
             raise UnknownNameError.of("source", topic.source, definitions.sources)
@@ -76,6 +85,44 @@ def _check_folders(config: ProjectConfig, settings: DeploySettings) -> None:
         )
 
 
+def _check_values(config: ProjectConfig) -> None:
+    """Check settings as the commands do that connect: 'plan', 'ingest', 'serve'."""
+    check_warehouse(config.warehouse, config.lake_options, config.side_folder)
+    for source, values in config.inputs.items():
+        InputSettings.of(source, values)
+    # files and passwords come from Secrets
+    password = {ONLINE_PASSWORD_VARIABLE: "from a Secret", KAFKA_PASSWORD_VARIABLE: "from a Secret"}
+    OnlineSettings.of(_without_files("online", config.online), environ=password)
+    KafkaSettings.of(_without_files("kafka", config.kafka), config.root, environ=password)
+
+
+def _without_files(table: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key not in FILES_OF_HOSTS[table]}
+
+
+def _check_files(config: ProjectConfig, files: ProjectFiles) -> None:
+    """Check that pods have what is neither in a Secret nor in a folder of its own."""
+    needed = {
+        "[serve.oidc] tls_ca": None if config.serve.oidc is None else config.serve.oidc.tls_ca,
+        "[serve] bundle": config.serve.bundle if config.serve.bundle != "online" else None,
+    }
+    for where, path in needed.items():
+        if path is None:
+            continue
+        name = in_pod(config, path)
+        if not name.is_relative_to(PROJECT) or str(name.relative_to(PROJECT)) not in files.contents:
+            raise ConfigurationError(
+                f"{where} is {path}, which pods do not have: put it into the project's folder and "
+                "pass it with --file"
+                + (", or set [serve] bundle = 'online'" if where.endswith("bundle") else "")
+            )
+    if config.openlineage is not None and "://" not in config.openlineage:
+        raise ConfigurationError(
+            f"[lineage] openlineage is {config.openlineage}, a file of one host, and pods have "
+            "none that lasts: name the address of a server, or remove it"
+        )
+
+
 def _check_catalog(config: ProjectConfig, settings: DeploySettings) -> None:
     if config.catalog is not None and settings.lake_secret is None:
         raise ConfigurationError(
@@ -90,6 +137,8 @@ def _check_no_secrets(config: ProjectConfig) -> None:
         "[online] url": str(config.online["url"]),
         "[lake] warehouse": config.warehouse,
         "[flink] wire": config.flink.wire or "",
+        "[models] mlflow": config.mlflow or "",
+        "[lineage] openlineage": config.openlineage or "",
         "[lake.catalog] uri": "" if config.catalog is None else config.catalog.uri,
     }
     for where, address in addresses.items():

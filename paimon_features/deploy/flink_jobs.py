@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paimon_features.deploy.pods import (
+    LAKE,
     REST_PORT,
     Deployment,
     Json,
@@ -13,6 +15,7 @@ from paimon_features.deploy.pods import (
     scraped,
 )
 from paimon_features.deploy.project_files import PROJECT
+from paimon_features.deploy.secrets import kafka_variables
 from paimon_features.flink_metrics import METRICS_PORT, prometheus_options
 from paimon_features.tables.storage.filesystems import checkpoint_store
 
@@ -173,14 +176,16 @@ def _overhead(process: str) -> Json:
 
 
 def _pod_template(deployment: Deployment, component: str) -> Json:
+    uses = replace(LAKE, secrets=("kafka-tls",)) if component == "ingest" else LAKE
+    kafka = kafka_variables(deployment.config, deployment.settings)
     main = {
         # the operator merges what it needs into the container of this name
         "name": "flink-main-container",
-        "env": deployment.base_variables(),
+        "env": [*deployment.variables(uses), *(kafka if component == "ingest" else [])],
         "envFrom": deployment.lake_variables(),
         "ports": [{"name": "metrics", "containerPort": METRICS_PORT}],
         "securityContext": container_security(),
-        "volumeMounts": deployment.mounts(lake=True),
+        "volumeMounts": deployment.mounts(uses),
     }
     return {
         "metadata": {
@@ -190,6 +195,6 @@ def _pod_template(deployment: Deployment, component: str) -> Json:
         "spec": {
             "securityContext": pod_security(),
             "containers": [main],
-            "volumes": deployment.volumes(lake=True),
+            "volumes": deployment.volumes(uses),
         },
     }

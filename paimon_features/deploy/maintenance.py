@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from paimon_features.deploy.names import object_name
-from paimon_features.deploy.pods import Deployment, Json, container, pod_security, resources
+from paimon_features.deploy.pods import (
+    LAKE,
+    Deployment,
+    Json,
+    container,
+    pod_security,
+    resources,
+)
+from paimon_features.deploy.secrets import online_variables
 
 NIGHTLY, WEEKLY = "15 0 * * *", "45 3 * * 0"
 """After midnight UTC the day before is complete; the complete check reads every file."""
@@ -69,12 +78,16 @@ def _cron(deployment: Deployment, name: str, schedule: str, pod: Json) -> Json:
 def _pod(
     deployment: Deployment, component: str, image: str, arguments: Sequence[str], sizes: Json
 ) -> Json:
+    # 'apply' publishes the definitions where servers read them
+    publishes = component == "apply" and deployment.config.serve.bundle is not None
+    uses = replace(LAKE, secrets=("online-tls",)) if publishes else LAKE
+    online = online_variables(deployment.config, deployment.settings) if publishes else []
     task = container(
         component,
         deployment.settings.image(image),
         arguments,
-        deployment.mounts(lake=True),
-        env=deployment.base_variables(),
+        deployment.mounts(uses),
+        env=[*deployment.variables(uses), *online],
         envFrom=deployment.lake_variables(),
         resources=sizes,
     )
@@ -85,6 +98,6 @@ def _pod(
             "restartPolicy": "Never",
             "securityContext": pod_security(),
             "containers": [task],
-            "volumes": deployment.volumes(lake=True),
+            "volumes": deployment.volumes(uses),
         },
     }

@@ -66,7 +66,7 @@ def render(
     ConfigurationError, UnknownNameError
         As ``check_project``.
     """
-    check_project(config, definitions, settings)
+    check_project(config, definitions, settings, files)
     deployment = Deployment(config, definitions, settings, files)
     parts = {
         "project.yaml": [files.config_map(deployment.metadata("project"))],

@@ -6,12 +6,14 @@ from paimon_features.deploy.pods import (
     MONITOR_PORT,
     Deployment,
     Json,
+    Uses,
     container,
     http_get,
     pod_security,
     resources,
     scraped,
 )
+from paimon_features.deploy.secrets import online_variables
 from paimon_features.deploy.serving import budget
 
 SHARD = "SHARD"
@@ -27,6 +29,7 @@ def materializer(deployment: Deployment) -> list[Json]:
 def _workload(deployment: Deployment) -> Json:
     shards = deployment.settings.shards
     index = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}}
+    uses = Uses(lake=True, secrets=("online-tls",))
     worker = container(
         "materializer",
         deployment.settings.image("materializer"),
@@ -34,10 +37,10 @@ def _workload(deployment: Deployment) -> Json:
             *("materialize", "--follow", "--listen", f"0.0.0.0:{MONITOR_PORT}"),
             *("--shard", f"$({SHARD})/{shards}"),
         ],
-        deployment.mounts(lake=True, tls=True),
+        deployment.mounts(uses),
         env=[
-            *deployment.base_variables(),
-            *deployment.online_variables(),
+            *deployment.variables(uses),
+            *online_variables(deployment.config, deployment.settings),
             {"name": SHARD, "valueFrom": index},
         ],
         envFrom=deployment.lake_variables(),
@@ -67,7 +70,7 @@ def _workload(deployment: Deployment) -> Json:
                     "securityContext": pod_security(),
                     "terminationGracePeriodSeconds": 60,
                     "containers": [worker],
-                    "volumes": deployment.volumes(lake=True, tls=True),
+                    "volumes": deployment.volumes(uses),
                 },
             },
         },

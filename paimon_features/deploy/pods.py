@@ -12,17 +12,30 @@ from paimon_features.definitions import Definitions
 from paimon_features.deploy.checks import is_remote
 from paimon_features.deploy.names import object_name
 from paimon_features.deploy.project_files import PROJECT, ProjectFiles, in_pod
+from paimon_features.deploy.secrets import SecretFolder, secret_folders
 from paimon_features.deploy.settings import DeploySettings
-from paimon_features.online.settings import PASSWORD_VARIABLE, URL_VARIABLE
 
 USER = 10001
 """The user of the images, who has no rights."""
 SERVER_PORT, MONITOR_PORT, REST_PORT = 8080, 9464, 8081
 """Feature server, materializer, Flink's REST interface."""
-TLS_KEYS = {"tls_ca": "ca.crt", "tls_cert": "tls.crt", "tls_key": "tls.key"}
-"""The entry of the Secret for each setting of ``[online]``; the names of cert-manager."""
+SPOOLS = ("request_log", "prediction_log")
+"""The folders of ``[serve]`` in which a server collects rows for ``request-log``."""
 
 Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Uses:
+    """What a container mounts: the lake with the state, folders of Secrets, folders of logs."""
+
+    lake: bool = False
+    secrets: tuple[str, ...] = ()
+    spools: bool = False
+    audit: bool = False
+
+
+LAKE = Uses(lake=True)
 
 
 @dataclass(frozen=True)
@@ -70,16 +83,6 @@ class Deployment:
         """A writable home: the root file system is read-only."""
         return [{"name": "HOME", "value": "/tmp"}]
 
-    def online_variables(self) -> list[Json]:
-        """The address and the password of the online store, from a Secret."""
-        secret = self.settings.online_secret or self.name("online")
-        url = {"name": secret, "key": "url"}
-        password = {"name": secret, "key": "password", "optional": True}
-        return [
-            {"name": URL_VARIABLE, "valueFrom": {"secretKeyRef": url}},
-            {"name": PASSWORD_VARIABLE, "valueFrom": {"secretKeyRef": password}},
-        ]
-
     def lake_variables(self) -> list[Json]:
         """Entries of ``envFrom``: the credentials of an object store, if any."""
         secret = self.settings.lake_secret
@@ -87,60 +90,70 @@ class Deployment:
 
     # -- volumes --------------------------------------------------------------------------------
 
-    def volumes(self, *, lake: bool, tokens: bool = False, tls: bool = False) -> list[Json]:
+    def secrets(self, *names: str) -> list[SecretFolder]:
+        """The Secrets with these names that the project's settings need."""
+        return [f for f in secret_folders(self.config, self.settings) if f.name in names]
+
+    def volumes(self, uses: Uses) -> list[Json]:
         """The volumes of a pod."""
         found = [self.files.volume(), {"name": "tmp", "emptyDir": {}}]
-        if lake:
-            claims = {name: _claim(claim) for name, claim, _, _ in self._claims()}
-            found += [{"name": name, **claim} for name, claim in claims.items()]
-        if tokens and self.config.serve.tokens is not None:
-            secret = self.settings.tokens_secret or self.name("tokens")
-            found.append({"name": "tokens", "secret": {"secretName": secret}})
-        if tls and self._tls():
-            secret = self.settings.tls_secret or self.name("online-tls")
-            found.append({"name": "tls", "secret": {"secretName": secret}})
+        claims = {name: _claim(claim) for name, claim, _, _ in self._claims(uses)}
+        found += [{"name": name, **claim} for name, claim in claims.items()]
+        found += [folder.volume() for folder in self.secrets(*uses.secrets)]
+        if uses.spools:
+            found += [{"name": _label(name), "emptyDir": {}} for name in self.spools()]
         return found
 
-    def mounts(self, *, lake: bool, tokens: bool = False, tls: bool = False) -> list[Json]:
+    def mounts(self, uses: Uses) -> list[Json]:
         """The mounts of a container with these volumes."""
         found = [*self.files.mounts(), {"name": "tmp", "mountPath": "/tmp"}]
-        if lake:
+        found += [
+            {"name": name, "mountPath": str(path), "subPath": folder}
+            for name, _, path, folder in self._claims(uses)
+        ]
+        found += [folder.mount() for folder in self.secrets(*uses.secrets)]
+        if uses.spools:
             found += [
-                {"name": name, "mountPath": str(path), "subPath": folder}
-                for name, _, path, folder in self._claims()
+                {"name": _label(name), "mountPath": str(path)}
+                for name, path in self.spools().items()
             ]
-        tokens_file = self.config.serve.tokens
-        if tokens and tokens_file is not None:
-            path = in_pod(self.config, tokens_file)
-            found.append(_file("tokens", path, path.name))
-        if tls:
-            found += [_file("tls", path, TLS_KEYS[name]) for name, path in self._tls().items()]
         return found
 
-    def _claims(self) -> list[tuple[str, str, PurePosixPath, str]]:
+    def variables(self, uses: Uses) -> list[Json]:
+        """The variables of a container with these volumes: a writable home, paths of Secrets."""
+        found = self.base_variables()
+        for folder in self.secrets(*uses.secrets):
+            found += folder.variables()
+        return found
+
+    def spools(self) -> dict[str, PurePosixPath]:
+        """The folders of logs in a pod, by setting."""
+        folders: dict[PurePosixPath, str] = {}  # both logs can have one folder
+        for name in SPOOLS:
+            path = getattr(self.config.serve, name)
+            if path is not None:
+                folders.setdefault(in_pod(self.config, path), name)
+        return {name: path for path, name in folders.items()}
+
+    def _claims(self, uses: Uses) -> list[tuple[str, str, PurePosixPath, str]]:
         """Volume, claim, path in the pod, and folder of the volume."""
         config, settings = self.config, self.settings
         state = settings.state_claim or settings.warehouse_claim
         assert state is not None
         # one volume for one claim: a pod cannot mount it under two names
         volume = "state" if settings.state_claim else "warehouse"
-        found = [(volume, state, self.state_path, "state")]
-        if not is_remote(config):
-            assert settings.warehouse_claim is not None
-            lake = ("warehouse", settings.warehouse_claim, in_pod(config, config.warehouse), "lake")
-            found.insert(0, lake)
-        elif config.side_folder is not None:
-            found.append((volume, state, in_pod(config, config.side_folder), "side"))
+        found = []
+        if uses.lake:
+            found.append((volume, state, self.state_path, "state"))
+            if not is_remote(config):
+                assert settings.warehouse_claim is not None
+                path = in_pod(config, config.warehouse)
+                found.insert(0, ("warehouse", settings.warehouse_claim, path, "lake"))
+            elif config.side_folder is not None:
+                found.append((volume, state, in_pod(config, config.side_folder), "side"))
+        if config.serve.audit is not None and (uses.lake or uses.audit):
+            found.append((volume, state, in_pod(config, config.serve.audit), "audit"))
         return found
-
-    def _tls(self) -> dict[str, PurePosixPath]:
-        online = self.config.online
-        return {
-            name: PROJECT / str(online[name]) if not str(online[name]).startswith("/")
-            else PurePosixPath(str(online[name]))
-            for name in TLS_KEYS
-            if name in online
-        }  # fmt: skip
 
 
 def pod_security() -> Json:
@@ -202,5 +215,5 @@ def _claim(name: str) -> Mapping[str, Any]:
     return {"persistentVolumeClaim": {"claimName": name}}
 
 
-def _file(volume: str, path: PurePosixPath, key: str) -> Json:
-    return {"name": volume, "mountPath": str(path), "subPath": key, "readOnly": True}
+def _label(setting: str) -> str:
+    return setting.replace("_", "-")

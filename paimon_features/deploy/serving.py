@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from paimon_features.deploy.pods import (
     SERVER_PORT,
     Deployment,
     Json,
+    Uses,
     container,
     http_get,
     pod_security,
     resources,
     scraped,
 )
+from paimon_features.deploy.secrets import online_variables, salt_variables
 
 IN_FLIGHT_METRIC = "paimon_features_in_flight"
+PREDICT_MB = 512
+"""Memory of a worker for onnxruntime and the networks of models, two versions of each."""
 GRACE_S = 60
 """Longer than the pause before the end, the slowest request and its reply."""
 DRAIN_S = 5
@@ -31,15 +37,21 @@ def _workload(deployment: Deployment) -> Json:
     arguments += ["--workers", str(workers)]
     if deployment.config.serve.tokens is None:
         arguments.append("--open")
+    settings, config = deployment.settings, deployment.config
+    uses = Uses(secrets=("tokens", "online-tls"), spools=True, audit=True)
+    salt = salt_variables(config, settings)
+    size = PREDICT_MB if settings.predict else 0
     server = container(
         "server",
-        deployment.settings.image("serving"),
+        settings.image("predict" if settings.predict else "serving"),
         arguments,
-        deployment.mounts(lake=False, tokens=True, tls=True),
-        env=[*deployment.base_variables(), *deployment.online_variables()],
+        deployment.mounts(uses),
+        env=[*deployment.variables(uses), *online_variables(config, settings), *salt],
         ports=[{"name": "http", "containerPort": SERVER_PORT}],
         resources=resources(
-            f"{500 * workers}m", f"{256 + 256 * workers}Mi", f"{512 + 512 * workers}Mi"
+            f"{500 * workers}m",
+            f"{256 + (256 + size) * workers}Mi",
+            f"{512 + (512 + size) * workers}Mi",
         ),
         # a slow start is not a hang; afterwards a process that answers nothing is restarted
         startupProbe=http_get("/health/live", periodSeconds=1, failureThreshold=90),
@@ -52,6 +64,8 @@ def _workload(deployment: Deployment) -> Json:
         lifecycle={"preStop": {"exec": {"command": ["sleep", str(DRAIN_S)]}}},
     )
     labels = deployment.labels("serving")
+    log = [_request_log(deployment)] if deployment.spools() else []
+    pod_uses = replace(uses, lake=bool(log))
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -74,12 +88,32 @@ def _workload(deployment: Deployment) -> Json:
                             "labelSelector": {"matchLabels": labels},
                         }
                     ],
+                    **({"initContainers": log} if log else {}),
                     "containers": [server],
-                    "volumes": deployment.volumes(lake=False, tokens=True, tls=True),
+                    "volumes": deployment.volumes(pod_uses),
                 },
             },
         },
     }
+
+
+def _request_log(deployment: Deployment) -> Json:
+    """The container next to a server that commits its logs to the lake.
+
+    Kubernetes starts a sidecar (an init container that is restarted) before the server and ends
+    it after the server, so that its last pass finds all files complete.
+    """
+    uses = Uses(lake=True, spools=True)
+    sidecar = container(
+        "request-log",
+        deployment.settings.image("materializer"),
+        ["request-log", "--follow"],
+        deployment.mounts(uses),
+        env=deployment.variables(uses),
+        envFrom=deployment.lake_variables(),
+        resources=resources("50m", "256Mi", "1Gi"),
+    )
+    return {**sidecar, "restartPolicy": "Always"}
 
 
 def _service(deployment: Deployment) -> Json:

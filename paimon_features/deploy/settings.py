@@ -17,7 +17,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _BROKER = re.compile(r"[A-Za-z0-9._-]+:[0-9]{1,5}")
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}")
-IMAGES = ("serving", "materializer", "jobs")
+IMAGES = ("serving", "predict", "materializer", "jobs")
 """The images of docker/Dockerfile that run here."""
 
 
@@ -94,9 +94,9 @@ class DeploySettings:
     ``images`` is the prefix of the images' names, ``tag`` their tag; ``digests`` are those of
     images that are pinned, by the names in ``IMAGES``. ``warehouse_claim`` and
     ``state_claim`` are PersistentVolumeClaims that all pods mount (ReadWriteMany). The secrets
-    are names: the values never get here. ``in_flight`` is the number of requests in flight per
-    server pod that the autoscaler keeps to. ``session`` adds a session cluster of Flink, highly
-    available by Kubernetes.
+    are names: the values never get here. ``predict`` runs servers from the image that can predict.
+    ``in_flight`` is the number of requests in flight per server pod that the autoscaler keeps to.
+    ``session`` adds a session cluster of Flink, highly available by Kubernetes.
     """
 
     namespace: str | None = None
@@ -109,6 +109,9 @@ class DeploySettings:
     lake_secret: str | None = None
     tokens_secret: str | None = None
     tls_secret: str | None = None
+    kafka_secret: str | None = None
+    log_secret: str | None = None
+    predict: bool = False
     may_be_open: bool = False
     replicas: int = 2
     max_replicas: int = 10
@@ -168,6 +171,8 @@ _PATTERNS: Mapping[str, Any] = {
             "lake_secret",
             "tokens_secret",
             "tls_secret",
+            "kafka_secret",
+            "log_secret",
             "flink_service_account",
         ),
         _OBJECT,

@@ -13,7 +13,7 @@ from functools import reduce
 
 from paimon_features.errors import ExpressionError
 from paimon_features.expressions.nodes import Expression, Literal
-from paimon_features.expressions.operators import build
+from paimon_features.expressions.operators import build, no_null
 from paimon_features.schema import Float64, Int64, String
 
 Options = Mapping[str, Expression]
@@ -54,6 +54,11 @@ def _folded(op: str) -> Callable[[Sequence[Expression], Options], Expression]:
 
 def _plain(op: str) -> Callable[[Sequence[Expression], Options], Expression]:
     return lambda args, _: build(op, args)
+
+
+def _equal(args: Sequence[Expression], _: Options) -> Expression:
+    no_null("equal", args)
+    return build("eq", args)
 
 
 def _abs_difference(args: Sequence[Expression], _: Options) -> Expression:
@@ -109,7 +114,7 @@ COMBINATIONS: Mapping[str, Combination] = {
         Combination("log_ratio", _log_ratio, 2, 2, ("add",)),
         Combination("min", _plain("least"), 2, None),
         Combination("max", _plain("greatest"), 2, None),
-        Combination("equal", _plain("eq"), 2, 2),
+        Combination("equal", _equal, 2, 2),
         Combination("hash_cross", _hash_cross, 1, None, ("buckets",)),
     )
 }

@@ -64,6 +64,17 @@ def is_null(expr: Expression) -> bool:
     return isinstance(expr, Literal) and expr.value is None
 
 
+def no_null(what: str, args: Sequence[Expression]) -> None:
+    """Raise ExpressionError if a text compares with NULL, which is never true: it means IS NULL."""
+    if not any(map(is_null, args)):
+        return
+    other = next((arg.text for arg in args if not is_null(arg)), "x")
+    raise ExpressionError(
+        f"{what} with NULL is always NULL, never true; write {other} IS NULL, or {other} IS NOT "
+        "NULL"
+    )
+
+
 def _types(args: Sequence[Expression]) -> str:
     return " and ".join(arg.type.text for arg in args)
 
@@ -244,7 +255,8 @@ def _in(args: Sequence[Expression], _: DataType | None) -> Expression:
         raise ExpressionError("IN of NULL itself is always NULL")
     for item in args[1:]:
         if not isinstance(item, Literal) or item.value is None:
-            raise ExpressionError(f"IN takes constants that are not NULL, got {item.text}")
+            got = f"NULL; write {args[0].text} IS NULL" if is_null(item) else item.text
+            raise ExpressionError(f"IN takes constants that are not NULL, got {got}")
     _, operands = _coerced("IN", args)
     return Call(Bool, "in", operands)
 
@@ -268,6 +280,7 @@ def _coalesce(args: Sequence[Expression], _: DataType | None) -> Expression:
 def _nullif(args: Sequence[Expression], _: DataType | None) -> Expression:
     if len(args) != 2:
         raise ExpressionError(f"nullif takes 2 arguments, got {len(args)}")
+    no_null("nullif", args)
     return build("case", (build("eq", args), Literal(NULL, None), args[0]))
 
 

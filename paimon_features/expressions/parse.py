@@ -32,7 +32,7 @@ from paimon_features.expressions.nodes import (
     Name,
     promoted,
 )
-from paimon_features.expressions.operators import FUNCTIONS, NULL, build
+from paimon_features.expressions.operators import FUNCTIONS, NULL, build, no_null
 from paimon_features.schema import (
     CONSTANTS,
     Bool,
@@ -252,7 +252,7 @@ class _Parser:
         token = self._take()
         if token.word in _COMPARISONS:
             right = self._expression(_COMPARE)
-            return self._build(_COMPARISONS[token.word], (left, right), token)
+            return self._compare(_COMPARISONS[token.word], token.word, (left, right), token)
         if token.word == "is":
             op = "isnotnull" if self._accept("not") else "isnull"
             self._expect("null")
@@ -265,10 +265,24 @@ class _Parser:
             low = self._expression(_COMPARE)
             self._expect("and")
             high = self._expression(_COMPARE)
-            above = self._build("ge", (left, low), token)
-            return self._build("and", (above, self._build("le", (left, high), token)), token)
+            above = self._compare("ge", "BETWEEN", (left, low), token)
+            below = self._compare("le", "BETWEEN", (left, high), token)
+            return self._build("and", (above, below), token)
         self._expect("(")
-        return self._build("in", (left, *self._arguments()), token)
+        items = self._arguments()
+        if left.type is not NULL:
+            self._check_no_null("IN", (left,), token)
+        return self._build("in", (left, *items), token)
+
+    def _compare(self, op: str, sign: str, args: Sequence[Expression], token: _Token) -> Expression:
+        self._check_no_null(sign, args, token)
+        return self._build(op, args, token)
+
+    def _check_no_null(self, what: str, args: Sequence[Expression], token: _Token) -> None:
+        try:
+            no_null(what, args)
+        except ExpressionError as error:
+            raise self._error(token, str(error)) from None
 
     def _arguments(self) -> list[Expression]:
         """Parse expressions up to the closing parenthesis; the opening one has been consumed."""
@@ -416,7 +430,10 @@ class _Parser:
         if self._next.word != "when":
             raise self._unexpected("'WHEN' (CASE has conditions, not a value to compare)")
         while self._accept("when"):
+            when = self._next
             args.append(self._expression(0))
+            if args[-1].type is NULL:
+                raise self._error(when, "CASE WHEN NULL is never chosen; write x IS NULL")
             self._expect("then")
             args.append(self._expression(0))
         args.append(self._expression(0) if self._accept("else") else Literal(NULL, None))

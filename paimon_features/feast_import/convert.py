@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import keyword
+import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +17,7 @@ from paimon_features.feast_import.types import (
     our_name,
     type_text,
 )
+from paimon_features.generated_text import docstring_line, python_literal
 
 VIEWS = ("FeatureView", "BatchFeatureView", "StreamFeatureView", "stream_feature_view")
 SOURCES = ("FileSource", "PushSource", "KafkaSource", "KinesisSource")
@@ -66,13 +67,23 @@ class Conversion:
         head = ['"""Definitions imported from a Feast repository.']
         if self.unmapped:
             head += ["", "What did not map:", ""]
-            head += [f"- {what}: {why}" for what, why in self.unmapped]
+            head += [docstring_line(f"- {what}: {why}") for what, why in self.unmapped]
         return "\n".join([*head, '"""', "", "import paimon_features as pf", "", *self.blocks])
 
 
 def convert(found: Sequence[Recorded], root: Path) -> Conversion:
     """Convert what ``read_repository`` gave; ``root`` is where relative paths count from."""
     return _Converter(found, root).run()
+
+
+def _offline_note(names: Sequence[str]) -> str:
+    """Return what to know about table views, which ordinary Feast views become."""
+    return (
+        f"read offline only (history, training sets), not served: {', '.join(names)}. A Feast view "
+        "without aggregations becomes a TableView. To serve its columns, define a FeatureView with "
+        "pf.Last(...) over an EventSource with the same rows; a model over a service with a "
+        "TableView cannot be promoted"
+    )
 
 
 def _on_demand(view: Recorded) -> str:
@@ -121,6 +132,8 @@ class _Converter:
         self.views: dict[str, str] = {}
         self.key_types: dict[tuple[str, str], str] = {}
         self._file_columns: dict[str | None, Mapping[str, Any]] = {}
+        self.offline: list[str] = []
+        """Views and services that the online store cannot serve."""
 
     def run(self) -> Conversion:
         views = [item for item in self.found if item.kind in VIEWS]
@@ -139,6 +152,8 @@ class _Converter:
                 self._unmapped(item, "nothing like it here")
         sources = [source.text(name) for name, source in self.sources.items()]
         self.out.blocks = [*sources, *self.texts]
+        if self.offline:
+            self.out.notes.insert(0, _offline_note(self.offline))
         self.out.notes = list(dict.fromkeys(self.out.notes))
         return self.out
 
@@ -184,7 +199,7 @@ class _Converter:
             [
                 f"source={variable}",
                 f"entity={self._entity(entities, keys)}",
-                f"columns={json.dumps([our_name(name) for name in features])}",
+                f"columns={python_literal([our_name(name) for name in features])}",
             ],
         )
         return None
@@ -328,7 +343,7 @@ class _Converter:
             file = _file_of(source)
             path = file.get("path") if file else None
             if path:
-                self.out.loads.append(f"paimon-features ingest {name} {path}")
+                self.out.loads.append(shlex.join(("paimon-features", "ingest", name, str(path))))
             if source.kind in ("KafkaSource", "KinesisSource"):
                 self.out.notes.append(f"source {name}: a stream; ingest it with 'ingest --topic'")
             elif source.kind == "PushSource":
@@ -345,6 +360,8 @@ class _Converter:
         if ttl is not None:
             arguments.append(f"ttl={_text(ttl)}")
         arguments += _metadata(view)
+        if kind == "TableView":
+            self.offline.append(f"view {name}")
         variable = f"{name}_view" if keyword.iskeyword(name) or name == "pf" else name
         self.views[view.name] = variable
         self.texts.append(_call(variable, kind, name, arguments))
@@ -352,7 +369,8 @@ class _Converter:
 
     def _service(self, service: Recorded) -> None:
         parts = []
-        for item in service.get("features") or next(iter(service.args[1:2]), ()):
+        items = list(service.get("features") or next(iter(service.args[1:2]), ()))
+        for item in items:
             variable = self.views.get(item.name)
             if variable is None:
                 self._unmapped(service, f"part {item.name}, which did not map", part=True)
@@ -363,6 +381,8 @@ class _Converter:
         if not parts:
             return self._unmapped(service, "none of its parts maps")
         name = our_name(service.name)
+        if any(f"view {our_name(item.name)}" in self.offline for item in items):
+            self.offline.append(f"service {name}")
         arguments = [f"[{', '.join(parts)}]", *_metadata(service)]
         self.texts.append(_call(f"{name}_service", "FeatureService", name, arguments))
         self._count("services")
@@ -436,13 +456,12 @@ def _metadata(item: Recorded) -> list[str]:
     ]
     if item.get("tags"):
         tags = {str(key): str(value) for key, value in item.get("tags").items()}
-        parts.append(f"tags={json.dumps(tags)}")
+        parts.append(f"tags={python_literal(tags)}")
     return parts
 
 
 def _windows(lengths: Sequence[str | None]) -> str:
-    texts = ["None" if length is None else _text(length) for length in dict.fromkeys(lengths)]
-    return f"[{', '.join(texts)}]"
+    return python_literal(list(dict.fromkeys(lengths)))
 
 
 def _call(variable: str, kind: str, name: str, arguments: Iterable[str]) -> str:
@@ -451,4 +470,4 @@ def _call(variable: str, kind: str, name: str, arguments: Iterable[str]) -> str:
 
 
 def _text(text: Any) -> str:
-    return json.dumps(str(text), ensure_ascii=False)
+    return python_literal(str(text))

@@ -19,7 +19,7 @@ from types import ModuleType
 from typing import Any
 
 from paimon_features.errors import DefinitionError
-from paimon_features.python_file import run_python_file
+from paimon_features.python_file import failure_text, run_python_file
 
 SKIPPED_FOLDERS = {"tests", "test", "venv", ".venv", "__pycache__", "site-packages"}
 
@@ -176,5 +176,5 @@ def _run(file: Path, root: Path) -> list[Any]:
             run_python_file(file, name, importable=True)
     except Exception as error:
         sys.modules.pop(name, None)
-        raise DefinitionError(f"{file} does not run: {type(error).__name__}: {error}") from error
+        raise DefinitionError(failure_text(error, file)) from error
     return list(vars(sys.modules[name]).values())

@@ -45,6 +45,7 @@ from paimon_features.feast_plugin.sources import (
     PaimonSource,
     SavedDatasetPaimonStorage,
 )
+from paimon_features.foreign_types import plain_table
 from paimon_features.local.duckdb_engine import QUOTE, DuckDBEngine
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow, read_arrow
@@ -299,6 +300,7 @@ def write_table(project: Project, name: str, table: pa.Table) -> None:
     TableError
         If the columns are not those of the table.
     """
+    table = plain_table(table)
     fields = [pa.field(field.name, _stored(field.type)) for field in table.schema]
     stored = table.cast(pa.schema(fields))
     if not project.lake.exists(name):
@@ -309,11 +311,7 @@ def write_table(project: Project, name: str, table: pa.Table) -> None:
 def _stored(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_timestamp(kind):
         return pa.timestamp("us")
-    if pa.types.is_large_string(kind):
-        return pa.string()
-    if pa.types.is_dictionary(kind):
-        return _stored(kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    if pa.types.is_list(kind):
         return pa.list_(_stored(kind.value_type))
     return pa.null() if pa.types.is_null(kind) else kind
 

@@ -7,6 +7,7 @@ own runs its processes, and starts those again that end (``supervisor``).
 
 from __future__ import annotations
 
+import json
 import os
 import secrets
 import shutil
@@ -590,4 +591,4 @@ def _lines(options: Mapping[str, Any]) -> str:
 def _yaml(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value) if isinstance(value, str) else str(value)

@@ -16,6 +16,7 @@ from paimon_features.flink.gateway import (
     DEFAULT_HEAP,
     check_checkpoint_store,
     check_jars,
+    jvm_end,
     start_gateway,
     started_by_flink,
 )
@@ -306,7 +307,7 @@ def await_client(
 
 @contextmanager
 def flink_errors(doing: str) -> Iterator[None]:
-    """Turn an exception of Flink inside the block into a JobError.
+    """Turn an exception of Flink inside the block into a JobError, also the end of its JVM.
 
     Its message is the root cause, then ``doing``; the chain of causes follows as notes.
     """
@@ -315,6 +316,10 @@ def flink_errors(doing: str) -> Iterator[None]:
     except PaimonFeaturesError:
         raise
     except Exception as error:
+        ended = jvm_end(error)
+        if ended is not None:
+            ended.add_note(f"while {doing}")
+            raise ended from error
         causes = java_causes(error)
         if not causes:
             raise

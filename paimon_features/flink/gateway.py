@@ -69,6 +69,8 @@ would reserve 48 MB for compiled code, which the jobs of a notebook fill one by 
 BLAS_THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
 START_TIMEOUT_S = 90.0
 STOP_TIMEOUT_S = 15.0
+END_S = 2.0
+"""How long after a broken connection a JVM that died is still a process."""
 KEPT_LOGS = 10
 CHECKPOINT_FOLDERS = ("execution.checkpointing.dir", "execution.state-recovery.path")
 """Flink's options that name a folder of checkpoints or savepoints."""
@@ -169,6 +171,15 @@ class Gateway:
     def ended(self) -> bool:
         return self.process.poll() is not None
 
+    def end(self) -> JobError:
+        """The error of a caller whose JVM has ended."""
+        return JobError(
+            f"the JVM of this process (pid {self.pid}) has ended with code "
+            f"{self.process.returncode}; run the command again, in a notebook after a restart of "
+            f"its kernel. Its last output: {' | '.join(self.last_lines) or 'none'}; "
+            f"its log is in {self.log_dir}"
+        )
+
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> None:
         """End the JVM: request its exit, then kill it by its process id. Idempotent."""
         from pyflink import java_gateway
@@ -206,6 +217,17 @@ def check_jars(warehouse: str) -> None:
         )
 
 
+def jvm_end(error: BaseException) -> JobError | None:
+    """The error to raise if a call to the JVM failed because the JVM has ended; else None."""
+    lost = isinstance(error, OSError | EOFError) or type(error).__module__.startswith("py4j.")
+    if not lost or not isinstance(_running, Gateway):
+        return None
+    # its connections break a moment before the process is gone
+    with suppress(subprocess.TimeoutExpired):
+        _running.process.wait(END_S)
+    return _running.end() if _running.ended else None
+
+
 def started_by_flink() -> bool:
     """Whether Flink runs this program (``flink run -py``, application mode), as its client."""
     return HOST_PORT in os.environ
@@ -234,12 +256,7 @@ def start_gateway(
     with _lock:
         if _running is not None:
             if isinstance(_running, Gateway) and _running.ended:
-                raise JobError(
-                    f"the JVM of this process (pid {_running.pid}) has ended with code "
-                    f"{_running.process.returncode}; run the command again. "
-                    f"Its last output: {' | '.join(_running.last_lines) or 'none'}; "
-                    f"its log is in {_running.log_dir}"
-                )
+                raise _running.end()
             return _running
         if started_by_flink():
             from pyflink import java_gateway
@@ -422,8 +439,15 @@ def _is_no_interrupt(record: logging.LogRecord) -> bool:
     return record.msg != "KeyboardInterrupt while sending command."
 
 
+def _is_no_missing_store(record: logging.LogRecord) -> bool:
+    """False for Beam's log record about a cloud store of its own, which no job of ours uses."""
+    return not str(record.msg).startswith("Failed to import GCSFileSystem")
+
+
 def _connect(java_gateway: Any, port: int) -> None:
     logging.getLogger().addFilter(_is_no_interrupt)
+    # pyflink imports Beam for Python functions
+    logging.getLogger("apache_beam.io.filesystems").addFilter(_is_no_missing_store)
     # set for this one call only: a child process must not use this JVM as its own
     os.environ[HOST_PORT] = str(port)
     try:

@@ -245,6 +245,7 @@ def ingest_by(
         return IngestResult(None, (), _reasons(choice))
     with ExitStack() as stack:
         job.hold(stack, short_lived=sum(file.size for file in choice.new) <= SHORT_LIVED_BYTES)
+        job.ledger.settle_streams()
         finished, forgotten = _settle(job, forms)
         choice = job.ledger.choose(inspected, again)
         left = tuple(path for path in forgotten if path not in {str(f.path) for f in choice.new})

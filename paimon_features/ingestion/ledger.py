@@ -22,6 +22,7 @@ from paimon_features.errors import ConfigurationError, RecordLostError
 from paimon_features.ingestion.inputs import InputFile
 from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
 from paimon_features.ingestion.runs import IngestRun
+from paimon_features.ingestion.stream_records import StreamRecord
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.records import Record
 from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids
@@ -121,12 +122,15 @@ class IngestLedger:
 
         Returns the files that were not recorded before, and the others.
         """
-        if self.record.is_lost():
+        lost = self.record.is_lost()
+        if lost:
             self.record.accept_loss()
         choice = self.choose(files)
         state = self._read()
         adopted = [*state.get("adopted", []), *self._unknown_runs(state)]
-        self._write({**state, "adopted": adopted})
+        # what streams had committed was lost as well
+        streams_lost = lost or state.get("streams_lost", False)
+        self._write({**state, "adopted": adopted, "streams_lost": streams_lost})
         if choice.new:
             run = self.begin(choice.new, {}, now_ms)
             self.finish(run, None, None)
@@ -225,6 +229,34 @@ class IngestLedger:
     def send(self, job: ClusterJob) -> None:
         """Record that a job is about to be submitted to a cluster."""
         self._write({**self._read(), "job": asdict(job)})
+
+    def stream(self, stream_id: str) -> StreamRecord | None:
+        """The record of a stream, None before its first job."""
+        raw = self._read().get("streams", {}).get(stream_id)
+        return None if raw is None else StreamRecord.of(raw)
+
+    @property
+    def streams_lost(self) -> bool:
+        """Whether the loss of a ledger was accepted, which may have had records of streams."""
+        return bool(self._read().get("streams_lost", False))
+
+    def record_stream(self, record: StreamRecord) -> None:
+        """Record a job of a stream that is about to start."""
+        state = self._read()
+        streams = {**state.get("streams", {}), record.id: record.to_document()}
+        self._write({**state, "streams": streams})
+
+    def settle_streams(self) -> None:
+        """Record what the jobs of streams have committed, while their snapshots show it.
+
+        Called by whoever owns the tables, before it writes to them or lets snapshots expire.
+        """
+        state = self._read()
+        before = {name: StreamRecord.of(raw) for name, raw in state.get("streams", {}).items()}
+        after = {name: record.settled(self.lake) for name, record in before.items()}
+        if after != before:
+            streams = {name: record.to_document() for name, record in after.items()}
+            self._write({**state, "streams": streams})
 
     def committed(self, run: LedgerRun) -> tuple[bool, bool]:
         """Whether the run's events, and its rejected rows, are in their tables.

@@ -47,8 +47,8 @@ def check_readable(name: str, source: Physical, kind: DataType) -> None:
         )
     if source.kind == "unsupported":
         raise ConfigurationError(
-            f"column {name!r}: the file contains lists, structs, unsigned or half-precision "
-            "numbers or times of day, which ingest does not read; convert the column"
+            f"column {name!r}: the file contains lists, structs, unions, intervals, unsigned or "
+            "half-precision numbers or times of day, which ingest does not read; convert the column"
         )
     if (kind.text == "bytes") != (source.kind == "bytes"):
         raise ConfigurationError(

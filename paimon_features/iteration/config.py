@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
+from paimon_features.arguments import check_arguments, checked_integer, plain_arguments, shown
 from paimon_features.errors import DefinitionError
 
 
@@ -34,6 +35,13 @@ class ReplayMemory:
     held_bytes: int = 256 * 2**20
     state_bytes: int | None = None
 
+    def __post_init__(self) -> None:
+        plain_arguments(self)
+        check_arguments("replay-memory", self)
+        for name in ("held_bytes", "state_bytes"):
+            if getattr(self, name) is not None:
+                checked_integer(f"replay-memory: {name}", getattr(self, name), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class IterationConfig:
@@ -42,7 +50,8 @@ class IterationConfig:
     Parameters
     ----------
     lifecycle
-        Life cycle of the functions in the body, except inside ``for_each_round``.
+        Life cycle of the functions in the body, except inside ``for_each_round``; also as text,
+        ``"all-round"`` or ``"per-round"``.
     max_rounds
         Maximum number of epochs of a bounded iteration, equivalent to the termination criterion
         ``terminate_on_max_iter(max_rounds)``; ``None``: the body decides.
@@ -56,7 +65,8 @@ class IterationConfig:
     Raises
     ------
     DefinitionError
-        A number is less than one, or the wire is unknown.
+        An argument has another type, a number is less than one, or the life cycle or the wire is
+        unknown.
 
     Examples
     --------
@@ -71,11 +81,23 @@ class IterationConfig:
     channel_batch: int = 512
 
     def __post_init__(self) -> None:
-        for name in ("max_rounds", "wait_ms", "channel_batch"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise DefinitionError(f"iteration-config: {name} is {value}; it must be at least 1")
+        object.__setattr__(self, "lifecycle", _life_cycle(self.lifecycle))
+        plain_arguments(self)
         if self.wire not in ("redis", "memory"):
             raise DefinitionError(
                 f"iteration-config: unknown wire {self.wire!r}; expected memory or redis"
             )
+        check_arguments("iteration-config", self)
+        for name in ("max_rounds", "wait_ms", "channel_batch"):
+            if getattr(self, name) is not None:
+                checked_integer(f"iteration-config: {name}", getattr(self, name))
+
+
+def _life_cycle(given: object) -> OperatorLifeCycle:
+    try:
+        return OperatorLifeCycle(given)
+    except ValueError:
+        expected = " or ".join(f"{each} ({each.value!r})" for each in OperatorLifeCycle)
+        raise DefinitionError(
+            f"iteration-config: lifecycle={shown(given)}; expected {expected}"
+        ) from None

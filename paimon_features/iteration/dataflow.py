@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from paimon_features.arguments import checked_integer
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
 
@@ -123,10 +124,7 @@ class DataflowGraph:
         **more: Any,
     ) -> DataflowNode:
         """Append a node; it belongs to the innermost open scope."""
-        if parallelism < 1:
-            raise DefinitionError(
-                f"parallelism of {name!r} is {parallelism}; it must be at least 1"
-            )
+        parallelism = checked_integer(f"parallelism of {name!r}", parallelism)
         reduced = any(link.partition is Partition.ALL_REDUCE for links in inputs for link in links)
         if reduced and not more.get("reduces"):
             raise DefinitionError(

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
+from paimon_features.arguments import checked_integer, shown
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.epochs import END, NONE
 from paimon_features.iteration.user_functions import Collector, Context, IterationListener
@@ -14,9 +16,7 @@ class TerminateOnMaxIter(IterationListener):
     """For ``flat_map``; see :func:`terminate_on_max_iter`."""
 
     def __init__(self, max_iter: int) -> None:
-        if max_iter < 1:
-            raise DefinitionError(f"max_iter is {max_iter}; it must be at least 1")
-        self.max_iter = max_iter
+        self.max_iter = checked_integer("max_iter", max_iter)
 
     def flat_map(self, value: Any) -> tuple[()]:
         return ()
@@ -33,10 +33,10 @@ class TerminateOnMaxIterOrTol(IterationListener):
     """For ``flat_map``; see :func:`terminate_on_max_iter_or_tol`."""
 
     def __init__(self, max_iter: int, tol: float) -> None:
-        if max_iter < 1:
-            raise DefinitionError(f"max_iter is {max_iter}; it must be at least 1")
-        self.max_iter = max_iter
-        self.tol = tol
+        self.max_iter = checked_integer("max_iter", max_iter)
+        if isinstance(tol, bool) or not isinstance(tol, Real) or math.isnan(tol):
+            raise DefinitionError(f"tol is {shown(tol)}; expected a number")
+        self.tol: float = float(tol)
 
     def open(self, ctx: Context) -> None:
         self.loss = ctx.state.value("loss")
@@ -50,7 +50,8 @@ class TerminateOnMaxIterOrTol(IterationListener):
 
     def on_epoch_watermark_incremented(self, epoch: int, ctx: Context, out: Collector) -> None:
         loss = self.loss.value(math.inf)
-        if epoch + 1 < self.max_iter and loss > self.tol:
+        # a loss that is not a number has not converged
+        if epoch + 1 < self.max_iter and not loss <= self.tol:
             out.collect(loss)
 
 
@@ -100,8 +101,8 @@ def terminate_on_max_iter_or_tol(max_iter: int, tol: float) -> TerminateOnMaxIte
     """Return a termination criterion: ``max_iter`` epochs, or fewer once the loss is <= ``tol``.
 
     ``criteria = losses.flat_map(terminate_on_max_iter_or_tol(n, tol))``: the iteration continues
-    after epoch e if ``e + 1 < n`` and the latest loss is greater than ``tol``; before the first
-    loss, it is taken as infinite. Its values are the losses.
+    after epoch e if ``e + 1 < n`` and the latest loss is greater than ``tol``, or NaN; before the
+    first loss, it is taken as infinite. Its values are the losses.
     """
     return TerminateOnMaxIterOrTol(max_iter, tol)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from paimon_features.arguments import checked_integer, checked_text, shown
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.dataflow import DataflowGraph, InputLink, NodeKind
 from paimon_features.iteration.execution_plan import ExecutionPlan, make_plan
@@ -22,7 +23,7 @@ class JobBuilder:
 
     def __init__(self, parallelism: int = 1) -> None:
         self.graph = DataflowGraph()
-        self.parallelism = parallelism
+        self.parallelism = checked_integer("parallelism", parallelism)
         """Parallelism requested by the caller; a program may pass it to its sources."""
 
     def from_collection(
@@ -45,6 +46,8 @@ class JobBuilder:
         bounded
             Whether the stream ends after the last value; otherwise it stays open without records.
         """
+        if not isinstance(bounded, bool):
+            raise DefinitionError(f"from_collection: bounded={shown(bounded)}; expected bool")
         return self.from_source(
             CollectionSource(tuple(values), bounded), parallelism, name or "collection"
         )
@@ -74,10 +77,9 @@ class JobBuilder:
         UnknownNameError
             If there is no such table or column.
         DefinitionError
-            If ``block_rows`` is not positive.
+            If ``block_rows`` is not a positive integer.
         """
-        if block_rows < 1:
-            raise DefinitionError(f"block_rows is {block_rows}; it must be at least 1")
+        block_rows = checked_integer("block_rows", block_rows)
         from paimon_features.tables.splits import plan_splits
 
         source = SnapshotSource(plan_splits(lake, table, columns), block_rows)
@@ -85,7 +87,7 @@ class JobBuilder:
 
     def from_source(self, source: Any, parallelism: int, name: str) -> IterationStream:
         """Return a stream of a source that the engine can read."""
-        check_source(self.graph, name)
+        check_source(self.graph, checked_text("the name of a source", name))
         node = self.graph.add(NodeKind.SOURCE, name, parallelism, source=source)
         return IterationStream(self.graph, self.graph.scope, (InputLink(node.id),))
 

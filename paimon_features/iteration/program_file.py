@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import ConfigurationError
-from paimon_features.python_file import run_python_file
+from paimon_features.python_file import failure_text, run_python_file
 
 
 def load_program(program: str) -> Callable[[Any], Any]:
@@ -18,7 +18,7 @@ def load_program(program: str) -> Callable[[Any], Any]:
     Raises
     ------
     ConfigurationError
-        If there is no such file, module or function.
+        If there is no such file, module or function, or the file or module does not run.
     """
     place, separator, name = program.partition(":")
     name = name if separator else "build"
@@ -26,18 +26,23 @@ def load_program(program: str) -> Callable[[Any], Any]:
         path = Path(place)
         if not path.is_file():
             raise ConfigurationError(f"program {program!r}: there is no file {path.absolute()}")
-        module = run_python_file(path, path.stem, importable=True)
+        try:
+            module = run_python_file(path, path.stem, importable=True)
+        except Exception as error:
+            raise ConfigurationError(f"program {program!r}: {failure_text(error, path)}") from error
     else:
         sys.path.insert(0, "")
         try:
             module = importlib.import_module(place)
         except ModuleNotFoundError as error:
-            if error.name is None or not place.startswith(error.name):
-                raise
+            if error.name is None or not f"{place}.".startswith(f"{error.name}."):
+                raise _broken(program, place, error) from error
             raise ConfigurationError(
                 f"program {program!r}: there is no module {place!r}; expected module:function or "
                 "file.py:function"
             ) from error
+        except Exception as error:
+            raise _broken(program, place, error) from error
         finally:
             sys.path.remove("")
     build = getattr(module, name, None)
@@ -52,3 +57,7 @@ def load_program(program: str) -> Callable[[Any], Any]:
             f"it has: {', '.join(key for key in functions if not key.startswith('_')) or 'none'}"
         )
     return build  # type: ignore[no-any-return]
+
+
+def _broken(program: str, place: str, error: Exception) -> ConfigurationError:
+    return ConfigurationError(f"program {program!r}: {failure_text(error, Path(place))}")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
+from paimon_features.arguments import checked_integer, checked_text, shown
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.dataflow import (
     DataflowGraph,
@@ -56,8 +57,7 @@ class IterationStream:
 
     def set_parallelism(self, parallelism: int) -> Self:
         """Set the number of subtasks of the operation that produces this stream."""
-        if parallelism < 1:
-            raise DefinitionError(f"parallelism is {parallelism}; it must be at least 1")
+        parallelism = checked_integer("parallelism", parallelism)
         node = self._producer("set_parallelism")
         if node.kind is not NodeKind.OPERATOR:
             raise DefinitionError(
@@ -71,7 +71,7 @@ class IterationStream:
 
     def name(self, name: str) -> Self:
         """Set the name of this stream's operation, for messages and Flink's web UI."""
-        self._producer("name").name = name
+        self._producer("name").name = checked_text("the name of an operation", name)
         return self
 
     # one record at a time
@@ -145,14 +145,18 @@ class IterationStream:
         self, partitioner: Callable[[Any, int], int], key_selector: KeySelector
     ) -> IterationStream:
         """Send record ``r`` to the subtask ``partitioner(key_selector(r), subtasks)``."""
+        _check_callable("the partitioner of partition_custom", partitioner)
+        _check_callable("the key selector of partition_custom", key_selector)
         return self._partitioned(Partition.CUSTOM, key=key_selector, partitioner=partitioner)
 
     def key_by(self, key_selector: KeySelector) -> KeyedIterationStream:
         """Partition by key: all records of a key are sent to one subtask, with state by key.
 
-        Keys are numbers, strings, bytes, ``None``, or tuples of them.
+        Keys are numbers, strings, bytes, ``None``, or tuples of them; any other key is a
+        ``JobError`` while it runs, whatever the parallelism.
         """
         self._check("key_by")
+        _check_callable("the key selector of key_by", key_selector)
         links = tuple(
             replace(link, partition=Partition.HASH, key=key_selector) for link in self._links
         )
@@ -160,6 +164,7 @@ class IterationStream:
 
     def get_side_output(self, tag: str) -> IterationStream:
         """Return the values that this stream's function emits with ``out.side(tag, value)``."""
+        checked_text("the tag of a side output", tag)
         node = self._producer("get_side_output")
         return IterationStream(self._graph, self._scope, (InputLink(node.id, tag),))
 
@@ -300,6 +305,11 @@ def _check_streams(what: str, *streams: Any) -> None:
         if not isinstance(stream, IterationStream):
             raise DefinitionError(f"{what} got a {type(stream).__name__}; expected streams")
         stream._check(what)
+
+
+def _check_callable(what: str, value: Any) -> None:
+    if not callable(value):
+        raise DefinitionError(f"{what} is {shown(value)}; expected a callable")
 
 
 def _operation(name: str, operator: Any, *streams: IterationStream) -> IterationStream:

@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from paimon_features.arguments import checked_integer
 from paimon_features.errors import JobError
 from paimon_features.iteration.named_state import MapState
 
@@ -33,7 +34,7 @@ class TimerService:
 
     def register_event_time_timer(self, timestamp: int) -> None:
         """Register a call of ``on_timer(timestamp, ctx, out)`` with the current key."""
-        timer = timestamp, self._key()
+        timer = checked_integer("the time of a timer", timestamp, MIN_WATERMARK), self._key()
         if timer not in self._timers:
             self._timers.put(timer, True)
             if self._due is not None:

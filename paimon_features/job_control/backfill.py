@@ -13,10 +13,10 @@ import pyarrow.compute as pc
 
 from paimon_features.callbacks import OnMessage
 from paimon_features.clock import now_ms
-from paimon_features.errors import GenerationError
 from paimon_features.job_control.restart import decide_backfill
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import Lake, iter_batches, latest_snapshot
+from paimon_features.tables.consumed import hold_position
 from paimon_features.tables.consumers import advance_consumer, register_consumer
 from paimon_features.tables.lease import ProcessHolder
 from paimon_features.tables.snapshots import Snapshot
@@ -72,60 +72,59 @@ def local_backfill(target: TileTarget, holder: ProcessHolder) -> dict[str, Any]:
 
 def begin_backfill(
     target: TileTarget, job: Mapping[str, Any], rebuild: bool, on_message: OnMessage
-) -> Snapshot:
+) -> Snapshot | None:
     """Record the job, and hold the events that follow the newest snapshot.
 
-    Returns the snapshot of the events table to read. The caller owns the tables; they are empty
-    afterwards, what an unfinished backfill left is removed first.
+    Returns the snapshot of the events table to read, None if it has no events yet. The caller owns
+    the tables; they are empty afterwards, what an unfinished backfill left is removed first.
 
     Raises
     ------
     GenerationError
-        If the generation is not empty, or there are no events.
+        If the generation is not empty.
     """
     if rebuild or not decide_backfill(target.ledger()):
         target.empty(on_message)
     newest = latest_snapshot(target.lake, target.events)
-    if newest is None:
-        raise GenerationError(
-            f"table {target.events!r} has no events, so there is nothing to backfill; "
-            f"'paimon-features submit {target.view.name}' waits for some"
-        )
     target.choose_partitions(on_message)
-    register_consumer(target.lake, target.events, target.consumer, newest.id)
+    number, events = (0, 0) if newest is None else (newest.id, newest.total_records)
+    register_consumer(target.lake, target.events, target.consumer, max(number, 1))
     user = target.new_commit_user()
     target.update(
         job=job,
         commit_user=user,
-        handover_snapshot=newest.id,
+        handover_snapshot=number,
         events_history=target.lake.history_mark(target.events),
         backfilled=False,
     )
     on_message(
-        f"{target}: backfill of {newest.total_records:,} events, "
-        f"{target.events} at snapshot {newest.id}"
+        f"{target}: backfill of {events:,} events, {target.events} at snapshot {number}"
+        if number
+        else f"{target}: {target.events} has no events yet, so there are no tiles to compute"
     )
     return newest
 
 
 def end_backfill(
-    target: TileTarget, job: Mapping[str, Any], begun: Snapshot, on_message: OnMessage
+    target: TileTarget, job: Mapping[str, Any], begun: Snapshot | None, on_message: OnMessage
 ) -> TileJobResult:
     """Record that everything is committed, and release the events that were read.
 
     Events that are in none of the view's features are reported, by rule.
     """
+    number, events = (0, 0) if begun is None else (begun.id, begun.total_records)
     tiles = target.tiles_snapshot()
     # 'plan' estimates the duration of the next backfill from these
     seconds = max((now_ms() - job["since_ms"]) / 1000, 0.001)
-    done = {**job, "state": "STOPPED", "events_read": begun.total_records, "seconds": seconds}
-    target.update(job=done, backfilled=True, backfill_snapshot=tiles)
-    advance_consumer(target.lake, target.events, target.consumer, begun.id + 1)
+    done = {**job, "state": "STOPPED", "events_read": events, "seconds": seconds}
+    record = target.update(job=done, backfilled=True, backfill_snapshot=tiles)
+    hold_position(target.lake, record)
+    advance_consumer(target.lake, target.events, target.consumer, number + 1)
     skipped = skipped_counts(target.lake, target.tables[1])
     if skipped:
         rules = (f"{n:,} {reason} ({detail})" for (reason, detail), n in skipped.most_common())
         on_message(
-            f"{target}: {skipped.total():,} of {begun.total_records:,} events are in none of its "
+            f"{target}: {skipped.total():,} of {events:,} events are in none of its "
             f"features: {', '.join(rules)}; table {target.tables[1]} contains their keys and times"
         )
     return TileJobResult(
@@ -133,7 +132,7 @@ def end_backfill(
         target.generation,
         "STOPPED",
         str(job["job_id"]),
-        events_read=begun.total_records,
+        events_read=events,
         snapshot=tiles,
     )
 

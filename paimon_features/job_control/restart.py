@@ -270,6 +270,8 @@ def decide_backfill(ledger: GenerationState) -> bool:
     """
     if ledger.copied_from is not None:
         return False
+    if ledger.backfilled and ledger.handover_snapshot == 0 and not ledger.branch.jobs:
+        return ledger.is_empty  # there were no events
     unfinished = ledger.handover_snapshot is not None and not ledger.backfilled
     if ledger.newest is None and not ledger.backfilled and not ledger.branch.jobs:
         if ledger.is_empty:

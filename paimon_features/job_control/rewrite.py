@@ -32,6 +32,7 @@ from paimon_features.job_control.restart import (
 from paimon_features.job_control.target import TileTarget
 from paimon_features.partition_days import first_day, first_days, partition_text
 from paimon_features.tables import append_arrow, generations, latest_snapshot, read_arrow
+from paimon_features.tables.consumed import hold_position
 from paimon_features.tables.consumers import consumers, earliest_snapshot_id, register_consumer
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.generations import GenerationRecord
@@ -107,7 +108,9 @@ def rewrite(
             handover_snapshot=old.handover_snapshot,
             backfilled=old.backfilled,
             backfill_snapshot=tiles if old.backfilled and resume is None else None,
+            first_scan=old.first_scan,
         )
+        hold_position(target.lake, target.record())
         on_message(
             f"{target}: {tiles_of(target):,} tiles copied from generation {generation}, into "
             f"{target.view.buckets} buckets ({old.buckets} before) and "

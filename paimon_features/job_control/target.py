@@ -25,6 +25,7 @@ from paimon_features.job_control.restart import (
 from paimon_features.planning.partitioning import choose_partitions
 from paimon_features.planning.plan import tiles_table
 from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
+from paimon_features.tables.consumed import hold_position, release_position
 from paimon_features.tables.consumers import consumers, delete_consumer
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import Holder, Lease, acquire
@@ -202,11 +203,13 @@ class TileTarget:
         job = dict(record.job or {})
         if job.get("job_id") == job_id:
             job.setdefault("state", state)
-        return self.update(
+        updated = self.update(
             job=job,
             resume_path=record.resume_path if newest is None else str(newest.path),
             last_committed_identifier=ledger.tiles_committed,
         )
+        hold_position(self.lake, updated)
+        return updated
 
     # -- rebuild and rollback: the caller owns the tables ------------------------------------
 
@@ -223,6 +226,7 @@ class TileTarget:
             events_history=None,
             backfilled=False,
             backfill_snapshot=None,
+            first_scan=None,
         )
         for name, spec in (
             (tiles, tiles_table(self.view, self.generation, self.view.partition_days or 1)),
@@ -231,6 +235,7 @@ class TileTarget:
             self.lake.drop(name, how="emptied")
             self.lake.create(spec)
         delete_consumer(self.lake, self.events, self.consumer)
+        release_position(self.lake, record, self.events)
         delete_folder(self.checkpoint_folder)
         return record
 

@@ -1,8 +1,8 @@
-"""Lineage: which definition is derived from which, down to written training sets.
+"""Lineage: which definition is derived from which, down to training sets and models.
 
 ::
 
-    source -> feature view -> interaction -> transformed -> service
+    source -> feature view -> interaction -> transformed -> service -> training set -> model
                           |                        |  '-> training set
                           '-> derived view         fitted transformer
 """
@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from paimon_features.definitions import Definitions, FeatureRef, FeatureView, TableView
-from paimon_features.errors import UnknownNameError
+from paimon_features.errors import PaimonFeaturesError, UnknownNameError
 from paimon_features.lineage.nodes_and_edges import LineageNode, NodesAndEdges
 from paimon_features.lineage.rendering import to_svg
 from paimon_features.tables import Lake
@@ -104,8 +104,10 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
         edges += [(interactions[name], node) for name in named]
     computed = {**interactions, **transformed}
     services = []
+    items_of: dict[str, frozenset[str]] = {}
     for service in definitions.services.values():
         items = service.items()
+        items_of[service.name] = frozenset(map(str, items))
         services.append(LineageNode("service", service.name, _many(len(items), "feature")))
         edges += [(views[name], services[-1]) for name in _view_names(service.refs())]
         edges += [(computed[str(i)], services[-1]) for i in items if str(i) in computed]
@@ -116,8 +118,16 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
         refs = tuple(FeatureRef.parse(name) for name in features if ":" in name)
         edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]
         edges += [(computed[name], sets[-1]) for name in features if name in computed]
+        read = frozenset(features)
+        edges += [(each, sets[-1]) for each in services if read and read == items_of[each.name]]
+    models = []
+    for name, of_service, trained_on, note in _models(lake):
+        models.append(LineageNode("model", name, note))
+        edges += [(each, models[-1]) for each in services if each.name == of_service]
+        edges += [(each, models[-1]) for each in sets if TRAINING_PREFIX + each.name == trained_on]
     made_of_views = (
-        *derived, *interactions.values(), *fitted.values(), *transformed.values(), *services, *sets
+        *derived, *interactions.values(), *fitted.values(), *transformed.values(), *services,
+        *sets, *models,
     )  # fmt: skip
     nodes = (*sources.values(), *views.values(), *made_of_views)
     return LineageGraph(nodes, tuple(edges))
@@ -143,6 +153,22 @@ def _training_sets(lake: Lake | None) -> Iterable[tuple[str, Mapping[str, str]]]
                 features = lake.properties(table).get("training-set.features")
             if features is not None:
                 yield table.removeprefix(TRAINING_PREFIX), json.loads(features)
+
+
+def _models(lake: Lake | None) -> Iterable[tuple[str, str, str, str]]:
+    """The models: name, the service of the inputs, the table of the training set, the state."""
+    if lake is None:
+        return
+    from paimon_features.tables.models import load_manifest, model_names, states_of
+
+    for name in model_names(lake):
+        with suppress(PaimonFeaturesError):  # dropped meanwhile, or damaged: others are worth it
+            states = states_of(lake, name)
+            shown = states.production or states.versions[-1]
+            manifest = load_manifest(lake, name, shown.version)
+            trained_on = "" if manifest.training is None else manifest.training.table
+            note = f"version {shown.version} {shown.state}"
+            yield name, manifest.signature.service, trained_on, note
 
 
 def _many(count: int, what: str) -> str:

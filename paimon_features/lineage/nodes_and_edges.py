@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 KINDS = (
     "source", "table_view", "feature_view", "derived_view", "interaction",
-    "fitted_transformer", "transformed", "service", "training_set",
+    "fitted_transformer", "transformed", "service", "training_set", "model",
 )  # fmt: skip
 """Kinds of nodes, from inputs to outputs."""
 

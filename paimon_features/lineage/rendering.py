@@ -54,6 +54,7 @@ _FILLS: Mapping[str, str] = {
     "transformed": "#fee2e2",
     "service": "#fae8ff",
     "training_set": "#ffedd5",
+    "model": "#fee2e2",
 }
 
 

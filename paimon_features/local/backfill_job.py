@@ -98,11 +98,13 @@ def backfill(
         check_not_running(target)
         job = local_backfill(target, holder)
         begun = begin_backfill(target, job, rebuild, on_message)
-        began = time.monotonic()
+        if begun is None:
+            return end_backfill(target, job, begun, on_message)
+        began, events = time.monotonic(), begun.total_records
 
         def computed(done: TilesComputed) -> None:
             elapsed = time.monotonic() - began
-            progress(BackfillProgress(elapsed, done.events, begun.total_records, done.tiles))
+            progress(BackfillProgress(elapsed, done.events, events, done.tiles))
 
         try:
             # Flink appends a UUID to the name as well

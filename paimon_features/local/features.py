@@ -313,8 +313,6 @@ def _events(view: CompiledView, events: Any) -> pa.Table:
     columns = []
     for field in schema:
         column = table.column(field.name)
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
         try:
             is_event_time = field.name == view.source.event_time
             columns.append(conform(one_array(column), field.type, event_time=is_event_time))

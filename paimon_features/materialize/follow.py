@@ -16,7 +16,12 @@ from dataclasses import replace
 
 from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView
-from paimon_features.errors import GenerationError, OnlineStoreError, StoreUnreachableError
+from paimon_features.errors import (
+    GenerationError,
+    OnlineStoreError,
+    StoreUnreachableError,
+    UnfilledError,
+)
 from paimon_features.materialize.advance import advance
 from paimon_features.materialize.leases import DEFAULT_TTL_MS, Leases
 from paimon_features.materialize.materialize_progress import (
@@ -31,6 +36,7 @@ from paimon_features.materialize.shard import Shard
 from paimon_features.online.markers import EpochContent, ViewState
 from paimon_features.online.store import OnlineStore, evicted_keys, may_evict
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.consumed import check_filled
 from paimon_features.tables.generations import GenerationRecord
 
 MAX_BACKOFF_S = 1.0
@@ -42,6 +48,10 @@ _WATCH_S = 0.01
 The system's notifications (inotify) would save those, but say nothing of commits that another host
 makes on a network file system.
 """
+
+
+RetriedError = OnlineStoreError | StoreUnreachableError | UnfilledError
+"""What a materializer that follows waits out."""
 
 
 class Materializer:
@@ -81,6 +91,7 @@ class Materializer:
         self._rebuild = False
         self._checked = False
         self._served: EpochContent | None = None
+        self._filled: tuple[str, int] | None = None
         self._sweep: Iterator[int] | None = None
 
     def run_once(self) -> MaterializeProgress:
@@ -98,6 +109,8 @@ class Materializer:
         GenerationError
             If the definition differs from the one of the generation's tiles, or another
             materializer has stored another definition since our last pass.
+        UnfilledError
+            If the tiles were not computed yet.
         """
         result = self._one_pass()
         while not result.caught_up and not result.held and result.rebuilding is None:
@@ -119,14 +132,15 @@ class Materializer:
         self,
         poll_ms: int = 200,
         stop: threading.Event | None = None,
-        on_error: Callable[[OnlineStoreError | StoreUnreachableError], None] | None = None,
+        on_error: Callable[[RetriedError], None] | None = None,
         on_pass: Callable[[MaterializeProgress], None] | None = None,
     ) -> None:
         """Run passes until ``stop`` is set, ``poll_ms`` apart when there is nothing to do.
 
         A commit to a tile table in a folder of this host starts a pass at once. An unavailable
         online store or object store is retried with exponential backoff, and reported to
-        ``on_error``. Other errors are raised. ``on_pass`` receives the result of every pass.
+        ``on_error``; so are tiles that were not computed yet. Other errors are raised. ``on_pass``
+        receives the result of every pass.
         """
         stop = stop or threading.Event()
         backoff_s = 0.0
@@ -142,7 +156,7 @@ class Materializer:
                         self._sweep_some()
                     elif result.caught_up or result.held or result.rebuilding:
                         self._await_commit(seen, poll_ms / 1_000, stop)
-                except (OnlineStoreError, StoreUnreachableError) as error:
+                except (OnlineStoreError, StoreUnreachableError, UnfilledError) as error:
                     if on_error is not None:
                         on_error(error)
                     self._checked = False
@@ -202,6 +216,9 @@ class Materializer:
                 f"the definition of feature view {self.view.name!r} differs from generation "
                 f"{record.generation}; run 'paimon-features plan' to see the difference"
             )
+        if (record.table, record.incarnation) != self._filled:
+            check_filled(self._shard.lake, record, self.view.source.table)
+            self._filled = record.table, record.incarnation
         self._shard.lake.table(
             record.table
         )  # loads pypaimon on the first call, before the pass is timed

@@ -25,6 +25,7 @@ from pydantic import AnyHttpUrl, Field
 from paimon_features._version import __version__
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.mcp_server.feature_tools import MAX_ENTITIES, MAX_PAGE, FeatureTools
+from paimon_features.mcp_server.strict_bodies import StrictBodies
 from paimon_features.redaction import redact
 from paimon_features.serving.http.access import ANYBODY, Rights
 from paimon_features.serving.http.definition_source import stamp_of
@@ -169,7 +170,7 @@ def run_http(tools: FeatureTools, listening: socket.socket) -> None:
     """Serve HTTP on a socket that listens on loopback, until SIGTERM or SIGINT."""
     server = build_server(tools, listening.getsockname()[1])
     # the default host makes the SDK check Host and Origin headers against those of loopback
-    app = server.streamable_http_app(streamable_http_path=PATH)
+    app = StrictBodies(server.streamable_http_app(streamable_http_path=PATH))
     uvicorn.Server(uvicorn.Config(app, log_level="warning")).run(sockets=[listening])
 
 

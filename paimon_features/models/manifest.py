@@ -14,11 +14,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 from paimon_features.duplicates import duplicates
 from paimon_features.errors import DefinitionError, ModelError, shortened
 from paimon_features.schema import check_name, type_from_text
+from paimon_features.strict_json import strict_json
 from paimon_features.typed_json import mapping, typed
 
 FORMAT = 1
@@ -245,7 +246,7 @@ class ModelManifest:
                 f"{where} has {len(data):,} bytes; a manifest has at most {MAX_MANIFEST_BYTES:,}"
             )
         try:
-            document = dict(mapping(json.loads(data, parse_constant=_no_constant), "format"))
+            document = dict(mapping(strict_json(data), "format"))
             version = document.pop("format")
             if type(version) is int and version > FORMAT:
                 raise ModelError(
@@ -279,10 +280,6 @@ def verified(data: bytes | None, file: ModelFile, what: str, remedy: str) -> byt
             f"expected {file.bytes:,} bytes and {file.sha256[:16]}...: {remedy}"
         )
     return data
-
-
-def _no_constant(text: str) -> Any:
-    raise ValueError(f"{text} is not a number of JSON")
 
 
 def _check(condition: object, problem: str) -> None:

@@ -1,9 +1,9 @@
 """Checks of an ONNX model before it is loaded, without the package ``onnx``.
 
 A model of the store is data: it must not name files outside of itself (external data), nor
-operators of a library, and its size is bounded. The bytes are read as protocol buffers
-(https://protobuf.dev/programming-guides/encoding), only as far as ``onnx.proto`` has messages in
-which either can be named; each byte is visited once per level of nesting.
+operators of a library, and its size is bounded. The bytes are read by ``network_fields``, only as
+far as ``onnx.proto`` has messages in which either can be named; each byte is visited once per level
+of nesting.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import NamedTuple
 
 from paimon_features.errors import ModelError, shortened
 from paimon_features.models.manifest import ModelSignature
+from paimon_features.models.network_fields import read_fields
 
 MAX_NETWORK_BYTES = 256 << 20
 DOMAINS = ("", "ai.onnx", "ai.onnx.ml", "com.microsoft")
 """Domains of operators that onnxruntime itself contains."""
 MAX_FIELDS = 4_000_000
 MAX_DEPTH = 32
-
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 _CHILDREN: dict[str, dict[int, str]] = {
     "model": {7: "graph"},
@@ -38,7 +37,11 @@ _REFUSED = {
     ("tensor", 13): "external data",
 }
 _TENSOR_NAME, _TENSOR_LOCATION = 8, 14
-_NODE_DOMAIN = 7
+_NODE_OPERATOR, _NODE_DOMAIN = 4, 7
+_OUTSIDE = (b"EPContext", b"ATen", b"PythonOp", b"PythonOpGrad")
+"""Operators of com.microsoft that read files, or call what is outside of onnxruntime."""
+_ORT_MARK = b"ORTM"
+"""Bytes 4 to 8 of onnxruntime's own format, by which it recognises it."""
 _DTYPES = {1: "float32", 7: "int64", 8: "string", 9: "bool", 11: "float64"}
 
 
@@ -74,6 +77,8 @@ def check_network(data: bytes, signature: ModelSignature | None = None) -> None:
         raise ModelError(
             f"the network has {len(data):,} bytes; expected at most {MAX_NETWORK_BYTES:,}"
         )
+    if data[4:8] == _ORT_MARK:
+        raise ModelError("the network is in onnxruntime's own format; expected ONNX")
     inputs: list[_Value] = []
     outputs: list[_Value] = []
     initialized: set[str] = set()
@@ -96,6 +101,12 @@ def check_network(data: bytes, signature: ModelSignature | None = None) -> None:
                     f"the network has an operator of the domain {shortened(repr(domain))}; "
                     f"expected those of onnxruntime: {', '.join(DOMAINS[1:])}"
                 )
+        is_operator = message.kind == "node" and field == _NODE_OPERATOR
+        if is_operator and isinstance(value, slice) and bytes(data[value]) in _OUTSIDE:
+            raise ModelError(
+                f"the network has the operator {_text(data, value)}, which is not loaded: it uses "
+                "what is outside of the network"
+            )
         if message.kind == "model" and field == 7:
             graphs += 1
         elif message.kind == "graph":
@@ -133,89 +144,50 @@ def _walk(data: bytes) -> Iterator[tuple[_Message, int, int | slice]]:
     while todo:
         message = todo.pop()
         children = _CHILDREN.get(message.kind, {})
-        at = message.start
-        while at < message.end:
+        for field, value in read_fields(data, message.kind, message.start, message.end):
             fields += 1
             if fields > MAX_FIELDS:
                 raise ModelError(
                     f"the network has more than {MAX_FIELDS:,} fields; tensors belong into raw_data"
                 )
-            key, at = _varint(data, at, message.end)
-            field, wire = key >> 3, key & 7
-            if wire == _VARINT:
-                number, at = _varint(data, at, message.end)
-                yield message, field, number
-                continue
-            if wire == _BYTES:
-                size, at = _varint(data, at, message.end)
-            elif wire in (_FIXED64, _FIXED32):
-                size = 8 if wire == _FIXED64 else 4
-            else:
-                raise ModelError(f"the network is no ONNX model: wire type {wire} at byte {at:,}")
-            if size > message.end - at:
-                raise ModelError(f"the network is no ONNX model: it ends within a field at {at:,}")
-            yield message, field, slice(at, at + size)
+            yield message, field, value
             child = children.get(field)
-            if child is not None and wire == _BYTES:
+            if child is not None and isinstance(value, slice):
                 if message.depth >= MAX_DEPTH:
                     raise ModelError(f"the network is nested more than {MAX_DEPTH} levels deep")
-                todo.append(_Message(child, at, at + size, message.depth + 1, field))
-            at += size
-
-
-def _varint(data: bytes, at: int, end: int) -> tuple[int, int]:
-    number = shift = 0
-    while at < end and shift < 70:
-        byte = data[at]
-        at += 1
-        number |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return number, at
-        shift += 7
-    raise ModelError(f"the network is no ONNX model: there is no number at byte {at:,}")
+                todo.append(_Message(child, value.start, value.stop, message.depth + 1, field))
 
 
 def _text(data: bytes, at: slice) -> str:
     return data[at].decode("utf-8", "replace")
 
 
-def _fields(data: bytes, inside: slice) -> Iterator[tuple[int, int | slice]]:
-    """Yield the fields of one message, a small one, and of none inside it."""
-    at = inside.start
-    while at < inside.stop:
-        key, at = _varint(data, at, inside.stop)
-        field, wire = key >> 3, key & 7
-        number, at = _varint(data, at, inside.stop)
-        if wire == _VARINT:
-            yield field, number
-        elif wire == _BYTES and number <= inside.stop - at:
-            yield field, slice(at, at + number)
-            at += number
-        else:
-            raise ModelError("the network is no ONNX model: an input or output of an unknown form")
+def _inside(data: bytes, kind: str, where: slice) -> dict[int, int | slice]:
+    """The fields of a message of which none is repeated."""
+    return dict(read_fields(data, kind, where.start, where.stop))
 
 
 def _value_of(data: bytes, where: slice) -> _Value:
-    """The name, type and shape of a ``ValueInfoProto``; of the last one, where one repeats."""
-    name, dtype, dims = "", "no tensor", []
-    for field, value in _fields(data, where):
-        if not isinstance(value, slice):
-            continue
-        if field == 1:
-            name = _text(data, value)
-        if field != 2:
-            continue
-        for _, tensor in _fields(data, value):
-            if not isinstance(tensor, slice):
-                continue
-            for part, shape in _fields(data, tensor):
-                if part == 1 and isinstance(shape, int):
-                    dtype = _DTYPES.get(shape, f"type {shape}")
-                elif part == 2 and isinstance(shape, slice):
-                    dims = [_dim(data, d) for _, d in _fields(data, shape) if isinstance(d, slice)]
-    return _Value(name, dtype, tuple(dims))
+    """The name, type and shape of a ``ValueInfoProto``."""
+    value = _inside(data, "value", where)
+    name, kind = value.get(1), value.get(2)
+    dtype: str = "no tensor"
+    dims: list[int | None] = []
+    types = _inside(data, "type", kind) if isinstance(kind, slice) else {}
+    tensor = types.get(1)
+    if types.keys() <= {1, 6} and isinstance(tensor, slice):
+        for field, part in _inside(data, "tensor_type", tensor).items():
+            if isinstance(part, int):
+                dtype = _DTYPES.get(part, f"type {part}")
+            elif field == 2:
+                shape = read_fields(data, "shape", part.start, part.stop)
+                dims = [_dim(data, each) for _, each in shape if isinstance(each, slice)]
+    return _Value(_text(data, name) if isinstance(name, slice) else "", dtype, tuple(dims))
 
 
 def _dim(data: bytes, where: slice) -> int | None:
-    sizes = [v for field, v in _fields(data, where) if field == 1 and isinstance(v, int)]
-    return sizes[-1] if sizes else None
+    dim = _inside(data, "dim", where)
+    size = dim.get(1)
+    if 2 in dim and size is not None:
+        raise ModelError("the network is no ONNX model: a dimension has a size and a name")
+    return size if isinstance(size, int) else None

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paimon_features.errors import ModelError, shortened
+from paimon_features.strict_json import strict_json
 from paimon_features.typed_json import typed
 
 MAX_NOTE_BYTES = 1 << 16
@@ -52,7 +53,7 @@ class VersionNote:
     def from_text(cls, text: str) -> VersionNote:
         """The note of a JSON text; ModelError for one that is none."""
         try:
-            made: VersionNote = typed(cls, json.loads(text))
+            made: VersionNote = typed(cls, strict_json(text))
         except ModelError:
             raise
         except ValueError as error:

@@ -9,6 +9,8 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from paimon_features.callbacks import OnProgress, ignore_progress
+from paimon_features.definitions import CompiledView, FeatureRef
+from paimon_features.definitions.value_definition import value_definition
 from paimon_features.errors import RequestError, TransformError
 from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.monitoring.view_reader import ViewReader
@@ -18,7 +20,9 @@ from paimon_features.transformers.column_statistics import Statistic
 
 Origin = Literal["tiles", "events"]
 
-_DATA = ("view", "definition", "columns", "features", "from", "until_ms", "at_ms", "rows")
+_DATA = (
+    "view", "definition", "definitions", "columns", "features", "from", "until_ms", "at_ms", "rows",
+)  # fmt: skip
 """The keys of a fit's document that identify its data, apart from snapshots."""
 
 
@@ -115,13 +119,15 @@ def fit_rows(transformer: StoredTransformer, tables: Iterable[pa.Table]) -> None
 
 def fit_features(
     transformer: StoredTransformer,
-    view: str,
+    view: CompiledView,
     features: Sequence[str],
     pins: Iterable[Pin],
     tables: Iterable[pa.Table],
     times: Mapping[str, Any],
 ) -> Fit:
     """Fit on features of a view at points in time, which the document ``times`` describes.
+
+    The definition of each feature is recorded: a transformer is not applied to another one.
 
     Raises
     ------
@@ -130,10 +136,14 @@ def fit_features(
     """
     fit_rows(transformer, tables)
     if not transformer.width:
-        raise TransformError(f"no entity of view {view!r} is known at that time: nothing to fit on")
+        raise TransformError(
+            f"no entity of view {view.name!r} is known at that time: nothing to fit on"
+        )
+    views = {view.name: view}
     document = {
-        "view": view, "features": list(features), "from": "features", **times,
+        "view": view.name, "features": list(features), "from": "features", **times,
         "tables": _documents(pins),
+        "definitions": {f: value_definition(views, FeatureRef(view.name, f)) for f in features},
     }  # fmt: skip
     return Fit(transformer, document)
 

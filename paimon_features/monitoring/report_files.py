@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import MissingExtraError, RequestError
+from paimon_features.generated_text import metric_label
 from paimon_features.monitoring.drift import Drift
 from paimon_features.monitoring.monitoring_report import ColumnReport, MonitoringReport, counts
 
@@ -54,7 +55,8 @@ def metrics(report: MonitoringReport) -> str:
         for column in report.columns:
             value = _gauge(column, name)
             if value is not None:
-                labels = f'view="{report.name}",column="{column.column}"'
+                view, label = metric_label(report.name), metric_label(column.column)
+                labels = f"view={view},column={label}"
                 lines.append(f"paimon_features_monitor_{name}{{{labels}}} {value!r}")
         if lines:
             head = f"paimon_features_monitor_{name}"

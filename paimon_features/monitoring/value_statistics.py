@@ -12,6 +12,7 @@ import pyarrow as pa
 from paimon_features.array_types import Floats
 from paimon_features.columns import Column
 from paimon_features.errors import RequestError
+from paimon_features.foreign_types import plain_type
 from paimon_features.monitoring.drift import CATEGORIES
 from paimon_features.transformers.column_statistics import Category, ColumnStatistics, MomentSums
 from paimon_features.transformers.frames import missing
@@ -38,13 +39,11 @@ class ColumnValues:
         RequestError
             For values that are neither numbers nor categories, such as lists.
         """
-        kind = array.type.value_type if pa.types.is_dictionary(array.type) else array.type
+        kind = plain_type(array.type)
         is_number = (
             pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
         )
-        if not is_number and not (
-            pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind)
-        ):
+        if not is_number and not (pa.types.is_boolean(kind) or pa.types.is_string(kind)):
             raise RequestError(
                 f"column {self.column!r} is {kind}; numbers, strings and booleans can be monitored"
             )

@@ -22,9 +22,8 @@ from paimon_features.transformers.column_statistics import ColumnStatistics
 class ViewReader:
     """Reads the events of a view that enter its tiles.
 
-    Columns are those of its source and its derived columns. Tiles and events are read at pinned
-    snapshots, by default the newest. The snapshot of the tiles is chosen first, so the events are
-    at least as new.
+    Columns are those of its source and its derived columns. Tiles are read at a pinned snapshot, by
+    default the newest, and the events are those that the tiles contain.
     """
 
     def __init__(
@@ -32,8 +31,7 @@ class ViewReader:
     ) -> None:
         self.lake, self.definition, self.view = lake, view, view.compiled
         pinner = Pinner(lake, as_of)
-        self.tiles = pinner.pin(record.table)
-        self.events = pinner.pin(self.view.source.table)
+        _, self.tiles, self.events = pinner.feature_view(self.view, lambda _: record)
 
     def tile_columns(self, columns: Sequence[str]) -> list[TileColumn]:
         """Return the aggregates in the tiles for these columns.

@@ -30,7 +30,7 @@ from paimon_features.definitions.derived import FIRST_EVENT_TIME
 from paimon_features.errors import RequestError
 from paimon_features.offline.joins.edge_events import concat
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, sort_order
-from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner, check_contents
+from paimon_features.offline.reading.pinning import AsOf, Pinner, check_contents
 from paimon_features.offline.reading.view_reads import width
 from paimon_features.tables import Lake
 from paimon_features.tables.deltas import DataFile, live_files, read_file
@@ -107,10 +107,11 @@ class DerivedRead:
         self.lake, self.derived, self.view = lake, derived, derived.view
         self.from_ms, self.to_ms, self.include_open = from_ms, to_ms, include_open
         pinner = Pinner(lake, as_of)
-        chosen = pinner.generation(self.view, lambda _: record)
+        chosen, self.pin = pinner.tiles(self.view, lambda _: record)
         check_contents(self.view, chosen, derived.partials)
-        self.pin: Pin = pinner.pin(chosen.table)
         pinner.done()
+        self.not_included = pinner.not_included.get(self.view.name, 0)
+        """Commits of events that the tiles do not contain yet."""
         self._buckets = range(chosen.buckets)
         self._partials = [self.view.partial[name] for name in derived.partials]
         widths = [*(p.type for p in self._partials), *derived.view.keys.values()]

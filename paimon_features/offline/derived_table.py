@@ -48,6 +48,8 @@ class DerivedRefresh:
     days_emptied: int
     newest_ms: int
     source: Pin
+    commits_not_included: int = 0
+    """Commits of events that the tiles do not contain yet."""
 
     def to_document(self) -> dict[str, object]:
         """As JSON, for a program."""
@@ -59,6 +61,7 @@ class DerivedRefresh:
             "days_emptied": self.days_emptied,
             "newest_ms": self.newest_ms,
             "sources": [self.source.to_document()],
+            "commits_not_included": self.commits_not_included,
         }
 
 
@@ -119,6 +122,7 @@ def refresh(
         len(gone),
         read.newest_ms,
         read.pin,
+        read.not_included,
     )
 
 

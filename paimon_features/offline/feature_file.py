@@ -6,7 +6,7 @@ import os
 import secrets
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ class WrittenFile:
     rows: int
     features: tuple[str, ...]
     sources: tuple[Pin, ...]
+    commits_not_included: Mapping[str, int] = field(default_factory=dict)
+    """Commits of events that the tiles of a view do not contain yet, by view."""
 
     def to_document(self) -> dict[str, object]:
         """As JSON, for a program."""
@@ -38,6 +40,7 @@ class WrittenFile:
             "rows": self.rows,
             "features": list(self.features),
             "sources": [pin.to_document() for pin in self.sources],
+            "commits_not_included": dict(self.commits_not_included),
         }
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 
 import pyarrow as pa
 
@@ -19,6 +21,27 @@ from paimon_features.schema import DataType
 from paimon_features.tables import Lake
 
 STATUS_TYPE = pa.dictionary(pa.int8(), pa.string())
+
+
+NOT_INCLUDED = "paimon-features.commits-not-included"
+"""Metadata of a result's schema: JSON of the commits of events that a view's tiles lack."""
+
+
+def commits_not_included(schema: pa.Schema) -> dict[str, int]:
+    """How many commits of events are in no feature of a result, by view; empty if all are in.
+
+    Their events were ingested after the tiles of the view were computed, so they are left out of
+    all windows alike, until its job has read them.
+
+    >>> commits_not_included(pa.schema([], {NOT_INCLUDED: '{"spend": 2}'}))
+    {'spend': 2}
+    """
+    found: dict[str, int] = json.loads((schema.metadata or {}).get(NOT_INCLUDED.encode(), b"{}"))
+    return found
+
+
+def _metadata(not_included: Mapping[str, int]) -> dict[str, str] | None:
+    return {NOT_INCLUDED: json.dumps(not_included)} if not_included else None
 
 
 class FeatureResult(Closeable):
@@ -41,6 +64,7 @@ class FeatureResult(Closeable):
         spill_folder: str | None,
         progress: OnProgress | None,
         engine: OfflineEngine | None = None,
+        not_included: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.entity_rows, self.selection, self._statuses = entity_rows, selection, statuses
         self._progress, self._done, self._engine = progress, 0, engine
@@ -54,7 +78,7 @@ class FeatureResult(Closeable):
         fields = [pa.field(name, types[output].arrow) for output, name in names.items()]
         if statuses:
             fields += [pa.field(f"{name}__status", STATUS_TYPE) for name in names.values()]
-        self.schema = pa.schema([*entity_rows.schema, *fields])
+        self.schema = pa.schema([*entity_rows.schema, *fields], _metadata(not_included))
         try:
             for read in reads:
                 self._compute(lake, read, memory_bytes, spill_folder)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -39,6 +41,21 @@ MEMORY_MB = 1024.0
 """About how much memory a read takes for itself, unless set otherwise."""
 
 
+class JoinKeywords(TypedDict, total=False):
+    """Keywords of reads of historical features; see ``OfflineStore.get_historical_features``."""
+
+    statuses: bool
+    progress: OnProgress | None
+    memory_mb: float | None
+    spill_folder: str | None
+
+
+class HistoryKeywords(JoinKeywords, total=False):
+    """The same, and what joins the rows."""
+
+    engine: OfflineEngine | None
+
+
 class PinnedRead:
     """A point-in-time read whose snapshots are chosen; reading it twice returns the same."""
 
@@ -48,8 +65,11 @@ class PinnedRead:
         selection: Selection,
         reads: Sequence[ViewRead],
         as_of: int | None,
+        not_included: Mapping[str, int] = MappingProxyType({}),
     ) -> None:
         self.lake, self.selection, self.reads, self.as_of = lake, selection, tuple(reads), as_of
+        self.not_included = {name: count for name, count in not_included.items() if count}
+        """Commits of events that the tiles of a view do not contain yet, where there are any."""
 
     @property
     def columns(self) -> Mapping[Output, str]:
@@ -66,11 +86,11 @@ class PinnedRead:
         reads = {read.name: read for read in self.reads}
         return {str(ref): reads[ref.view].definition(ref.feature) for ref in self.selection.refs}
 
-    def read(self, rows: Any, **options: Any) -> pa.Table:
+    def read(self, rows: Any, **options: Unpack[HistoryKeywords]) -> pa.Table:
         """The rows with their features; see ``OfflineStore.get_historical_features``."""
         return self.join(self.check_rows(rows, **_of_checking(options)), **options).table()
 
-    def stream(self, rows: Any, **options: Any) -> pa.RecordBatchReader:
+    def stream(self, rows: Any, **options: Unpack[HistoryKeywords]) -> pa.RecordBatchReader:
         """The same as a stream; see ``OfflineStore.stream_historical_features``."""
         return self.join(self.check_rows(rows, **_of_checking(options)), **options).reader()
 
@@ -108,6 +128,7 @@ class PinnedRead:
             spill_folder=spill_folder,
             progress=progress,
             engine=engine,
+            not_included=self.not_included,
         )
         try:
             for pin in self.pins:  # files are found by the snapshot's number
@@ -127,8 +148,11 @@ class PinnedRead:
         row_inputs(self.selection.inputs, rows.empty_table())
 
 
-def _of_checking(options: dict[str, Any]) -> dict[str, Any]:
-    return {name: options[name] for name in ("memory_mb", "spill_folder") if name in options}
+def _of_checking(options: HistoryKeywords) -> dict[str, Any]:
+    """Return the options of ``check_rows``; TypeError for unknown ones, before rows are read."""
+    for name in options.keys() - HistoryKeywords.__annotations__.keys():
+        raise TypeError(f"historical features: unexpected keyword argument {name!r}")
+    return {name: value for name, value in options.items() if name in ("memory_mb", "spill_folder")}
 
 
 def _bytes(memory_mb: float | None) -> int:
@@ -156,7 +180,12 @@ class OfflineStore:
         self._generation = generation
 
     def get_historical_features(
-        self, refs: Sequence[Output], rows: Any, *, as_of: AsOf = None, **options: Any
+        self,
+        refs: Sequence[Output],
+        rows: Any,
+        *,
+        as_of: AsOf = None,
+        **options: Unpack[HistoryKeywords],
     ) -> pa.Table:
         """The features of each row ``(entity keys, event_time_ms)`` as of its own time.
 
@@ -193,7 +222,9 @@ class OfflineStore:
         Returns
         -------
         The columns of ``rows`` as they are, in their order, then one column per feature, called
-        like it, or ``<view>__<feature>`` where two views have a feature of that name.
+        like it, or ``<view>__<feature>`` where two views have a feature of that name. Events that
+        the job of a view has not read yet are in none of its features; the number of commits of
+        such events is in the schema's metadata, see ``commits_not_included``.
 
         Raises
         ------
@@ -201,6 +232,8 @@ class OfflineStore:
             If the rows lack a column, or have one of a wrong type.
         UnknownNameError, GenerationError
             For a feature that is not defined, a view that is not applied.
+        UnfilledError
+            For a view whose tiles were never computed, or not by ``as_of``.
         SnapshotExpiredError
             If what had been committed by ``as_of`` can no longer be read: it has expired, or was
             removed by a rollback, a rebuild or a drop; or if a snapshot number is ambiguous,
@@ -209,7 +242,12 @@ class OfflineStore:
         return self.pin(refs, as_of=as_of).read(rows, **options)
 
     def stream_historical_features(
-        self, refs: Sequence[Output], rows: Any, *, as_of: AsOf = None, **options: Any
+        self,
+        refs: Sequence[Output],
+        rows: Any,
+        *,
+        as_of: AsOf = None,
+        **options: Unpack[HistoryKeywords],
     ) -> pa.RecordBatchReader:
         """The rows of ``get_historical_features``, and its errors, as a stream of batches.
 
@@ -225,7 +263,7 @@ class OfflineStore:
         path: Path,
         *,
         as_of: AsOf = None,
-        **options: Any,
+        **options: Unpack[HistoryKeywords],
     ) -> WrittenFile:
         """The rows of ``get_historical_features``, and its errors, as one file.
 
@@ -237,7 +275,9 @@ class OfflineStore:
         pinned = self.pin(refs, as_of=as_of)
         entity_rows = pinned.check_rows(rows, **_of_checking(options))
         count = write_result(pinned.join(entity_rows, **options), path)
-        return WrittenFile(path, count, tuple(pinned.columns.values()), pinned.pins)
+        return WrittenFile(
+            path, count, tuple(pinned.columns.values()), pinned.pins, pinned.not_included
+        )
 
     def pin(
         self, refs: Sequence[Output], *, as_of: AsOf = None, repeatable: bool = False
@@ -260,37 +300,41 @@ class OfflineStore:
         needed = selection.refs
         pinner = Pinner(self.lake, as_of)
         views = [self._view(name) for name in dict.fromkeys(ref.view for ref in needed)]
-        # all tiles first: the events are then at least as new as what the tiles hold
         names_of = {v.name: [r.feature for r in needed if r.view == v.name] for v in views}
-        tiles = {
-            v.name: self._tiles(pinner, v, names_of[v.name])
-            for v in views
-            if isinstance(v, CompiledView)
-        }
         reads: list[ViewRead] = []
         for view in views:
             names = names_of[view.name]
-            events = pinner.pin(view.source.table)
             if isinstance(view, CompiledView):
-                record, pin, features = tiles[view.name]
+                record, pin, events, features = self._tiles(pinner, view, names)
                 rollups = None
                 if not (repeatable or as_of is not None) or _all_exact(view, features):
                     rollups = Rollups.of(self.lake, view, record.table)
                 reads.append(FeatureViewRead(view, features, record, pin, events, rollups))
             else:
                 columns = [_named(view.name, name, view.features) for name in names]
-                reads.append(TableViewRead(view, columns, events))
+                reads.append(TableViewRead(view, columns, pinner.pin(view.source.table)))
         pinner.done()
-        return PinnedRead(self.lake, selection, reads, pinner.time_ms)
+        _name_tiles(reads)
+        return PinnedRead(self.lake, selection, reads, pinner.time_ms, pinner.not_included)
 
     def _tiles(
         self, pinner: Pinner, view: CompiledView, names: Sequence[str]
-    ) -> tuple[GenerationRecord, Pin, list[CompiledFeature]]:
+    ) -> tuple[GenerationRecord, Pin, Pin, list[CompiledFeature]]:
         features = [_named(view.name, name, view.features) for name in names]
-        record = pinner.generation(view, self._generation)
+        record, tiles, events = pinner.feature_view(view, self._generation)
         needed = {name for feature in features for name in feature.partials}
         check_contents(view, record, {EVENT_TIME_MAX.name, *needed})
-        return record, pinner.pin(record.table), features
+        return record, tiles, events, features
+
+
+def _name_tiles(reads: Sequence[ViewRead]) -> None:
+    """Let pins of one events table say whose events they are, where these differ."""
+    found: dict[str, set[Pin]] = {}
+    for read in reads:
+        found.setdefault(read.events.table, set()).add(read.events)
+    for read in reads:
+        if read.tiles is not None and len(found[read.events.table]) > 1:
+            read.events = replace(read.events, tiles=read.tiles.table)
 
 
 def _all_exact(view: CompiledView, features: Sequence[CompiledFeature]) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from paimon_features.callbacks import OnProgress
-from paimon_features.definitions import Output
+from paimon_features.definitions import CompiledTransformed, Output
+from paimon_features.definitions.value_definition import value_definition
 from paimon_features.errors import RequestError, TableError, UnknownNameError
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import in_pieces, row_source
@@ -35,14 +36,18 @@ from paimon_features.schema import (
     Timestamp,
     check_name,
 )
-from paimon_features.tables import Lake, append_stream, latest_snapshot, snapshots
+from paimon_features.tables import Lake, append_stream, latest_snapshot
 from paimon_features.tables.catalog import PROPERTY_PREFIX
 from paimon_features.tables.lease import acquire
-from paimon_features.tables.specs import TRAINING_PREFIX, training_spec
-from paimon_features.tables.tags import create_tag, delete_tag
+from paimon_features.tables.snapshots import snapshots
+from paimon_features.tables.specs import TRAINING_PREFIX, TRAINING_VALUES, training_spec
+from paimon_features.tables.tags import create_tag, delete_tag, training_tag, training_tags
+from paimon_features.tables.writer import committed_snapshot
 
 ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
 """Property: the number of rows of which no feature has a value."""
+COMMITS_NOT_INCLUDED = "training-set.commits-not-included"
+"""Property: commits of events that a view's tiles did not contain yet, by view, as JSON."""
 IDENTITY = "training-set.identity"
 """Property that identifies a training set: a hash of everything that its content depends on."""
 WRITTEN_ROWS = 1 << 16
@@ -55,6 +60,8 @@ class TrainingSet:
 
     ``rows_without_features`` counts the rows of which no feature has a value: a null key, an
     entity that was not known (or had expired) at that time, or nothing but empty windows.
+    ``commits_not_included`` counts, by view, the commits of events that were in no feature, because
+    the view's job had not read them when the rows were written.
     """
 
     table: str
@@ -64,6 +71,7 @@ class TrainingSet:
     features: tuple[str, ...]
     label: str | None
     sources: tuple[Pin, ...]
+    commits_not_included: Mapping[str, int] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
         from paimon_features.notebook.markup import card, facts, table
@@ -72,6 +80,7 @@ class TrainingSet:
             "rows": self.rows,
             "of these without features": self.rows_without_features or None,
             "label": self.label,
+            "commits of events not included": sum(self.commits_not_included.values()) or None,
             "snapshot": str(self.snapshot_id),
             "features": ", ".join(self.features),
         }
@@ -89,6 +98,7 @@ class TrainingSet:
             "features": list(self.features),
             "label": self.label,
             "sources": [pin.to_document() for pin in self.sources],
+            "commits_not_included": dict(self.commits_not_included),
         }
 
 
@@ -111,8 +121,9 @@ def build_training_set(
     The table has the columns of ``rows`` (keys, time, label, anything else), then the features;
     its rows come in the order given. Its properties name the features with a hash of their
     definitions, the interactions with their expressions, the versions of fitted transformers,
-    every source table with its snapshot and commit, the label, and ``as_of``. The snapshots
-    that were read are tagged ``training_<name>``, so that they stay readable.
+    every source table with its snapshot and commit, the label, ``as_of``, and the number of commits
+    of events that a view's tiles did not contain yet. The snapshots that were read are tagged
+    ``training_<name>``, so that they stay readable.
 
     The same call on the same snapshots is the same training set: it is not built again, and keeps
     the rows that ``append_training_rows`` has added. On
@@ -150,9 +161,16 @@ def build_training_set(
                 with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
                     if there:  # only now: a read that fails leaves the old table as it is
                         _drop(lake, target, pinned.pins)
-                    known = _write(lake, target, result, properties)
-            empty = int(lake.properties(target)[ROWS_WITHOUT_FEATURES])
-        return TrainingSet(target, known, entity_rows.count, empty, features, label, pinned.pins)
+                    notes = {
+                        COMMITS_NOT_INCLUDED: _json(pinned.not_included),
+                        TRAINING_VALUES: _json(_values(pinned)),
+                    }
+                    known = _write(lake, target, result, {**properties, **notes})
+            there_now = lake.properties(target)
+        return TrainingSet(
+            target, known, entity_rows.count, int(there_now[ROWS_WITHOUT_FEATURES]), features,
+            label, pinned.pins, json.loads(there_now.get(COMMITS_NOT_INCLUDED, "{}")),
+        )  # fmt: skip
 
 
 def append_training_rows(
@@ -197,13 +215,12 @@ def append_training_rows(
             raise RequestError("got no entity rows to append")
         user = f"training-rows-{entity_rows.digest}"
         with acquire(lake, target, purpose="append to a training set"):
-            known = next(
-                (each for each in snapshots(lake, target) if each.commit_user == user), None
-            )
+            known = committed_snapshot(lake, target, user)
             if known is not None:
                 return TrainingSet(
-                    target, known.id, entity_rows.count, 0, features, label, pinned.pins
-                )
+                    target, known, entity_rows.count, 0, features, label, pinned.pins,
+                    _not_included(lake, target, known),
+                )  # fmt: skip
             without = 0
 
             def counted(result: FeatureResult) -> Iterator[pa.Table]:
@@ -212,22 +229,36 @@ def append_training_rows(
                     without += _rows_without(table.select(features))
                     yield table
 
-            read = json.dumps([pin.to_document() for pin in pinned.pins], separators=(",", ":"))
             with pinned.join(entity_rows, progress=progress, engine=engine, **limits) as result:
                 snapshot_id = append_stream(
                     lake, target, counted(result), commit_user=user,
-                    properties={"training-set.sources": read},
+                    properties={
+                        "training-set.sources": _json([pin.to_document() for pin in pinned.pins]),
+                        COMMITS_NOT_INCLUDED: _json(pinned.not_included),
+                    },
                 )  # fmt: skip
         return TrainingSet(
-            target, snapshot_id, entity_rows.count, without, features, label, pinned.pins
-        )
+            target, snapshot_id, entity_rows.count, without, features, label, pinned.pins,
+            pinned.not_included,
+        )  # fmt: skip
+
+
+def _not_included(lake: Lake, target: str, snapshot_id: int) -> dict[str, int]:
+    """The commits that appended rows lack, by view; empty once their snapshot has expired."""
+    retained = (each for each in snapshots(lake, target) if each.id == snapshot_id)
+    properties = next((each.properties for each in retained), {})
+    found: dict[str, int] = json.loads(properties.get(COMMITS_NOT_INCLUDED, "{}"))
+    return found
 
 
 def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequence[str]) -> None:
     there = lake.properties(target)
     built = json.loads(there.get("training-set.features", "{}"))
     now = {str(ref): column for ref, column in pinned.columns.items()}
-    same = there.get("training-set.definitions") == _digest(pinned.definitions())
+    same = there.get("training-set.definitions") == _digest(pinned.definitions()) and all(
+        json.loads(there.get(key, "null")) == (document or None)
+        for key, document in _computed(pinned).items()
+    )
     if built != now or not same or not _is_complete(lake, target):
         other = sorted(built.keys() ^ now.keys())
         what = f"other features: {', '.join(other)}" if other else "features defined otherwise"
@@ -301,13 +332,10 @@ def _properties(
     pinned: PinnedRead, entity_rows: EntityRows, label: str | None, engine: OfflineEngine | None
 ) -> dict[str, str]:
     """What the table says of itself; the last entry is the hash of all others."""
-    interactions = {i.name: i.to_document() for i in pinned.selection.interactions}
-    transformed = {t.name: t.to_property() for t in pinned.selection.transformed}
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
         "training-set.definitions": _digest(pinned.definitions()),
-        "training-set.interactions": interactions or None,
-        "training-set.transformed": transformed or None,
+        **_computed(pinned),
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
         "training-set.label": label,
@@ -315,11 +343,36 @@ def _properties(
         "training-set.engine": None if engine is None else engine.name,
     }
     texts = {
-        key: value if isinstance(value, str) else json.dumps(value, separators=(",", ":"))
+        key: value if isinstance(value, str) else _json(value)
         for key, value in document.items()
         if value is not None
     }
     return {**texts, IDENTITY: _digest(texts)}
+
+
+def _values(pinned: PinnedRead) -> dict[str, str]:
+    """What the values of each column mean, for what is fitted on them."""
+    views = {read.name: read.view for read in pinned.reads}
+    return {
+        column: value_definition(views, output)
+        for output, column in pinned.columns.items()
+        if not isinstance(output, CompiledTransformed)
+    }
+
+
+def _computed(pinned: PinnedRead) -> dict[str, object]:
+    """The properties with the definitions of interactions and transformed features, if any."""
+    selection = pinned.selection
+    return {
+        "training-set.interactions": {i.name: i.to_document() for i in selection.interactions}
+        or None,
+        "training-set.transformed": {t.name: t.to_property() for t in selection.transformed}
+        or None,
+    }
+
+
+def _json(document: object) -> str:
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _digest(document: object) -> str:
@@ -342,9 +395,8 @@ def _is_complete(lake: Lake, target: str) -> bool:
 
 def _refusal(lake: Lake, target: str, properties: Mapping[str, str]) -> str:
     there = lake.properties(target)
-    reported = [
-        key for key in {**properties, **there} if key not in (IDENTITY, ROWS_WITHOUT_FEATURES)
-    ]
+    unnamed = (IDENTITY, ROWS_WITHOUT_FEATURES, COMMITS_NOT_INCLUDED, TRAINING_VALUES)
+    reported = [key for key in {**properties, **there} if key not in unnamed]
     other = [key for key in reported if there.get(key) != properties.get(key)]
     what = ", ".join(key.removeprefix("training-set.") for key in other) or "what it was made from"
     return (
@@ -360,17 +412,27 @@ def _sources(lake: Lake, target: str) -> list[str]:
 def _drop(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
     """Drop a training set, and release the sources that its successor does not read."""
     for source in set(_sources(lake, target)) - {pin.table for pin in pins}:
-        delete_tag(lake, source, target)
+        _release(lake, source, target)
     lake.drop(target, how="replaced")
 
 
 def _protect(lake: Lake, target: str, pins: Sequence[Pin]) -> None:
-    """Tag what is read, before it is read; a tag that a crash left behind is replaced."""
-    for pin in pins:
-        delete_tag(lake, pin.table, target)
-        if pin.snapshot_id is not None:
-            create_tag(lake, pin.table, target, pin.snapshot_id)
+    """Tag what is read, before it is read; a tag that a crash left behind is replaced.
+
+    Of an events table several snapshots may be read; all but the first have a numbered tag.
+    """
+    for table in dict.fromkeys(pin.table for pin in pins):
+        _release(lake, table, target)
+        own = [pin for pin in pins if pin.table == table and pin.snapshot_id is not None]
+        for number, pin in enumerate(own):
+            assert pin.snapshot_id is not None
+            create_tag(lake, table, training_tag(target, number), pin.snapshot_id)
             pin.check(lake)  # the tag is found by the snapshot's number
+
+
+def _release(lake: Lake, table: str, target: str) -> None:
+    for tag in training_tags(lake, table, target):
+        delete_tag(lake, table, tag)
 
 
 def _column_type(field: pa.Field) -> DataType:

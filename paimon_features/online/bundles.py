@@ -22,15 +22,15 @@ class BundlePlace:
         self.project, self.where = project, where
         title = f"the bundle of project {project!r} in the online store"
         title = title if where == ONLINE else f"the bundle {where}"
-        self._document = DocumentPlace(KIND, project, "bundle", where, title, open_store)
+        self.document = DocumentPlace(KIND, project, "bundle", where, title, open_store)
 
     def __str__(self) -> str:
-        return str(self._document)
+        return str(self.document)
 
     @property
     def store(self) -> OnlineStore:
         """The online store."""
-        return self._document.store
+        return self.document.store
 
     def publish(self, bundle: Bundle) -> int:
         """Replace the bundle atomically; returns its size in bytes.
@@ -44,7 +44,7 @@ class BundlePlace:
             be written.
         """
         data = bundle.to_bytes()
-        self._document.publish(data)
+        self.document.publish(data)
         return len(data)
 
     def read(self) -> Bundle:
@@ -55,7 +55,7 @@ class BundlePlace:
         DefinitionError
             If there is none, it is damaged, of another project, or of a later format.
         """
-        data = self._document.read()
+        data = self.document.read()
         if data is None:
             raise DefinitionError(
                 f"there is no bundle: {self} is published by 'paimon-features apply' on a host "
@@ -68,4 +68,4 @@ class BundlePlace:
 
     def stamp(self) -> str:
         """What differs after another bundle was published; empty without one."""
-        return self._document.stamp()
+        return self.document.stamp()

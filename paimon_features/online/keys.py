@@ -21,6 +21,7 @@ from typing import Any
 from paimon_features._arrow import pa
 from paimon_features.definitions.request_values import key_values
 from paimon_features.errors import RequestError
+from paimon_features.foreign_types import plain_array
 from paimon_features.schema import DataType
 
 PREFIX = "pf:"
@@ -193,10 +194,10 @@ def _as_arrow(values: Any, kind: DataType) -> pa.Array:
         values = pa.array(values)
         if isinstance(values, pa.ChunkedArray):
             values = values.combine_chunks()
+    values = plain_array(values)
     if values.type == kind.arrow:
         return values
     narrower = pa.types.is_integer(values.type) and kind.is_integer
-    text = pa.types.is_large_string(values.type) and kind.text == "string"
-    if not (narrower or text or pa.types.is_null(values.type)):
+    if not (narrower or pa.types.is_null(values.type)):
         raise TypeError(f"got {values.type}")
     return values.cast(kind.arrow)

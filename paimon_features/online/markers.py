@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from paimon_features.errors import OnlineStoreError
+from paimon_features.strict_json import strict_json
 
 _MARKER = struct.Struct("<BBHIQqqqqqQ")
 _OPENING_SIZE = struct.calcsize("<BBHIQq")
@@ -171,7 +172,7 @@ class ViewState:
             For bytes of another format.
         """
         try:
-            document = json.loads(data)
+            document = strict_json(data)
             if document.pop("format") != FORMAT:
                 raise ValueError("another format")
             content, building = document["content"], document["building"]

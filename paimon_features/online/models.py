@@ -14,7 +14,6 @@ finds all files of the index that it has read, or a newer index.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -43,6 +42,7 @@ from paimon_features.online.documents import (
     write_file,
 )
 from paimon_features.online.store import OnlineStore, Write
+from paimon_features.strict_json import strict_json
 
 AGAIN = "'paimon-features models publish'"
 KIND = DocumentKind("paimon_features_models", "index of models", 1, 16 << 20, AGAIN, ModelError)
@@ -77,7 +77,7 @@ class PublishedModels:
         """
         body = KIND.body_of(data, where)
         try:
-            content = json.loads(body)
+            content = strict_json(body)
             models = {
                 str(name): ModelStates.from_document(document)
                 for name, document in content["models"].items()
@@ -120,6 +120,11 @@ class ModelPlace:
 
     def __str__(self) -> str:
         return str(self._index)
+
+    @property
+    def is_online(self) -> bool:
+        """Whether they are in the online store."""
+        return self.folder is None
 
     def read(self) -> PublishedModels:
         """Read the index; empty where nothing was published.

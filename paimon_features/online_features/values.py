@@ -11,8 +11,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.columns import Column
+from paimon_features.columns import Column, one_array
 from paimon_features.errors import RequestError
+from paimon_features.foreign_types import plain_array, plain_column, plain_type
 from paimon_features.schema import Bool, DataType, Date, Float64, Int64, String, Timestamp
 
 TYPES: Mapping[str, DataType] = {
@@ -66,11 +67,15 @@ def as_arrow(values: Any) -> pa.Array:
         raise RequestError(
             f"values of type {type(values).__name__} are no column: {error}"
         ) from error
-    if isinstance(values, pa.ChunkedArray):
-        values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
+    try:
+        if isinstance(values, pa.ChunkedArray):
+            values = one_array(plain_column(values))
+        values = plain_array(values)
+    except pa.ArrowException as error:
+        raise RequestError(str(error)) from error
     if pa.types.is_floating(values.type) and pc.any(pc.is_nan(values)).as_py():
         return pc.if_else(pc.is_nan(values), None, values)  # Arrow and Polars distinguish them
-    return values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
+    return values
 
 
 def kind_of(name: str, kind: pa.DataType) -> DataType:
@@ -82,9 +87,10 @@ def kind_of(name: str, kind: pa.DataType) -> DataType:
         For lists, bytes, decimals and whatever else none does.
     """
     is_a = pa.types
+    kind = plain_type(kind)
     for test, found in (
         (is_a.is_boolean, "bool"), (is_a.is_integer, "int"), (is_a.is_floating, "float"),
-        (is_a.is_null, "float"), (is_a.is_string, "string"), (is_a.is_large_string, "string"),
+        (is_a.is_null, "float"), (is_a.is_string, "string"),
         (is_a.is_date, "date"), (is_a.is_timestamp, "timestamp"),
     ):  # fmt: skip
         if test(kind):

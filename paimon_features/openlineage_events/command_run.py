@@ -105,13 +105,20 @@ class _EventSender:
         from openlineage.client import OpenLineageClient
         from openlineage.client.uuid import generate_new_uuid
 
+        class EventClient(OpenLineageClient):
+            """Reads no file of the current folder: it could name classes, and where events go."""
+
+            @staticmethod
+            def _find_yaml_config_path() -> str | None:
+                return user_configuration(os.environ)
+
         # it logs what it raises, too
         logging.getLogger("openlineage").setLevel(logging.CRITICAL)
         transport = _transport(self._config)
         if transport is None:
-            self._client = OpenLineageClient()
+            self._client = EventClient()
         else:
-            self._client = OpenLineageClient(config={"transport": transport})
+            self._client = EventClient(config={"transport": transport})
         self._run = str(generate_new_uuid())
         self._emit("START", at, None, ([], []))
 
@@ -172,6 +179,13 @@ class _EventSender:
             ],
         )
         self._client.emit(event)
+
+
+def user_configuration(environ: Mapping[str, str]) -> str | None:
+    """Return the path of the library's configuration of this user."""
+    home = Path(environ.get("HOME", "/")) / ".openlineage" / "openlineage.yml"
+    named = environ.get("OPENLINEAGE_CONFIG")
+    return next((str(p) for p in (named and Path(named), home) if p and p.is_file()), None)
 
 
 def _transport(config: ProjectConfig) -> dict[str, Any] | None:

@@ -29,6 +29,18 @@ class Entered(tuple[dict[str, Any], ...]):
     """
 
 
+def consumed(commits: Sequence[Sequence[Event]], position: int) -> list[Event]:
+    """Return the events that a read of tiles may use: those of the commits its job has read.
+
+    Later commits are in no tile, so they are in no window at all, neither in its tiles nor where it
+    is cut within one.
+
+    >>> consumed([[{"x": 1}], [{"x": 2}], [{"x": 3}]], 2)
+    [{'x': 1}, {'x': 2}]
+    """
+    return [event for commit in commits[:position] for event in commit]
+
+
 def entered(view: FeatureView, events: Iterable[Event]) -> Entered:
     """Return the events that fulfil the view's condition and no skip rule rejects."""
     if isinstance(events, Entered):

@@ -137,18 +137,22 @@ def balanced(
 def hard(
     scores: Sequence[float], num_samples: int, ratio: float, seed: int, epoch: int
 ) -> list[int]:
-    """Sort all rows; draw some of the hardest and some of the rest."""
-    rows = len(scores)
+    """Passes over all rows; then, sorted, the hardest rows and some of the others."""
+    passes, remainder = divmod(num_samples, len(scores))
+    wanted, key = round(ratio * remainder), _key(seed, epoch, 0x4A2)
     ranked = _ranked(scores, _key(seed, 0x4A2))
-    rest, hardest = (sorted(part) for part in _cut(ranked, rows - round(ratio * rows)))
-    wanted, key = round(ratio * num_samples), _key(seed, epoch, 0x4A2)
+    others, hardest = (sorted(part) for part in _cut(ranked, len(scores) - wanted))
     drawn = []
     for p in range(num_samples):
-        place = _permute(p, num_samples, _key(key, 1))
+        number, offset = divmod(p, len(scores))
+        if number < passes:
+            drawn.append(_permute(offset, len(scores), _keys_of(_key(key, 3), number)))
+            continue
+        place = _permute(offset, remainder, _key(key, 1))
         if place < wanted:
-            drawn.append(hardest[_permute(place, len(hardest), _key(key, 3))])
+            drawn.append(hardest[place])
         else:
-            drawn.append(rest[_permute(place - wanted, len(rest), _key(key, 2))])
+            drawn.append(others[_permute(place - wanted, len(others), _key(key, 2))])
     return drawn
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from paimon_features.array_types import Ints
 from paimon_features.callbacks import OnMessage, ignore_message
+from paimon_features.config import SALT_VARIABLE
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.monitoring.time_ranges import TimeRange
 from paimon_features.outcomes.join import OutcomeValues, join_outcomes
@@ -24,7 +25,6 @@ from paimon_features.outcomes.outcome_events import OutcomeEvents
 from paimon_features.outcomes.rule import OutcomeRule
 from paimon_features.project import Project
 from paimon_features.schema import DataType, type_from_text
-from paimon_features.serving.request_log.log import SALT_VARIABLE
 from paimon_features.serving.request_log.log_rows import EntityText, loads, plain
 from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.tables.lease import acquire

@@ -19,12 +19,13 @@ from paimon_features.online.keys import ViewKeys
 from paimon_features.online.store import OnlineStore
 from paimon_features.planning import registry
 from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables.consumed import release_position
 from paimon_features.tables.consumers import delete_consumer
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.specs import TRAINING_PREFIX
 from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath, delete_folder
-from paimon_features.tables.tags import delete_tag
+from paimon_features.tables.tags import delete_tag, training_tags
 
 KINDS = (
     "feature_view", "table_view", "derived_view", "source", "service", "entity", "interaction",
@@ -178,7 +179,11 @@ def _drop_training_set(lake: Lake, name: str) -> Drop:
             t.removeprefix(TRAINING_PREFIX) for t in lake.list() if t.startswith(TRAINING_PREFIX)
         ]
         raise UnknownNameError.of("training set", name, known)
-    tags = tuple((source, table) for source in _sources(lake, table) if lake.exists(source))
+    tags = tuple(
+        (source, tag)
+        for source in dict.fromkeys(_sources(lake, table))
+        for tag in training_tags(lake, source, table)
+    )
     return Drop("training_set", name, (table,), tags=tags)
 
 
@@ -205,6 +210,7 @@ def _let_go_of_events(lake: Lake, record: GenerationRecord) -> None:
     events = (record.job or {}).get("events")
     if events is not None and lake.exists(events):
         delete_consumer(lake, events, record.consumer)
+        release_position(lake, record, events)
 
 
 def _empty_online(store: OnlineStore, keys: ViewKeys) -> None:

@@ -7,7 +7,7 @@ its tiles differently does not, and what only describes it (owner, tags) changes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeGuard
 
 from paimon_features.definitions import (
@@ -130,7 +130,7 @@ def make_plan(lake: Lake, definitions: Definitions) -> ProjectPlan:
     """
     known = _applied(lake)
     items = list(_documents(definitions))
-    changes = [_plan_one(lake, known, *item) for item in items]
+    changes = [_with_offline_reason(definitions, _plan_one(lake, known, *item)) for item in items]
     defined = {(change.kind, change.name) for change in changes}
     for kind, name in known.keys() - defined:
         detail = "no longer defined; its tables stay"
@@ -247,11 +247,25 @@ def _plan_one(
         differs.append(f"keys: {_typed(item.keys)}")
     if kind == "transformed":
         _check_pinned(lake, name, document["fitted"])
+        if item.problem is not None:
+            action = "change" if action == "same" else action
+            differs.append(f"cannot be read: {item.problem}")
     if kind in ("interaction", "transformed") and action != "same":
         differs.append("is computed when it is read: no backfill")
     if isinstance(item, DerivedView) and action != "same":
         differs.append(f"is computed by 'paimon-features derive {name}': no backfill")
     return Change(kind, name, action, tuple(differs))
+
+
+def _with_offline_reason(definitions: Definitions, change: Change) -> Change:
+    """Add the reason why the online store cannot serve a service."""
+    if change.kind != "service":
+        return change
+    reason = definitions.offline_reason(definitions.services[change.name])
+    if reason is None:
+        return change
+    warning = f"warning: cannot be served, and no model over it can be promoted: {reason}"
+    return replace(change, details=(*change.details, warning))
 
 
 def _check_pinned(lake: Lake, name: str, pinned: Mapping[str, Any]) -> None:
@@ -335,6 +349,7 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         details = list(differs)
         if differs and old is not None and old["tiles"] == view.fingerprint:
             details.append("its tiles hold what this needs: no backfill")
+        details += _running(old, view)
         building = [r for r in fitting if r.state == "building"]
         if building and not any(r.state == "active" for r in fitting):
             details.append(
@@ -357,6 +372,7 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     details += _room(view)
     details += map(str, proposed_centers(lake, view))
     details += skipped_by_plan(lake, view)
+    details += _running(old, view)
     events = _events(lake, view.source)
     if records:
         details.append(
@@ -383,6 +399,21 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         tuple(details),
         generation,
         backfill=bool(records) or bool(events),
+    )
+
+
+def _running(old: Document | None, view: CompiledView) -> Iterator[str]:
+    """What happens to servers and materializers that run, where records get another layout."""
+    if old is None or not view.is_online or old.get("online") == view.online_fingerprint:
+        return
+    yield (
+        "servers that run answer by the applied definition until the online store has the view by "
+        "this one; features that are new are unknown names until then"
+    )
+    yield (
+        "materializers that run keep to the applied definition: start them again after 'apply'"
+        + ("" if old["tiles"] == view.fingerprint else f" and 'switch {view.name}'")
+        + ", and they rebuild the view"
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 from paimon_features.errors import ConfigurationError, PlanMovedError
 from paimon_features.planning.plan import Effect, ProjectPlan
+from paimon_features.strict_json import strict_json
 from paimon_features.tables.audit_log import MAX_DETAILS
 from paimon_features.typed_json import mapping
 
@@ -88,7 +89,9 @@ class ReviewedPlan:
                 data = file.read(MAX_BYTES + 1)
             if len(data) > MAX_BYTES:
                 raise ValueError(f"more than {MAX_BYTES:,} bytes")
-            document = mapping(json.loads(data), "format", "project", "database", "digest", "state")
+            document = mapping(
+                strict_json(data), "format", "project", "database", "digest", "state"
+            )
             if document["format"] != FORMAT:
                 raise ValueError(
                     f"format {str(document['format'])[:20]!r}; this release reads {FORMAT}: make "

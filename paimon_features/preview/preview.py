@@ -278,8 +278,6 @@ def _typed(view: FeatureView, events: pa.Table) -> pa.Table:
                 f"{', '.join(events.column_names) or 'none'}"
             )
         array = one_array(events.column(field.name))
-        if pa.types.is_dictionary(array.type):
-            array = array.cast(array.type.value_type)
         try:
             is_time = field.name == view.source.event_time
             columns.append(conform(array, field.type, event_time=is_time))

@@ -18,7 +18,7 @@ from paimon_features.definitions import (
     Selection,
     load_definitions,
 )
-from paimon_features.errors import GenerationError, PaimonFeaturesError
+from paimon_features.errors import GenerationError, PaimonFeaturesError, RequestError
 from paimon_features.extras import require
 from paimon_features.online import OnlineSettings, OnlineStore, open_store
 from paimon_features.online.bundles import BundlePlace
@@ -175,6 +175,14 @@ class ProjectContext:
             )
         return record
 
+    def filled_generation(self, view: CompiledView) -> GenerationRecord:
+        """The same for readers of tiles; UnfilledError if they were never computed."""
+        record = self.generation(view)
+        from paimon_features.tables.consumed import check_filled
+
+        check_filled(self.lake, record, view.source.table)
+        return record
+
     def refs(self, features: Features) -> tuple[Output, ...]:
         """Resolve a service, a view, or texts such as ``view:feature`` to outputs, in order.
 
@@ -184,10 +192,17 @@ class ProjectContext:
         ------
         UnknownNameError
             For a name that is not defined.
+        RequestError
+            For anything else than a service and texts.
         """
         if isinstance(features, FeatureService):
             return self.definitions.outputs(features.items())
-        texts = [features] if isinstance(features, str) else list(features)
+        texts: Any = [features] if isinstance(features, str) else features
+        if not isinstance(texts, Sequence) or not all(isinstance(text, str) for text in texts):
+            raise RequestError(
+                f"features={features!r}; expected a FeatureService, its name, or a list of texts "
+                "such as 'view:feature'"
+            )
         return self.definitions.outputs(
             [item for text in texts for item in self.definitions.resolve(text)]
         )

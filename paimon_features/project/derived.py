@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
 from paimon_features.definitions import CompiledDerived
 from paimon_features.project.context import ProjectContext
@@ -18,13 +18,28 @@ if TYPE_CHECKING:
     from paimon_features.tables.generations import GenerationRecord
 
 
+class WindowKeywords(TypedDict, total=False):
+    """Which windows, and the memory for them; see :meth:`DerivedViews.rows`."""
+
+    from_ms: int | None
+    to_ms: int | None
+    include_open: bool
+    memory_mb: float | None
+
+
+class WindowsKeywords(WindowKeywords, total=False):
+    """The same, and of which commits."""
+
+    as_of: AsOf | str
+
+
 class DerivedViews:
     """The windows of a project's derived views, as tables, streams, files, or in the lake."""
 
     def __init__(self, project: ProjectContext) -> None:
         self._project = project
 
-    def rows(self, name: str, **options: Any) -> pa.Table:
+    def rows(self, name: str, **options: Unpack[WindowsKeywords]) -> pa.Table:
         """The windows of a tumbling or session view, sorted by start, then keys.
 
         Parameters
@@ -47,11 +62,11 @@ class DerivedViews:
         """
         return self._read(name, **options).table()
 
-    def stream(self, name: str, **options: Any) -> pa.RecordBatchReader:
+    def stream(self, name: str, **options: Unpack[WindowsKeywords]) -> pa.RecordBatchReader:
         """The windows of ``rows`` as a stream, computed some days at a time as it is read."""
         return self._read(name, **options).reader()
 
-    def write(self, name: str, path: str | Path, **options: Any) -> WrittenFile:
+    def write(self, name: str, path: str | Path, **options: Unpack[WindowsKeywords]) -> WrittenFile:
         """The windows of ``rows`` as a file (.parquet, .csv, .csv.gz, .arrow, .feather), which
         appears when it is complete."""
         from paimon_features.offline.feature_file import WrittenFile, check_output, write_tables
@@ -59,18 +74,22 @@ class DerivedViews:
         check_output(Path(path))
         read = self._read(name, **options)
         rows = write_tables(read.schema, read.tables(), Path(path))
-        return WrittenFile(
-            Path(path), rows, tuple(f.name for f in read.derived.features), (read.pin,)
-        )
+        lacking = {read.view.name: read.not_included} if read.not_included else {}
+        features = tuple(f.name for f in read.derived.features)
+        return WrittenFile(Path(path), rows, features, (read.pin,), lacking)
 
-    def refresh(self, name: str, *, replace: bool = False, **options: Any) -> DerivedRefresh:
+    def refresh(
+        self, name: str, *, replace: bool = False, **options: Unpack[WindowKeywords]
+    ) -> DerivedRefresh:
         """Refresh the table ``features_<name>``; see ``derived_table.refresh``."""
         from paimon_features.offline.derived_table import refresh
 
         derived, record = self._view(name)
         return refresh(self._project.lake, derived, record, replace=replace, **options)
 
-    def _read(self, name: str, *, as_of: AsOf | str = None, **options: Any) -> DerivedRead:
+    def _read(
+        self, name: str, *, as_of: AsOf | str = None, **options: Unpack[WindowKeywords]
+    ) -> DerivedRead:
         from paimon_features.offline.derived_rows import DerivedRead
 
         derived, record = self._view(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -60,6 +61,7 @@ class FittedTransformers:
         from paimon_features.tables import latest_snapshot
         from paimon_features.tables.fitted import save_fitted
         from paimon_features.tables.snapshots import pinned
+        from paimon_features.tables.specs import TRAINING_VALUES
 
         fitted_on: dict[str, Any] = {}
         if table is not None:
@@ -68,6 +70,10 @@ class FittedTransformers:
             if snapshot_id is not None:
                 read = pinned(self._project.lake, table, snapshot_id)
             fitted_on = Pin.of(table, read).to_document()
+            values = json.loads(self._project.lake.properties(table).get(TRAINING_VALUES, "{}"))
+            names = getattr(transformer, "names", None) or ()
+            if definitions := {name: values[name] for name in names if name in values}:
+                fitted_on["definitions"] = definitions
         elif snapshot_id is not None:
             raise RequestError(f"snapshot_id={snapshot_id} goes with table=, the table it is of")
         saved = save_fitted(
@@ -168,4 +174,4 @@ class FittedTransformers:
         names = list(features or ())
         offline = self._project.offline
         found = points.feature_rows(offline, reader.view, names, entity_rows, progress)
-        return fitting.fit_features(transformer, view, names, *found, origin_of_rows)
+        return fitting.fit_features(transformer, reader.view, names, *found, origin_of_rows)

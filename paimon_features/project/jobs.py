@@ -112,6 +112,6 @@ class ProjectJobs:
         from paimon_features.offline.rollup import roll_up
 
         compiled = self._project.view(view)
-        record = self._project.generation(compiled)
+        record = self._project.filled_generation(compiled)
         with ProgressBar(f"roll up {view}") as bar:
             return roll_up(self._project.lake, compiled, record, now_ms(), progress or bar)

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from paimon_features.definitions import CompiledView
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.selection import Output
-from paimon_features.definitions.served import definition_of, definition_of_computed
 from paimon_features.models import ModelKey
 from paimon_features.schema import DataType
 
@@ -26,11 +24,8 @@ def type_of(project: ProjectContext, output: Output) -> DataType:
 
 
 def digest_of(project: ProjectContext, output: Output) -> str:
-    """A digest of the definition of an output; empty where it has none."""
-    if not isinstance(output, FeatureRef):
-        return definition_of_computed([output])
-    view = project.any_view(output.view)
-    return definition_of(view, [output.feature]) if isinstance(view, CompiledView) else ""
+    """A digest of what the values of an output mean, with the features that they are made of."""
+    return project.definitions.value_definition(output)
 
 
 def keys_of(project: ProjectContext, outputs: Sequence[Output]) -> tuple[ModelKey, ...]:

@@ -142,12 +142,15 @@ class ProjectModels:
         Raises
         ------
         UnknownNameError, RequestError
-            If there is no such model or version, or it cannot get this state.
+            If there is no such model or version, it cannot get this state, or the online store
+            cannot serve the features that it reads.
         OwnershipError
             If another process changes the model.
         OnlineStoreError, ConfigurationError
             If it cannot be published; what was changed in the lake stays changed.
         """
+        if state in PUBLISHED and self._project.config.definitions.is_file():
+            self._check_served(name, version, state)
         moment = now_ms()
         share = f", {traffic / SHARES:.2%} of the traffic" if traffic else ""
         return self._changed(
@@ -159,6 +162,19 @@ class ProjectModels:
             publish,
             note,
         )
+
+    def _check_served(self, name: str, version: int, state: ModelState) -> None:
+        """Raise RequestError if the online store cannot serve what a version reads."""
+        service = self.manifest(name, version).signature.service
+        definitions = self._project.definitions
+        if service not in definitions.services:
+            return  # another project, or an older state of the definitions, has it
+        reason = definitions.offline_reason(definitions.services[service])
+        if reason is not None:
+            raise RequestError(
+                f"{name}@{version} cannot be {state}: it reads feature service {service!r}, which "
+                f"cannot be served: {reason}"
+            )
 
     def rollback(
         self,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from paimon_features.callbacks import OnProgress
 from paimon_features.clock import now_ms
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.engine import OfflineEngine
     from paimon_features.offline.reading.pinning import AsOf
+    from paimon_features.offline.store import JoinKeywords
     from paimon_features.offline.training_set import TrainingSet
     from paimon_features.planning.plan import ProjectPlan
     from paimon_features.planning.reviewed import ReviewedPlan
@@ -257,7 +258,7 @@ class Project(ProjectContext):
         *,
         as_of: AsOf | str = None,
         engine: EngineName | EngineOptions = "local",
-        **options: Any,
+        **options: Unpack[JoinKeywords],
     ) -> pa.Table:
         """Features of entity rows, each at its own ``event_time_ms``; see ``OfflineStore``.
 
@@ -282,7 +283,7 @@ class Project(ProjectContext):
         *,
         as_of: AsOf | str = None,
         engine: EngineName | EngineOptions = "local",
-        **options: Any,
+        **options: Unpack[JoinKeywords],
     ) -> pa.RecordBatchReader:
         """The same as a stream of batches, for rows or results larger than memory."""
         return self.offline.stream_historical_features(
@@ -301,7 +302,7 @@ class Project(ProjectContext):
         *,
         as_of: AsOf | str = None,
         engine: EngineName | EngineOptions = "local",
-        **options: Any,
+        **options: Unpack[JoinKeywords],
     ) -> WrittenFile:
         """The same as a file (.parquet, .csv, .csv.gz, .arrow, .feather), which appears when it
         is complete."""

@@ -43,12 +43,12 @@ class KafkaSink(Closeable):
         except ImportError as error:
             raise MissingExtraError.of("confluent-kafka", "kafka", "publishing features") from error
         self._where = f"topic {topic!r} of {brokers}"
+        self._connection = {**client_settings(settings), "bootstrap.servers": brokers}
         self._topic = topic
         self._failures: list[Any] = []
         self._producer = Producer(
             {
-                **client_settings(settings),
-                "bootstrap.servers": brokers,
+                **self._connection,
                 "enable.idempotence": True,
                 "delivery.timeout.ms": int(TIMEOUT_S * 1_000),
                 "linger.ms": 5,
@@ -69,6 +69,22 @@ class KafkaSink(Closeable):
             self.close()
             remedy = "check its name and this login's rights" if settled else "create the topic"
             raise PublishError(f"{self._where}: {problem.str()}; {remedy}")
+
+    def identity(self) -> str | None:
+        """Kafka's id of the topic, which a topic that is created again does not have.
+
+        None if the brokers know no ids (before Kafka 2.8), or do not tell this login.
+        """
+        from confluent_kafka import KafkaException, TopicCollection
+        from confluent_kafka.admin import AdminClient
+
+        admin = AdminClient(self._connection, logger=CLIENT_LOG)
+        asked = TopicCollection([self._topic])
+        try:
+            found = admin.describe_topics(asked, request_timeout=CONNECT_S)[self._topic].result()
+        except KafkaException:
+            return None
+        return None if found.topic_id is None else str(found.topic_id)
 
     def _described(self) -> Any:
         """What the brokers say of the topic, once one of them answers."""

@@ -71,7 +71,9 @@ class PublishProgress:
 class FeaturePublisher:
     """Publishes one view to one sink.
 
-    ``name`` identifies the sink: its position is kept under it. ``generation`` returns the
+    ``name`` identifies the sink: its position is kept under it. ``identity`` distinguishes it from
+    an earlier one of the same name, which had messages that this one lacks. ``generation`` returns
+    the
     generation that is served, ``read`` the features of entities from the online store, which
     contain at least what the online store has applied when it is called.
     """
@@ -87,6 +89,7 @@ class FeaturePublisher:
         sink: Sink,
         name: str,
         clock: Clock = now_ms,
+        identity: str | None = None,
     ) -> None:
         self.view = view
         self._lake = lake
@@ -97,7 +100,8 @@ class FeaturePublisher:
         self._read = read
         self._sink = sink
         self._clock = clock
-        self.consumer = f"publish-{hashlib.blake2b(name.encode(), digest_size=8).hexdigest()}"
+        self._name = f"publish-{_digest(name)}"
+        self.consumer = self._name if identity is None else f"{self._name}-{_digest(identity)}"
 
     def run_once(self) -> PublishProgress:
         """Publish everything that the online store has applied; the first run every entity.
@@ -113,9 +117,15 @@ class FeaturePublisher:
         while True:
             record = self._generation()
             applied = self._applied(record)
-            following = consumers(self._lake, record.table).get(self.consumer)
+            positions = consumers(self._lake, record.table)
+            following = positions.get(self.consumer)
             if following is None:
-                sent += self._publish_all(record, applied)
+                if self._name in positions:  # of an earlier release, which kept no identity
+                    following = positions[self._name]
+                    register_consumer(self._lake, record.table, self.consumer, following)
+                else:
+                    sent += self._publish_all(record, applied)
+                self._delete_others(record.table, positions)
                 continue
             if following > applied:
                 latest = max(applied, following - 1)
@@ -139,7 +149,15 @@ class FeaturePublisher:
 
     def forget_position(self) -> None:
         """Make the next run publish every entity again."""
-        delete_consumer(self._lake, self._generation().table, self.consumer)
+        table = self._generation().table
+        for consumer in {self._name, self.consumer}:
+            delete_consumer(self._lake, table, consumer)
+
+    def _delete_others(self, table: str, positions: Mapping[str, int]) -> None:
+        """Delete the positions of earlier sinks of this name, which no longer exist."""
+        for other in positions:
+            if other.startswith(self._name) and other != self.consumer:
+                delete_consumer(self._lake, table, other)
 
     def _applied(self, record: GenerationRecord) -> int:
         """The snapshot that every bucket in the online store contains."""
@@ -229,3 +247,7 @@ def _distinct(tables: Sequence[pa.Table], keys: Sequence[str]) -> pa.Table:
 def _batches(keys: pa.Table) -> Iterator[pa.Table]:
     for start in range(0, keys.num_rows, BATCH_ENTITIES):
         yield keys.slice(start, BATCH_ENTITIES)
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

@@ -123,7 +123,11 @@ class _Embedded:
         config, serve = self.config, self.config.serve
         self._store = store = open_store(OnlineSettings.of(config.online, root=config.root))
         self._reloader = reloader = Reloader(config, serve, store)
-        models = ModelReloader(model_place_of(config, lambda: store), threads=serve.predict_threads)
+        models = ModelReloader(
+            model_place_of(config, lambda: store),
+            threads=serve.predict_threads,
+            load_timeout_s=serve.predict_load_timeout_ms / 1_000,
+        )
         definitions, tokens = await asyncio.to_thread(reloader.first)
         self.app = app = FeatureApp(
             definitions,
@@ -137,9 +141,9 @@ class _Embedded:
             token_use=None if serve.audit is None else TokenUse(serve.audit, config.name),
         )
         app.replace_models(await asyncio.to_thread(models.load, app.state.models))
-        work = [self._tick(app)]
+        work = [self._tick(app), reloader.watch(app)]
         if serve.reload:
-            work += [reloader.watch(app), models.watch(app)]
+            work.append(models.watch(app))
         self._jobs = [asyncio.create_task(each) for each in work]
 
     def _close(self) -> None:

@@ -117,7 +117,9 @@ class FeatureFetcher:
         OnlineStoreError
             If the store does not respond.
         """
-        [answer] = self.get_many([FeatureQuery(Selection.of(refs), entities, as_of_ms, request)])
+        query = FeatureQuery(Selection.of(refs), entities, as_of_ms, request)
+        query.check_types()
+        [answer] = self.get_many([query])
         if isinstance(answer, PaimonFeaturesError):
             raise answer
         return answer

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from paimon_features.definitions import Selection
+from paimon_features.errors import RequestError
 
 
 @dataclass(slots=True, eq=False)
@@ -21,3 +24,17 @@ class FeatureQuery:
     entities: Mapping[str, object]
     as_of_ms: int | None = None
     inputs: Mapping[str, object] | None = None
+
+    def check_types(self) -> None:
+        """Raise RequestError for arguments of other types, which Python callers can pass."""
+        keys_and_inputs = (("entities", "key column"), ("request", "request input"))
+        for (name, column), given in zip(
+            keys_and_inputs, (self.entities, self.inputs), strict=True
+        ):
+            if not hasattr(given, "get") and (name == "entities" or given is not None):
+                raise RequestError(
+                    f"{name} is a {type(given).__name__}; expected a mapping of each {column} to "
+                    "its values, one per entity, such as {'user_id': [1, 2]}"
+                )
+        if not (self.as_of_ms is None or isinstance(self.as_of_ms, int | np.integer)):
+            raise RequestError(f"as_of_ms={self.as_of_ms!r}: expected an integer, UTC milliseconds")

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features.errors import SetupError
+from paimon_features.generated_text import jaas_text, java_property
 from paimon_features.ports import free_ports
 from paimon_features.setup.jars import class_path
 from paimon_features.setup.java import find_java_home
@@ -113,7 +114,9 @@ class KafkaServer(LocalServer):
         path = folder / "server.properties"
         path.touch(0o600)
         entries = self._entries(folder)
-        path.write_text("".join(f"{name}={_escaped(text)}\n" for name, text in entries.items()))
+        path.write_text(
+            "".join(f"{name}={java_property(text)}\n" for name, text in entries.items())
+        )
         command = ["format", "-t", _CLUSTER_ID, "-c", str(path)]
         for user, password in (self.secure.users if self.secure else {}).items():
             command += ["--add-scram", f"{_SCRAM}=[name={user},password={password}]"]
@@ -155,7 +158,7 @@ class KafkaServer(LocalServer):
             "log.cleaner.backoff.ms": "200",
         }
         if self.secure is not None:
-            users = " ".join(f"user_{u}={_quoted(p)}" for u, p in self.secure.users.items())
+            users = " ".join(f"user_{u}={jaas_text(p)}" for u, p in self.secure.users.items())
             modules = "org.apache.kafka.common.security"
             name = "listener.name.secure"
             entries["listeners"] += f",SECURE://127.0.0.1:{secure}"
@@ -194,17 +197,6 @@ def _environment() -> dict[str, str]:
     # settings for another Java program would take its memory, or its debugging port
     hidden = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "CLASSPATH")
     return {name: value for name, value in os.environ.items() if name not in hidden}
-
-
-def _quoted(text: str) -> str:
-    """A value of a login module's options."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _escaped(text: str) -> str:
-    """A value of a Java properties file."""
-    return text.replace("\\", "\\\\")
 
 
 def _replies(port: int) -> bool:

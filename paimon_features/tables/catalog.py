@@ -39,7 +39,7 @@ from paimon_features.tables.side_files import locked
 from paimon_features.tables.specs import PARTITION_DAYS_OPTION, TABLE_OPTIONS, TableSpec
 from paimon_features.tables.storage import LocalStorage, RemoteStorage, Storage
 from paimon_features.tables.storage.commit_guard import guarding
-from paimon_features.tables.storage.filesystems import paimon_options
+from paimon_features.tables.storage.filesystems import check_warehouse, paimon_options
 from paimon_features.tables.storage.object_path import ObjectPath, SidePath
 from paimon_features.tables.storage.opening import open_remote, remote_catalog
 from paimon_features.tables.storage.rest_catalog import RestCatalog, RestTables, attach
@@ -153,11 +153,7 @@ class Lake:
         text = os.fspath(warehouse)
         parts = urlsplit(text)
         if filesystem is None and parts.scheme in ("", "file"):
-            if options or side_folder is not None:
-                raise ConfigurationError(
-                    f"warehouse {text!r} is a folder; options and side_folder apply to remote "
-                    f"warehouses"
-                )
+            check_warehouse(text, options or {}, side_folder)
             folder = Path(unquote(parts.path) if parts.scheme else text).expanduser().resolve()
             side_format.check(folder / SIDE_FOLDER)
             if rest is None:  # else its server makes the folders of its databases
@@ -687,11 +683,24 @@ class Lake:
         return f"{self.database}.{name}"
 
 
+_OUTSIDE = re.compile(
+    r"(commit|tag)\.callbacks?\b|commit\.custom-listeners|partition\.mark-done-action"
+    r"|data-file\.(external-paths|path-directory)|global-index\.external-path|blob-external"
+    r"|object-location|.*(\.class|-impl|\.impl)$"
+)
+"""Options of Paimon by which a table names classes that Flink builds, or other folders."""
+
+
 def _check_options(table: Any) -> None:
     """Raise ValueError for an option of a column that does not exist, or keys that do not."""
     names = [field.name for field in table.fields]
     options = table.table_schema.options
     for option in options:
+        if _OUTSIDE.match(option):
+            raise ValueError(
+                f"option {option!r} names a class, or a place outside of the table, which tables "
+                "of this package do not have"
+            )
         kind, _, rest = option.partition(".")
         column = rest.rpartition(".")[0]
         if kind == "fields" and column and not set(column.split(",")) <= {*names, _DEFAULT}:

@@ -60,7 +60,9 @@ def _add_statistics(table: Any, file: Any) -> None:
     if mode in ("none", "full", "counts") or "://" in file.file_path:
         return  # full ones are there already
     footer = pq.read_metadata(file.file_path)
-    bounds = {f.name: _bounds(footer, f.name) for f in table.fields}
+    schema = pq.ParquetSchema(footer)  # not a cycle, see verify_pages
+    numbers = {schema.column(number).path: number for number in range(footer.num_columns)}
+    bounds = {f.name: _bounds(footer, numbers.get(f.name)) for f in table.fields}
     fields = [f for f in table.fields if bounds[f.name] is not None]
     found = [bounds[f.name] or (None, None, 0) for f in fields]
     file.value_stats = SimpleStats(
@@ -71,17 +73,18 @@ def _add_statistics(table: Any, file: Any) -> None:
     file.value_stats_cols = [f.name for f in fields]
 
 
-def _bounds(footer: pq.FileMetaData, name: str) -> tuple[Any, Any, int] | None:
+def _bounds(footer: pq.FileMetaData, number: int | None) -> tuple[Any, Any, int] | None:
     """Least, greatest and number of nulls of a column; None if they are not known exactly."""
-    schema = pq.ParquetSchema(footer)  # not a cycle, see verify_pages
-    names = [schema.column(number).path for number in range(footer.num_columns)]
-    if name not in names:
+    if number is None:
         return None
-    groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-    found = [group.column(names.index(name)).statistics for group in groups]
+    groups = [footer.row_group(group) for group in range(footer.num_row_groups)]
+    found = [group.column(number).statistics for group in groups]
     if not found or any(s is None or not s.has_min_max or not s.has_null_count for s in found):
         return None
-    least, greatest = min(s.min for s in found), max(s.max for s in found)
+    try:
+        least, greatest = min(s.min for s in found), max(s.max for s in found)
+    except (OverflowError, ValueError):  # a year that Python's dates do not have
+        return None
     if not isinstance(least, _BOUNDED) or len(f"{least}{greatest}") > _MOST:
         return None
     return least, greatest, sum(s.null_count for s in found)

@@ -19,6 +19,7 @@ __all__ = [
     "consumers",
     "delete_consumer",
     "earliest_snapshot_id",
+    "following",
     "register_consumer",
     "reset_consumer",
 ]
@@ -77,6 +78,11 @@ def consumers(lake: Lake, name: str) -> dict[str, int]:
     ids = lake.table(name).consumer_manager().list_all_ids()
     held = {consumer: _held(lake, name, consumer) for consumer in ids}
     return {consumer: first for consumer, first in held.items() if first is not None}
+
+
+def following(lake: Lake, name: str, consumer: str) -> int | None:
+    """The first snapshot that one consumer retains, None if it does not exist."""
+    return _held(lake, name, _checked(consumer))
 
 
 def reset_consumer(lake: Lake, name: str, consumer: str, next_snapshot: int) -> None:

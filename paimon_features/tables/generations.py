@@ -37,6 +37,8 @@ class GenerationRecord:
     events snapshot that the backfill read, after which the stream starts, ``events_history`` the
     mark of that table (``Lake.history_mark``); ``backfilled`` is true
     once the backfill is committed, as ``backfill_snapshot`` (None if no event was added).
+    ``first_scan`` is the events snapshot whose complete content a stream without a backfill reads
+    first: 0 for an empty table, None where no such stream was started.
     ``contents`` are ``CompiledView.tile_contents`` of the definition it was created for.
     """
 
@@ -55,6 +57,7 @@ class GenerationRecord:
     events_history: str | None = None
     backfilled: bool = False
     backfill_snapshot: int | None = None
+    first_scan: int | None = None
     state: State = "building"
     contents: Mapping[str, str] = field(default_factory=dict)
 
@@ -67,6 +70,16 @@ class GenerationRecord:
     def consumer(self) -> str:
         """The consumer name by which the tile job retains snapshots of events."""
         return f"tiles-{self.view}-g{self.generation}"
+
+    @property
+    def read_consumer(self) -> str:
+        """The consumer that retains the events snapshot that reads of an idle generation need."""
+        return f"read-{self.view}-g{self.generation}"
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether its tiles are those of a stream, or continue at the position of one."""
+        return self.job is not None and bool(self.job.get("branch"))
 
 
 def load(lake: Lake, view: str) -> list[GenerationRecord]:

@@ -15,6 +15,7 @@ from paimon_features.errors import DamagedFileError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.metadata_damage import (
     REMEDY,
+    check_entries,
     check_manifest,
     check_rows,
     metadata_damage,
@@ -131,6 +132,7 @@ def _verified() -> type[Any]:
             path = f"{self._lake.path(self._name)}/manifest/{manifest_file_name}"
             complete = options.get("early_entry_filter") is None
             listed = self._listed[manifest_file_name]
+            check_entries(self._lake.path(self._name), entries)
             if complete:
                 check_manifest(self._lake.storage, path, listed, entries)
             else:

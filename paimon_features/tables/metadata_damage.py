@@ -85,3 +85,25 @@ REMEDY = "Restore it from a backup, or roll the table back to a snapshot without
 def _damaged(path: str, what: str, error: Exception) -> DamagedFileError:
     text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
     return DamagedFileError(f"{what}: {path} is damaged ({text}). {REMEDY}")
+
+
+def check_inside(folder: str, paths: Iterable[str]) -> None:
+    """Raise DamagedFileError for a data file that is not in its table's folder.
+
+    A manifest can name any file, which would be read with the keys of this process.
+    """
+    start = f"{folder.removeprefix('file:').rstrip('/')}/"
+    for path in paths:
+        plain = path.removeprefix("file:")
+        plain = "/" + plain.lstrip("/") if plain.startswith("//") else plain
+        if not plain.startswith(start) or ".." in plain[len(start) :].split("/"):
+            raise DamagedFileError(
+                f"{path[:300]} is not in the table's folder {folder}; only files of the table are "
+                f"read. {REMEDY}"
+            )
+
+
+def check_entries(folder: str, entries: Iterable[Any]) -> None:
+    """``check_inside`` for the entries of a manifest."""
+    names = (entry.file.external_path or f"{folder}/{entry.file.file_name}" for entry in entries)
+    check_inside(folder, names)

@@ -32,6 +32,7 @@ from paimon_features.models import (
 )
 from paimon_features.models.manifest import verified
 from paimon_features.schema import check_name
+from paimon_features.strict_json import strict_json
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.lease import acquire
 from paimon_features.tables.reader import read_arrow
@@ -297,7 +298,7 @@ def _newest_states(lake: Lake, name: str) -> ModelStates | None:
     if sha256_of(newest["document"].encode()) != newest["digest"]:
         raise DamagedFileError(f"{where}: the states do not match their digest: {_RESTORE}")
     try:
-        return ModelStates.from_document(json.loads(newest["document"]))
+        return ModelStates.from_document(strict_json(newest["document"]))
     except (ModelError, ValueError) as error:
         raise DamagedFileError(f"{where}: {error}: {_RESTORE}") from error
 

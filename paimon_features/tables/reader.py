@@ -21,6 +21,7 @@ from paimon_features.errors import (
     UnknownNameError,
 )
 from paimon_features.tables.catalog import Lake
+from paimon_features.tables.metadata_damage import check_inside
 from paimon_features.tables.snapshots import (
     Snapshot,
     SnapshotRef,
@@ -193,6 +194,9 @@ class _Reader:
         return self._stream(builder.new_read(), splits)
 
     def _stream(self, read: Any, splits: list[Any]) -> Iterator[pa.RecordBatch]:
+        files = (file for split in splits for file in split.files)
+        paths = (getattr(file, "external_path", None) or file.file_path for file in files)
+        check_inside(self.lake.path(self.name), paths)
         for some in self._verified(splits):
             yield from self._stream_verified(read, some)
 

@@ -87,6 +87,9 @@ def judge(
         if isinstance(array, pa.ChunkedArray):
             array = pa.array([], array.type) if array.num_chunks == 0 else array.chunk(0)
         cast, wrong = _cast(array, kind, name == event_time)
+        if pa.types.is_timestamp(kind) and name != event_time:
+            cast, outside = _within_years(cast)
+            wrong |= outside
         verdict.complain(wrong, WRONG_TYPE, f"column {name}: no {kind}")
         if pa.types.is_floating(kind):
             infinite = pc.invert(pc.is_finite(cast)).fill_null(False)
@@ -118,6 +121,16 @@ def judge(
         missing = _flags(table.column(event_id).is_null())
         verdict.complain(missing, MISSING_EVENT_ID, f"column {event_id} is null")
     return table, verdict
+
+
+def _within_years(times: pa.Array) -> tuple[pa.Array, Bools]:
+    """The times, null where one is outside the years 1 to 9999, and where that is."""
+    ms = utc_ms(times)
+    outside = pc.or_(pc.less(ms, MIN_TIME_MS), pc.greater(ms, MAX_TIME_MS)).fill_null(False)
+    flags = _flags(outside)
+    return (
+        pc.if_else(outside, pa.scalar(None, times.type), times) if flags.any() else times
+    ), flags
 
 
 def time_ms(times: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -33,7 +33,12 @@ from paimon_features.errors import (
 from paimon_features.tables.catalog import SCHEMA_FILE, SIDE_FOLDER, Lake
 from paimon_features.tables.content import KEY_PREFIX
 from paimon_features.tables.manifests import raw_snapshot
-from paimon_features.tables.metadata_damage import check_manifest, check_rows, metadata_damage
+from paimon_features.tables.metadata_damage import (
+    check_entries,
+    check_manifest,
+    check_rows,
+    metadata_damage,
+)
 from paimon_features.tables.sealed_json import read_document, stored_document
 from paimon_features.tables.snapshots import read_snapshot_file, snapshot_ids, tagged
 from paimon_features.tables.storage import VerifiedParquetFile, damage_of, damaged
@@ -271,6 +276,7 @@ class _Scrub:
 
         with metadata_damage(path, f"table {self.name!r}"):
             entries = list(ManifestFileManager(self.table).read(manifest.file_name, None, False))
+        check_entries(self.lake.path(self.name), entries)
         check_manifest(self.lake.storage, path, manifest, entries)
         return entries
 

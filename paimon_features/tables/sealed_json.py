@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from paimon_features.errors import DamagedFileError
+from paimon_features.strict_json import strict_json
 
 _DIGEST, _SERIAL = "_digest", "_serial"
 _REMEDY = (
@@ -83,7 +84,7 @@ def parse(text: str, path: str) -> Document:
         If it is no JSON, or not what was written.
     """
     try:
-        document = json.loads(text)
+        document = strict_json(text)
     except (ValueError, RecursionError) as error:
         raise _damaged(path, f"is not valid JSON ({error})") from error
     try:

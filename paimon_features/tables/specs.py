@@ -56,6 +56,8 @@ SERVED_DAY = "served_day"
 SPOOL_FILE = "spool_file"
 """The spool file of a row of a request log."""
 
+TRAINING_VALUES = "training-set.values"
+"""Property of a training set: what the values of each of its columns mean, as JSON."""
 TRAINING_PREFIX = "training_"
 """The name prefix of training set tables."""
 

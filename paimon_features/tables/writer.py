@@ -10,7 +10,7 @@ from __future__ import annotations
 import base64
 import json
 import uuid
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
@@ -21,7 +21,9 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Ints
+from paimon_features.columns import one_array
 from paimon_features.definitions.source import EventSource
+from paimon_features.duplicates import duplicates as repeated
 from paimon_features.errors import PaimonFeaturesError, TableError, UnknownNameError
 from paimon_features.partition_days import choose_partition_days, first_days
 from paimon_features.tables.append_files import AppendFiles
@@ -49,6 +51,7 @@ from paimon_features.tables.snapshots import (
 )
 from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS, rejected_spec
 from paimon_features.tables.write_errors import write_errors
+from paimon_features.times import ceil_times
 from paimon_features.times import conform as in_milliseconds
 from paimon_features.windows import DAY_MS
 
@@ -94,9 +97,7 @@ def append_arrow(
         identifier = BATCH_IDENTIFIER if commit_identifier is None else commit_identifier
         found = _committed(lake, name, newest, (rows,), user, identifier, properties, check)
         if commit_user is not None:
-            mark = lake.history_mark(name)
-            content = {"identifier": identifier, "id": found.id, "history": mark}
-            _record(lake, name, user).write(content)
+            _record_commit(lake, name, found, user)
         return found.id
 
 
@@ -113,7 +114,8 @@ def append_stream(
 
     Rows are buffered until they fill a file of about ``file_bytes`` (in memory, uncompressed), so
     that memory is bounded. The lock is held while the tables are produced. An error while producing
-    them commits nothing. ``commit_user`` and ``properties`` are stored in the snapshot.
+    them commits nothing. ``commit_user`` and ``properties`` are stored in the snapshot;
+    ``committed_snapshot`` finds the commit of a ``commit_user`` also when that has expired.
 
     Raises
     ------
@@ -128,6 +130,8 @@ def append_stream(
         made = _committed(
             lake, name, newest, conformed, user, BATCH_IDENTIFIER, properties, check, options
         )
+        if commit_user is not None:
+            _record_commit(lake, name, made, commit_user)
         return made.id
 
 
@@ -269,6 +273,30 @@ def committed_identifiers(lake: Lake, name: str, commit_user: str) -> int | None
     return max([*made, *([known] if known is not None else [])], default=None)
 
 
+def committed_snapshot(lake: Lake, name: str, commit_user: str) -> int | None:
+    """The snapshot of the last commit of a user, None before the first; it may have expired.
+
+    Raises
+    ------
+    RecordLostError
+        As ``committed_identifiers``.
+    """
+    if committed_identifiers(lake, name, commit_user) is None:
+        return None
+    folder = f"{lake.path(name)}/snapshot"
+    retained = (read_snapshot_file(lake, folder, i) for i in reversed(snapshot_ids(lake, name)))
+    own = next((s.id for s in retained if s is not None and s.commit_user == commit_user), None)
+    content = read_json(_record(lake, name, commit_user).path)
+    return own if own is not None or content is None else int(content["id"])
+
+
+def _record_commit(lake: Lake, name: str, made: Snapshot, user: str) -> None:
+    """Record the last commit of a user, whose snapshot will expire."""
+    mark = lake.history_mark(name)
+    content = {"identifier": made.commit_identifier, "id": made.id, "history": mark}
+    _record(lake, name, user).write(content)
+
+
 def _record(lake: Lake, name: str, user: str) -> Record:
     quoted = quote(user, safe="")
     return Record(lake, "commits", f"{lake.database}.{name}/{quoted}.json", quoted, name)
@@ -325,21 +353,24 @@ def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = N
     Raises
     ------
     TableError
-        For an unknown column, a value that does not fit, and a null in a key column.
+        For an unknown column, two of one name, a value that does not fit, and a null in a key
+        column.
     """
     schema = lake.schema(name) if schema is None else schema
-    unknown = [column for column in table.column_names if column not in schema.names]
+    given = dict(zip(_distinct_names(name, table), table.columns, strict=True))
+    known = set(schema.names)
+    unknown = [column for column in given if column not in known]
     if unknown:
         raise TableError(
             f"table {name!r} has no column {unknown[0]!r}; it has: {', '.join(schema.names)}"
         )
     arrays = []
     for field in schema:
-        if field.name not in table.column_names:
+        if field.name not in given:
             arrays.append(pa.nulls(table.num_rows, field.type))
             continue
         try:
-            arrays.append(_as_stored(table.column(field.name), field.type))
+            arrays.append(_as_stored(given[field.name], field.type))
         except pa.ArrowException as error:
             raise TableError(f"table {name!r}: column {field.name!r}: {error}") from error
         if not field.nullable and arrays[-1].null_count:
@@ -348,6 +379,15 @@ def conform(lake: Lake, name: str, table: pa.Table, schema: pa.Schema | None = N
                 f"{arrays[-1].null_count} of {table.num_rows} rows"
             )
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _distinct_names(name: str, rows: pa.Table) -> list[str]:
+    names: list[str] = rows.column_names
+    if doubled := repeated(names):
+        raise TableError(
+            f"table {name!r}: the rows have two columns {doubled[0]!r}; rename or drop one of them"
+        )
+    return names
 
 
 def _as_stored(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -391,12 +431,13 @@ class EventWriter:
         retraction: str | None = None,
         event_id: str | None = None,
         horizon_ms: int = 0,
+        rounded_up: Collection[str] = (),
     ) -> None:
         """``clock`` returns the time in UTC milliseconds; ``event_time`` is int64 ms or a
         timestamp.
 
-        ``retraction``, ``event_id`` and ``horizon_ms`` are those of the source; ``of`` takes all
-        of them from it.
+        ``retraction``, ``event_id``, ``horizon_ms`` and ``rounded_up`` are those of the source;
+        ``of`` takes all of them from it.
 
         Raises
         ------
@@ -413,6 +454,7 @@ class EventWriter:
         self.max_skew_ms = max_skew_ms
         self.origin = origin
         self.retraction, self.event_id, self.horizon_ms = retraction, event_id, horizon_ms
+        self.rounded_up = frozenset(rounded_up)
         self._is_first = True
         lake.create(rejected_spec(self.rejected_table))
 
@@ -429,6 +471,7 @@ class EventWriter:
             retraction=source.retraction,
             event_id=source.event_id,
             horizon_ms=source.horizon_ms or 0,
+            rounded_up=source.rounded_up,
         )
 
     def write(
@@ -445,9 +488,10 @@ class EventWriter:
         Raises
         ------
         TableError
-            If a column is missing or not declared, which affects all rows.
+            If a column is missing, not declared or there twice, which affects all rows.
         """
-        missing = [column for column in self.columns if column not in rows.column_names]
+        given = set(_distinct_names(self.table, rows))
+        missing = [column for column in self.columns if column not in given]
         unknown = [column for column in rows.column_names if column not in self.columns]
         if missing or unknown:
             raise TableError(
@@ -455,6 +499,9 @@ class EventWriter:
                 f"missing: {', '.join(missing) or 'none'}, "
                 f"not declared: {', '.join(unknown) or 'none'}"
             )
+        for name in self.rounded_up:
+            up = ceil_times(one_array(rows.column(name)))
+            rows = rows.set_column(rows.column_names.index(name), name, up)
         now_ms = self.clock()
         table, verdict = judge(
             rows,
@@ -539,18 +586,22 @@ def row_text(row: pa.Table) -> str:
     """One row as JSON, as stored in the rejected table."""
     try:
         values = row.to_pylist()[0]
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OverflowError, ValueError):
         values = {name: _cell(row.column(name)) for name in row.column_names}
     return json.dumps(values, default=_json_value, ensure_ascii=False)
 
 
 def _cell(column: pa.ChunkedArray) -> Any:
-    """The value of a column of one row; bytes that are not UTF-8 as escapes (``\\xff``)."""
+    """The value of a column of one row; bytes that are not UTF-8 as escapes (``\\xff``), and the
+    ticks of a time that Python does not have."""
     try:
         return column[0].as_py()
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OverflowError, ValueError):
         if pa.types.is_nested(column.type):
-            return "a list with texts that are not UTF-8"
+            return "a list with texts that are not UTF-8, or times beyond the year 9999"
+        if pa.types.is_temporal(column.type):
+            plain = pa.int32() if column.type.bit_width == 32 else pa.int64()
+            return column.chunk(0).view(plain)[0].as_py()
         return column.cast(pa.binary())[0].as_py().decode("utf-8", "backslashreplace")
 
 

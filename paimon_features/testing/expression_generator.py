@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from paimon_features.expressions.nodes import Call, Expression, Literal, Name, promoted, walk
-from paimon_features.expressions.operators import build
+from paimon_features.expressions.operators import build, is_null
 from paimon_features.oracle.expressions import BEYOND_SCALE, UnsafeStepError, evaluate_row
 from paimon_features.schema import (
     Bool,
@@ -203,7 +203,12 @@ class _Generator:
         other = kind
         if kind in (Int64, Float64) and self._rng.random() < 0.2:
             other = Float64
-        return build(op, (self.draw(kind, depth), self.draw(other, depth)))
+        return build(op, (self._compared_value(kind, depth), self._compared_value(other, depth)))
+
+    def _compared_value(self, kind: DataType, depth: int) -> Expression:
+        """A value that a text may compare: not NULL itself."""
+        drawn = self.draw(kind, depth)
+        return self._constant(kind) if is_null(drawn) else drawn
 
     def _tested(self, _: DataType, depth: int) -> Expression:
         op = self._rng.choice(["isnull", "isnotnull"])
@@ -212,7 +217,7 @@ class _Generator:
     def _among(self, _: DataType, depth: int) -> Expression:
         kind = self._rng.choice([Int64, Float64, String, Date, Timestamp, Decimal(10, 2)])
         items = [self._constant(kind) for _ in range(self._rng.randint(1, 6))]
-        return build("in", (self.draw(kind, depth), *items))
+        return build("in", (self._compared_value(kind, depth), *items))
 
 
 def beyond_scale(expr: Expression, row: dict[str, Any]) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.schema import check_name
+from paimon_features.strict_json import strict_json
 from paimon_features.transformers.base import FeatureTransformer, StoredTransformer
 
 FOLDER = "fitted"
@@ -143,7 +144,7 @@ def read_version(folder: Path, name: str, version: int) -> FittedVersion:
     except (OSError, UnicodeDecodeError) as error:
         raise DefinitionError(f"{path} cannot be read: {error}") from error
     try:
-        document = json.loads(text)
+        document = strict_json(text)
         if not isinstance(document, dict):
             raise TransformError("it is not a JSON object")
         found = FittedVersion.from_document(document)

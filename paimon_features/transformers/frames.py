@@ -20,6 +20,7 @@ from paimon_features._arrow import pa
 from paimon_features.array_types import Array, Floats, Ints
 from paimon_features.columns import Column
 from paimon_features.errors import DataTypeError, TransformError
+from paimon_features.foreign_types import plain_array, plain_column
 
 _FORMS = (
     "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series, torch "
@@ -228,14 +229,15 @@ def _numbered(count: int) -> list[str]:
 
 
 def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
+    try:
+        array = (plain_column if isinstance(array, pa.ChunkedArray) else plain_array)(array)
+    except pa.ArrowException as error:
+        raise TransformError(f"{label}: {error}") from error
     kind = array.type
-    if pa.types.is_dictionary(kind):
-        kind = kind.value_type
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if pa.types.is_list(kind):
         item = kind.value_type
         if not (
             pa.types.is_string(item)
-            or pa.types.is_large_string(item)
             or pa.types.is_integer(item)
             or pa.types.is_boolean(item)
             or pa.types.is_null(item)
@@ -251,7 +253,6 @@ def _column(array: pa.Array | pa.ChunkedArray, label: str) -> Column:
         or pa.types.is_floating(kind)
         or pa.types.is_decimal(kind)
         or pa.types.is_string(kind)
-        or pa.types.is_large_string(kind)
     ):
         raise TransformError(f"{label} is {kind}; expected numbers, strings or booleans")
     if pa.types.is_null(kind):

@@ -32,6 +32,7 @@ from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef, Output, Selection
 from paimon_features.definitions.selection import Computation
 from paimon_features.errors import VerificationError
+from paimon_features.offline.reading.pinning import Pinner
 from paimon_features.oracle.compare import differences
 from paimon_features.oracle.features import Entered, Event, answer, entered
 from paimon_features.oracle.interactions import apart, some_inputs, wrong_interactions
@@ -70,7 +71,9 @@ class ParityDifference:
 class ParityReport:
     """The result of a comparison.
 
-    ``compared`` counts values, ``moved`` entities left out because their events were too new.
+    ``compared`` counts values, ``moved`` entities left out because their events were too new,
+    ``not_included`` the commits of events, by view, that its tile job has not read: they are in
+    none of the three.
     ``largest`` is the largest relative difference of a number, allowed ones included, and
     ``pairs`` some (feature, online, raw) numbers to be drawn.
     """
@@ -78,6 +81,7 @@ class ParityReport:
     compared: int = 0
     entities: int = 0
     moved: int = 0
+    not_included: dict[str, int] = field(default_factory=dict)
     largest: float = 0.0
     differences: list[ParityDifference] = field(default_factory=list)
     pairs: list[tuple[str, float, float]] = field(default_factory=list)
@@ -137,6 +141,8 @@ def verify(
             entities = sorted({difference.entity for difference in found}, key=repr)
             time.sleep(RETRY_S)
         report.differences += found
+        if behind := report.not_included.get(view.name):
+            on_message(f"{view.name}: not compared, {behind:,} commits of events not in its tiles")
     if selection.computed:
         check_all = _ComputedParity(project, selection, random.Random(seed))
         before = report.compared
@@ -382,15 +388,22 @@ class _ViewParity:
         }
 
     def _events(self, entities: Sequence[Key]) -> dict[Key, list[Event]]:
-        """All raw events of the entities."""
+        """All raw events of the entities that the tiles contain."""
         keys = list(self.view.keys)
         where = {
             key: sorted({entity[i] for entity in entities}, key=repr) for i, key in enumerate(keys)
         }
         source = self.view.source
-        rows = read_arrow(self.project.lake, source.table, list(source.schema), where=where)
+        pinner = Pinner(self.project.lake, None)
+        _, _, pin = pinner.feature_view(self.view, self.project.generation)
+        self.report.not_included[self.view.name] = pinner.not_included[self.view.name]
         wanted = set(entities)
         found: dict[Key, list[Event]] = {}
+        if pin.ref is None:
+            return found
+        rows = read_arrow(
+            self.project.lake, source.table, list(source.schema), pin.ref, where=where
+        )
         for row in rows.to_pylist():
             entity = tuple(row[key] for key in keys)
             if entity in wanted:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import CompiledView, FeatureRef
-from paimon_features.errors import PaimonFeaturesError, RequestError
+from paimon_features.errors import PaimonFeaturesError, RequestError, UnfilledError
 from paimon_features.lineage import describe, lineage
 from paimon_features.lineage.descriptions import describe_all
 from paimon_features.lineage.lineage_graph import LineageGraph
@@ -293,7 +293,10 @@ class ProjectPages:
         """
         fields = _fields(query, "view")
         name = fields["view"]
-        reader = self._project.view_reader(name)
+        try:
+            reader = self._project.view_reader(name)
+        except UnfilledError as error:
+            raise RequestError(f"feature view {name!r} has no tiles yet: {error}") from error
         view = reader.view
         newest = latest_snapshot(self._project.lake, reader.tiles.table)
         if newest is None:

@@ -81,8 +81,11 @@ def test_the_way_of_a_scaler_from_a_training_set_to_a_served_and_verified_value(
     scaler = fit(project)
     assert project.fitted.save("amount_scaler", scaler, table="training_fitting") == 1
     commit = snapshot(project.lake, "training_fitting", 1).commit
+    names = project.definitions.outputs(project.definitions.service("plain").items())
+    values = {str(n).split(":")[-1]: project.definitions.value_definition(n) for n in names}
     assert project.fitted.load("amount_scaler").fitted_on == {
         "table": "training_fitting", "snapshot_id": 1, "commit": commit,
+        "definitions": {name: values[name] for name in ("sum_amount_30d", "share")},
     }  # fmt: skip
     reported = run("fitted", "list").output.splitlines()
     assert reported[0].split() == [

@@ -137,3 +137,23 @@ def test_what_cannot_be_published_stays_in_the_lake_and_says_so(project: Project
     assert "'paimon-features models publish' publishes it" in done.output
     Path("paimon-features.toml").write_text('[project]\nname = "shop"\n')
     assert "published churn@1" in run("publish").output
+
+
+OFFLINE = """
+import paimon_features as pf
+
+rows = pf.TableSource("rows", schema={"customer_id": pf.Int64, "t": pf.Int64, "x": pf.Float64},
+                      event_time="t")
+customer = pf.Entity("customer", keys={"customer_id": pf.Int64})
+profile = pf.TableView("profile", source=rows, entity=customer)
+churn_v1 = pf.FeatureService("churn_v1", [profile])
+"""
+
+
+def test_a_model_over_features_that_cannot_be_served_is_not_promoted(project: Project) -> None:
+    register(project, 1.0)
+    Path("features.py").write_text(OFFLINE)
+    for state in (["--as", "shadow"], []):
+        refused = run("promote", "churn", "1", *state, code=2).output
+        assert "it reads feature service 'churn_v1', which cannot be served: table view" in refused
+    assert run("promote", "churn", "1", "--as", "archived").exit_code == 0

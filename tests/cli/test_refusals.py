@@ -138,7 +138,19 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
         "--replace applies to the table; a file is always replaced",
     ),
     (("derive", "t", "--as-of", "2024-01-01"), "--as-of requires --output"),
-    (("plan", "--out", "missing/plan.json"), "--out missing/plan.json: "),
+    *(
+        ((*words, "missing/x.html"), "cannot write missing/x.html: there is no folder missing")
+        for words in (
+            ("plan", "--out"),
+            ("graph", "--output"),
+            ("history", "--features", "f", "--rows", "r", "--output"),
+            ("derive", "t", "--output"),
+            ("monitor", "spend", "--columns", "amount", "--out"),
+            ("models", "compare", "churn", "--out"),
+            ("fitted", "export", "scaler", "--onnx"),
+            ("import-feast", ".", "--output"),
+        )
+    ),
     (("sql", "SELECT 1", "--param", "a"), "--param a: expected NAME=VALUE"),
     (("sizing", "all_sales"), "no feature view with windows that can be served online"),
     (("sizing", "--entities", "many"), "--entities many: expected numbers such as 1e6,250000000"),
@@ -197,6 +209,13 @@ def test_an_error_of_ours_shows_where_it_arose_if_that_is_wanted() -> None:
     said = run("--verbose", "ingest", "sale", "sales.csv", code=2).stderr
     assert "Traceback" in said
     assert "error: " in said.splitlines()[-1]
+
+
+def test_an_error_of_the_operating_system_is_one_line() -> None:
+    """``/dev/full`` behaves as a full disk."""
+    said = run("graph", "--output", "/dev/full", code=1).stderr
+    assert said == "error: [Errno 28] No space left on device\n"
+    assert "Traceback" in run("-v", "graph", "--output", "/dev/full", code=1).stderr
 
 
 def test_a_bundle_is_a_file(folder: Path) -> None:

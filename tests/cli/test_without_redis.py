@@ -55,3 +55,16 @@ def test_the_extra_is_named(tmp_path: Path, command: list[str]) -> None:
     assert ended.returncode in (1, 2), ended
     assert "needs the package 'redis': pip install 'paimon-features[serve]'" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+def test_the_package_that_is_missing_is_named(tmp_path: Path) -> None:
+    (tmp_path / "paimon-features.toml").write_text('[project]\nname = "shop"\n')
+    (tmp_path / "features.py").write_text(DEFINITIONS)
+    program = PROGRAM.replace('("redis", "hiredis")', '("hiredis",)')
+    ended = subprocess.run(
+        [sys.executable, "-c", program, "materialize", "--project", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "needs the package 'hiredis': pip install 'paimon-features[serve]'" in ended.stderr

@@ -55,6 +55,7 @@ def test_a_table_view_is_planned_applied_and_read_after_an_ordinary_ingest(
     rows = {"user": [1, 1, 2], "event_time_ms": [8, 9, 9]}
     got = project.get_historical_features("profile", rows)
     assert got["plan"].to_pylist() == ["free", "paid", None]
+    project.jobs.backfill("changes")
     both = project.get_historical_features("churn", rows)
     assert both.column_names[2:] == ["plan", "count_7d"]
     built = project.build_training_set("churn", "churn", rows)

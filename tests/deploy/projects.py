@@ -25,7 +25,8 @@ BASE_OPTIONS = (
 FULL_OPTIONS = (
     *("--namespace", "features", "--images", "registry.example.com/ml/", "--tag", "1.2.3"),
     *("--state-volume", "state", "--lake-secret", "s3", "--tokens-secret", "server-tokens"),
-    *("--online-secret", "valkey", "--tls-secret", "valkey-tls"),
+    *("--online-secret", "valkey", "--tls-secret", "valkey-tls", "--kafka-secret", "kafka"),
+    *("--log-secret", "salt", "--predict"),
     *("--replicas", "3", "--max-replicas", "30", "--in-flight", "8", "--shards", "4"),
     *("--slots", "4", "--kafka", "retail=kafka-0:9092,kafka-1:9092/retail"),
     *("--iterate", "train=train.py:build", "--file", "helpers/units.py"),
@@ -48,14 +49,25 @@ side_folder = "/var/side"
 "s3.endpoint" = "https://s3.example.com"
 
 [online]
-url = "rediss+cluster://valkey-0:6379,valkey-1:6379"
+url = "rediss+sentinel://valkey-0:26379,valkey-1:26379/main/0"
 user = "features"
 tls_ca = "tls/ca.pem"
 
 [serve]
 workers = 4
 tokens = "tokens.toml"
+audit = "audit"
+request_log = "logs/requests"
+prediction_log = "/var/logs/predictions"
+bundle = "online"
 hosts = ["features.example.com"]
+
+[kafka]
+user = "features"
+tls = true
+tls_ca = "tls/kafka.pem"
+tls_cert = "tls/client.pem"
+tls_key = "tls/client.key"
 
 [flink]
 parallelism = 8

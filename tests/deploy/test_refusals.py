@@ -57,7 +57,14 @@ def test_a_remote_warehouse_needs_a_volume_for_the_state_only(tmp_path: Path) ->
         ("lake.options", '"s3.secret-key" = "hunter22"', "[lake.options] s3.secret-key is a"),
         ("lake.options", '"s3.access-key" = "hunter22"', "[lake.options] s3.access-key is a"),
         ("online", 'url = "memory://"', "pods share nothing"),
-        ("serve", 'request_log = "log"', "[serve] request_log is a folder of one host"),
+        ("models", 'mlflow = "https://me:hunter22@mlflow"', "[models] mlflow contains a password"),
+        ("lake.options", '"s3.endpoint.bogus" = "x"', "is a folder; options and side_folder apply"),
+        ("online", "retries = 99", "[online] retries = 99; expected"),
+        ("online", 'url = "http://db:6379"', "expected"),
+        ("kafka", 'brokers = "kafka"', "'kafka' is not host:port"),
+        ("inputs.retail", 'delimeter = ";"', "did you mean 'delimiter'"),
+        ("lineage", 'openlineage = "events.jsonl"', "a file of one host, and pods have none"),
+        ("serve", 'bundle = "shop.bundle"', "set [serve] bundle = 'online'"),
     ],
 )
 def test_settings_that_pods_must_not_or_cannot_have(
@@ -66,6 +73,23 @@ def test_settings_that_pods_must_not_or_cannot_have(
     error = refused(change(base_project(tmp_path), table, line), *CLAIM)
     assert said in error
     assert "hunter22" not in error
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('"s3.endpoint.bogus" = "x"', "unknown option 's3.endpoint.bogus'"),
+        ('"addressing-style" = "sideways"', "addressing style 'sideways'"),
+    ],
+)
+def test_what_plan_refuses_of_a_warehouse_is_not_rendered(
+    line: str, said: str, tmp_path: Path
+) -> None:
+    project = change(full_project(tmp_path), "lake.options", line)
+    assert said in refused(project, "--state-volume", "state")
+    planned = CliRunner().invoke(cli, ["plan", "--project", str(project)])
+    assert planned.exit_code == 2
+    assert said in planned.stderr
 
 
 def test_an_open_server_is_asked_for(tmp_path: Path) -> None:

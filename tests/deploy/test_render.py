@@ -7,6 +7,7 @@ import json
 import re
 import runpy
 import shlex
+import shutil
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,11 +21,16 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from paimon_features.cli import load_command
+from paimon_features.config import read_config
+from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.materialize.monitor import Monitor
 from paimon_features.materialize.monitor_server import MonitorServer
+from paimon_features.online import OnlineSettings
 from paimon_features.serving.http.admin_pages import AdminPages
+from paimon_features.serving.http.definition_source import stamp_of
 from paimon_features.serving.http.metrics import Counts, page
 from paimon_features.serving.http.supervisor import GRACE_S
+from paimon_features.serving.request_log.log import salt_of_environment
 from tests.deploy.projects import (
     BASE,
     BASE_OPTIONS,
@@ -74,9 +80,13 @@ def pod_templates(documents: list[Json]) -> Iterator[Json]:
             yield template
 
 
+def all_containers(template: Json) -> list[Json]:
+    return [*template["spec"].get("initContainers", []), *template["spec"]["containers"]]
+
+
 def containers(documents: list[Json]) -> Iterator[tuple[Json, Json]]:
     for template in pod_templates(documents):
-        for container in template["spec"]["containers"]:
+        for container in all_containers(template):
             yield template, container
 
 
@@ -212,7 +222,7 @@ def test_every_command_parses(documents: list[Json]) -> None:
             assert (values["follow"], values["listen"]) == (True, "0.0.0.0:9464")
             assert container["ports"] == [{"name": "http", "containerPort": 9464}]
         assert template["spec"]["securityContext"]["runAsNonRoot"] is True
-    assert seen == {"serve", "materialize", "apply", "maintain", "check"}
+    assert seen == {"serve", "materialize", "apply", "maintain", "check", "request-log"}
     with pytest.raises(click.NoSuchOption):
         parse(["serve", "--open-to-all"])
 
@@ -290,7 +300,7 @@ def test_scraped_ports_are_those_of_the_containers(documents: list[Json]) -> Non
     count = 0
     for template, container in containers(documents):
         annotations = template["metadata"].get("annotations")
-        if annotations is None:
+        if annotations is None or container["name"] == "request-log":
             continue
         ports = [port["containerPort"] for port in container["ports"]]
         assert [int(annotations["prometheus.io/port"])] == ports
@@ -478,7 +488,9 @@ def test_every_mount_has_its_volume_and_every_file_its_entry(documents: list[Jso
         volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
         assert len(volumes) == len(template["spec"]["volumes"])
         mounted = {mount["name"] for mount in container["volumeMounts"]}
-        assert mounted == volumes.keys()
+        assert mounted <= volumes.keys()
+        if len(all_containers(template)) == 1:
+            assert mounted == volumes.keys()
         paths = [mount["mountPath"] for mount in container["volumeMounts"]]
         assert len(set(paths)) == len(paths)
         for mount in container["volumeMounts"]:
@@ -507,7 +519,9 @@ def test_secrets_are_referred_to_by_name(full_text: str, base_text: str) -> None
     for template, container in containers(full):
         for variable in container["env"]:
             assert variable.keys() <= {"name", "value", "valueFrom"}
-            if re.search("PASSWORD|URL|SECRET|TOKEN|KEY", variable["name"]):
+            if variable.get("value", "").startswith("/secrets/"):
+                continue  # the path of a file
+            if re.search("PASSWORD|URL|SECRET|TOKEN|KEY|SALT", variable["name"]):
                 names.add(variable["valueFrom"]["secretKeyRef"]["name"])
         names |= {one["secretRef"]["name"] for one in container.get("envFrom", [])}
         names |= {
@@ -515,7 +529,7 @@ def test_secrets_are_referred_to_by_name(full_text: str, base_text: str) -> None
             for volume in template["spec"]["volumes"]
             if "secret" in volume
         }
-    assert names == {"valkey", "valkey-tls", "server-tokens", "s3"}
+    assert names == {"valkey", "valkey-tls", "server-tokens", "s3", "kafka", "salt"}
     for text in (full_text, base_text):
         assert "kind: Secret" not in text
 
@@ -532,3 +546,143 @@ def test_only_what_needs_it_may_be_reached(documents: list[Json]) -> None:
     components = {each["app.kubernetes.io/component"] for each in labels}
     values = flink["spec"]["podSelector"]["matchExpressions"][0]["values"]
     assert set(values) <= components
+
+
+# -- a pod, with real files -----------------------------------------------------------------------
+
+SECRET_ENTRIES = {
+    "server-tokens": {"tokens.toml": ""},
+    "valkey": {
+        "url": "rediss+sentinel://v:26379/main/0", "password": "a", "sentinel-password": "b",
+    },
+    "valkey-tls": {"ca.crt": "ca"},
+    "kafka": {"password": "c", "ca.crt": "ca", "tls.crt": "crt", "tls.key": "key"},
+    "salt": {"salt": "s" * 32},
+    "s3": {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "key"},
+}  # fmt: skip
+
+
+def write_volume(folder: Path, entries: dict[str, str], version: str) -> None:
+    """Write files as the kubelet does: links to a folder of this version, which it replaces."""
+    (folder / version).mkdir(parents=True)
+    for name, text in entries.items():
+        (folder / version / name).write_text(text)
+        if not (folder / name).is_symlink():
+            (folder / name).symlink_to(f"..data/{name}")
+    (folder / "..data_tmp").symlink_to(version)
+    previous = (folder / "..data").resolve() if (folder / "..data").exists() else None
+    (folder / "..data_tmp").replace(folder / "..data")
+    if previous is not None:
+        shutil.rmtree(previous)
+
+
+class Pod:
+    """The files and variables of a container, below a folder: ``/`` is ``root``."""
+
+    def __init__(self, root: Path, documents: list[Json], name: str) -> None:
+        self.root = root
+        maps = {d["metadata"]["name"]: d["data"] for d in documents if d["kind"] == "ConfigMap"}
+        template, container = next(
+            (t, c) for t, c in containers(documents)
+            if c["name"] == name or t["metadata"]["labels"]["app.kubernetes.io/component"] == name
+        )  # fmt: skip
+        volumes = {volume["name"]: volume for volume in template["spec"]["volumes"]}
+        self.writable = set()
+        for mount in container["volumeMounts"]:
+            volume, path = volumes[mount["name"]], self.path(mount["mountPath"])
+            if "configMap" in volume:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(maps[volume["configMap"]["name"]][mount["subPath"]])
+            elif "secret" in volume:
+                assert "subPath" not in mount, "a file of its own is never updated"
+                write_volume(path, SECRET_ENTRIES[volume["secret"]["secretName"]], "..1")
+            else:
+                path.mkdir(parents=True, exist_ok=True)
+                self.writable.add(mount["mountPath"])
+        self.variables = {v["name"]: self._value(v) for v in container["env"]}
+        for secret in container.get("envFrom", []):
+            self.variables |= SECRET_ENTRIES[secret["secretRef"]["name"]]
+
+    def path(self, mounted: str) -> Path:
+        return self.root / mounted.lstrip("/")
+
+    def _value(self, variable: Json) -> str:
+        if "value" in variable:
+            value: str = variable["value"]
+            return str(self.path(value)) if value.startswith("/secrets/") else value
+        reference = variable["valueFrom"].get("secretKeyRef")
+        return "0" if reference is None else SECRET_ENTRIES[reference["name"]][reference["key"]]
+
+    def is_writable(self, path: Path) -> bool:
+        place = PurePosixPath("/") / path.relative_to(self.root)
+        return any(place.is_relative_to(folder) for folder in self.writable)
+
+
+@pytest.fixture
+def in_pod(tmp_path: Path, full_text: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    documents = list(yaml.safe_load_all(full_text))
+
+    def enter(name: str) -> Pod:
+        pod = Pod(tmp_path / "root", documents, name)
+        for variable, value in pod.variables.items():
+            monkeypatch.setenv(variable, value)
+        return pod
+
+    return enter
+
+
+def test_a_server_pod_has_each_file_and_secret_that_its_settings_need(in_pod: Any) -> None:
+    pod = in_pod("server")
+    config = read_config(pod.path("/project"))
+    assert config.serve.tokens.read_text() == ""
+    online = OnlineSettings.of(config.online, root=config.root)
+    assert (online.password, online.sentinel_password, online.tls_ca.read_text()) == (
+        "a",
+        "b",
+        "ca",
+    )
+    assert salt_of_environment() == b"s" * 32
+    for folder in (config.serve.audit, config.serve.request_log):
+        assert pod.is_writable(folder)
+    assert "/var/logs/predictions" in pod.writable
+    assert "/var/state" not in pod.writable, "a server has no lake"
+
+
+def test_the_files_of_a_secret_are_replaced_in_a_running_pod(in_pod: Any) -> None:
+    pod = in_pod("server")
+    config = read_config(pod.path("/project"))
+    online = OnlineSettings.of(config.online, root=config.root)
+    before = stamp_of(config.serve.tokens)
+    write_volume(pod.path("/secrets/tokens"), {"tokens.toml": "# no token any more"}, "..2")
+    write_volume(pod.path("/secrets/online-tls"), {"ca.crt": "new"}, "..2")
+    assert config.serve.tokens.read_text() == "# no token any more"
+    assert stamp_of(config.serve.tokens) != before
+    assert online.tls_ca.read_text() == "new"
+
+
+@pytest.mark.parametrize(
+    ("name", "needs"),
+    [("ingest", "kafka"), ("materializer", "online"), ("apply", "online"), ("request-log", "log")],
+)
+def test_other_pods_have_what_they_connect_with(in_pod: Any, name: str, needs: str) -> None:
+    pod = in_pod(name)
+    config = read_config(pod.path("/project"))
+    assert pod.variables["AWS_ACCESS_KEY_ID"] == "id"
+    assert {"/var/state", "/var/side"} <= pod.writable
+    if needs == "kafka":
+        kafka = KafkaSettings.of(config.kafka, config.root)
+        assert (kafka.password, kafka.tls_key.read_text()) == ("c", "key")
+        write_volume(pod.path("/secrets/kafka-tls"), {"ca.crt": "new"}, "..2")
+        assert kafka.tls_ca.read_text() == "new"
+    elif needs == "online":
+        online = OnlineSettings.of(config.online, root=config.root)
+        assert (online.password, online.sentinel_password) == ("a", "b")
+    else:
+        assert pod.is_writable(config.serve.request_log)
+
+
+def test_servers_of_models_run_the_image_that_predicts(full_text: str, base_text: str) -> None:
+    for text, image in ((full_text, "predict"), (base_text, "serving")):
+        (server,) = of_kind(list(yaml.safe_load_all(text)), "Deployment")
+        (container,) = server["spec"]["template"]["spec"]["containers"]
+        assert f"paimon-features-{image}:" in container["image"]

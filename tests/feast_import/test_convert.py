@@ -179,6 +179,19 @@ def test_everything_that_does_not_map_is_listed_with_its_reason(converted: Conve
     assert any("slide_interval" in note for note in converted.notes)
 
 
+def test_what_cannot_be_served_is_named_in_the_report_and_by_the_plan(
+    converted: Conversion, definitions: Definitions, tmp_path: Path
+) -> None:
+    assert converted.notes[0].startswith(
+        "read offline only (history, training sets), not served: view driver_stats, view inferred, "
+        "view pair, service model. "
+    )
+    changes = apply_plan(Lake.open(str(tmp_path / "lake"), "rides"), definitions, 0).changes
+    [service] = [change for change in changes if change.kind == "service"]
+    warning = "warning: cannot be served, and no model over it can be promoted: table view"
+    assert any(detail.startswith(warning) for detail in service.details)
+
+
 def test_the_definitions_can_be_applied(definitions: Definitions, tmp_path: Path) -> None:
     lake = Lake.open(tmp_path / "lake", "features")
     apply_plan(lake, definitions, now_ms=1)
@@ -202,7 +215,7 @@ def test_what_one_file_imports_from_another_is_the_same_object(repository: Path)
 
 def test_a_repository_that_does_not_run_is_refused_with_the_file(repository: Path) -> None:
     (repository / "views.py").write_text("import feast\n1 / 0\n")
-    with pytest.raises(DefinitionError, match=r"views\.py does not run: ZeroDivisionError"):
+    with pytest.raises(DefinitionError, match=r"views\.py, line 2 does not run: ZeroDivisionError"):
         read_repository(repository)
 
 

@@ -196,6 +196,16 @@ def test_over_http_a_token_reads_its_services_only(project: Project) -> None:
         allowed = {"Authorization": f"Bearer {everything}"}
         foreign = {**allowed, "Host": "evil.example"}
         assert httpx.post(url, json=body, headers=foreign, timeout=60).status_code == 421
+        accepts = {**allowed, "Accept": "application/json, text/event-stream"}
+        for content, status in (
+            (b'{"jsonrpc":"2.0","id":1,"id":1,"method":"tools/list"}', 422),
+            (b'{"jsonrpc":"2.0","id":1,"method":"tools/list","x":"\xff"}', 400),
+            (b"[" * 20_000, 413),
+            (b" " * (1 << 20) + b"{}", 413),
+        ):
+            made = {**accepts, "Content-Type": "application/json"}
+            reply = httpx.post(url, content=content, headers=made, timeout=60)
+            assert reply.status_code == status, reply.text
         asyncio.run(_limited(url, some))
         asyncio.run(_unlimited(url, everything))
         asyncio.run(_over_its_quota(url, slow, rare))

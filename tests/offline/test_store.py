@@ -278,3 +278,11 @@ def test_decayed_sums_do_not_depend_on_who_else_is_requested(tmp_path: Path) -> 
         assert (
             lake.store.get_historical_features(lake.refs(), rows[i : i + 1]) == together[i : i + 1]
         )
+
+
+def test_an_unknown_option_is_an_error_before_rows_are_read(filled: LakeOfViews) -> None:
+    refs, nothing = [FeatureRef("spend", "count_7d")], Path("no-such-file.parquet")
+    store: Any = filled.store
+    for read in (store.get_historical_features, store.stream_historical_features):
+        with pytest.raises(TypeError, match="unexpected keyword argument 'memory'"):
+            read(refs, nothing, memory=1)

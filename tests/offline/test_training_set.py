@@ -10,7 +10,11 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.errors import OwnershipError, RequestError, TableError
-from paimon_features.offline.training_set import TrainingSet, build_training_set
+from paimon_features.offline.training_set import (
+    TrainingSet,
+    append_training_rows,
+    build_training_set,
+)
 from paimon_features.tables import Lake, read_arrow
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.snapshots import snapshot, tagged
@@ -51,6 +55,21 @@ def test_the_table_has_the_rows_in_their_order_with_label_and_features(lake: Lak
     )
     assert (built.table, built.rows, built.label) == ("training_churn", 4, "bought")
     assert built.features == ("sum_x_1h", "sum_x_7d", "count_7d")
+
+
+def test_the_same_rows_are_appended_once_though_the_snapshot_of_their_commit_has_expired(
+    lake: LakeOfViews,
+) -> None:
+    build(lake)
+    more = ROWS.slice(1)
+    appended = append_training_rows(lake.store, "churn", lake.refs("spend"), more)
+    append_training_rows(lake.store, "churn", lake.refs("spend"), ROWS.slice(3))
+    folder = Path(lake.lake.path("training_churn")) / "snapshot"
+    for number in range(1, appended.snapshot_id + 1):
+        (folder / f"snapshot-{number}").unlink()
+    again = append_training_rows(lake.store, "churn", lake.refs("spend"), more)
+    assert (again.snapshot_id, again.rows) == (appended.snapshot_id, appended.rows)
+    assert read_arrow(lake.lake, "training_churn").num_rows == 4 + 3 + 1
 
 
 def test_rows_without_any_feature_are_counted(lake: LakeOfViews) -> None:

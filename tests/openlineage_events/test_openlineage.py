@@ -303,6 +303,32 @@ def test_the_librarys_own_variables_are_read(
     assert [event["eventType"] for event in Collector.received] == ["START", "COMPLETE"]
 
 
+def test_a_file_of_the_current_folder_names_no_class_and_no_address(
+    shop: Path, collector: HTTPServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shop / "evil_transport.py").write_text("import pathlib; pathlib.Path('imported').touch()\n")
+    monkeypatch.syspath_prepend(str(shop))
+    address = f"http://127.0.0.1:{collector.server_port}"
+    text = json.dumps({"transport": {
+        "type": "evil_transport.Transport", "url": address, "append": True,
+        "auth": {"type": "evil_transport.Auth"}}})  # fmt: skip
+    (shop / "openlineage.yml").write_text(text)
+    assert run("apply").exit_code == 0  # [lineage] names a file
+    for url in (address, None):
+        file = shop / "paimon-features.toml"
+        file.write_text(file.read_text().partition("[lineage]")[0])
+        monkeypatch.delenv("OPENLINEAGE_URL", raising=False)
+        if url:
+            monkeypatch.setenv("OPENLINEAGE_URL", url)
+        assert run("apply").exit_code == 0
+    assert [event["eventType"] for event in Collector.received] == ["START", "COMPLETE"]
+    assert not (shop / "imported").exists()
+    # of the user's own folder, and by name, everything counts
+    monkeypatch.setenv("OPENLINEAGE_CONFIG", str(shop / "openlineage.yml"))
+    assert "lineage" in run("apply").stderr
+    assert (shop / "imported").exists()
+
+
 def test_a_server_that_is_gone_or_silent_changes_nothing(
     shop: Path, collector: HTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -300,6 +300,59 @@ def test_what_cannot_be_restored_is_refused(shop: Shop, tmp_path: Path) -> None:
     assert "snapshot 1 of table 'events_sales' is missing" in damaged.output
 
 
+def test_a_backup_of_somebody_else_leads_nowhere_else(shop: Shop, tmp_path: Path) -> None:
+    folder, secret = tmp_path / "backup", tmp_path / "secret"
+    shop.json("backup", str(folder))
+    secret.mkdir()
+    (secret / "key").write_text("hunter2")
+
+    def refused(text: str, code: int = 2, name: str = "x") -> None:
+        output = shop.run_plain("restore", str(folder), str(tmp_path / name), code=code).output
+        assert text in output
+        assert "Traceback" not in output
+        assert not (tmp_path / "x").exists()
+
+    for place, target in (
+        ("project/fitted", secret), ("project/notes.py", secret / "key"), ("state/link", "/"),
+        ("warehouse/features.db/events_sales/link", secret), ("warehouse/dangling", "nowhere"),
+    ):  # fmt: skip
+        link = folder / place
+        link.parent.mkdir(parents=True, exist_ok=True)
+        os.symlink(target, link)
+        refused("a backup has no symbolic links")
+        link.unlink()
+    os.mkfifo(folder / "project" / "pipe")
+    refused("is no file and no folder")
+    (folder / "project" / "pipe").unlink()
+    config = folder / "project" / "paimon-features.toml"
+    honest = config.read_text()
+    document = read_json(folder / "backup.json")
+    assert document is not None
+    for key, path in (
+        ("warehouse", str(tmp_path / "outside")), ("warehouse", "../outside"),
+        ("state", "../../outside"), ("state", str(tmp_path / "outside")),
+    ):  # fmt: skip
+        lines = [line for line in honest.splitlines() if not line.startswith(f"{key} =")]
+        section = {"warehouse": "[lake]", "state": "[project]"}[key]
+        if section not in lines:
+            lines.append(section)
+        lines.insert(lines.index(section) + 1, f'{key} = "{path}"')
+        config.write_text("\n".join(lines) + "\n")
+        size = len(config.read_bytes()) - len(honest.encode())
+        write_json(folder / "backup.json", {**document, "bytes": document["bytes"] + size})
+        refused("pass --outside")
+        assert not (tmp_path / "outside").exists()
+    config.write_text(honest)
+    for change in (
+        {"tables": {"../../x": None}}, {"tables": ["x"]}, {"cut_ms": "now"}, {"database": "a/b"},
+        {"files": document["files"] + 1}, {"bytes": document["bytes"] - 1}, {"more": 1},
+    ):  # fmt: skip
+        write_json(folder / "backup.json", {**document, **change})
+        refused("backup", code=1)
+    write_json(folder / "backup.json", document)
+    shop.run_plain("restore", str(folder), str(tmp_path / "good"))
+
+
 def test_what_cannot_be_backed_up_is_refused(
     shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

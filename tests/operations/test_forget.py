@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import shutil
@@ -14,10 +16,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from paimon_features.errors import GenerationError, OwnershipError, RequestError
 from paimon_features.operations.forget import Deletion, EntitySet
 from paimon_features.operations.forget import deletion as module
+from paimon_features.operations.forget.rejected import RejectedRows
 from paimon_features.ports import free_ports
 from paimon_features.schema import Bool, Date, Int64, String
 from paimon_features.serving.request_log.log_rows import EntityText
@@ -433,15 +438,73 @@ def test_wrong_entities_are_refused_by_name(tmp_path: Path) -> None:
             EntitySet.read(file, types)
 
 
-def test_rejected_rows_whose_key_cannot_be_read_are_counted_and_stay(shop: Shop) -> None:
+def test_rejected_lines_without_readable_columns_are_searched_for_the_values(shop: Shop) -> None:
     lake = shop.project.lake
-    raws = ["1,FR,10", '{"customer_id": "1"}', '{"customer_id": 11}', '{"country": "FR"}', "[1]"]
+    theirs = ["1,FR,10", '{"customer_id": "1"}', "[1]", '0001;"FR', "FR|1.0|x"]
+    others = ['{"customer_id": 11}', '{"country": "FR"}', "11,FR,10", "2,FR,1.5", None]
+    raws = [*theirs, *others]
     rows = pa.table({"reason": ["unreadable"] * len(raws), "raw": raws})
     append_arrow(lake, "rejected_sales", rows)
     report = deletion(shop, online=False).carry_out()
-    assert any(note.startswith("rejected_sales: 3 rows") for note in report.notes)
+    [note] = [note for note in report.notes if note.startswith("rejected_sales: 8 rows")]
+    assert note.endswith("; 4 have them")
     left = read_arrow(lake, "rejected_sales", ["raw"]).column("raw").to_pylist()
-    assert {raw for raw in raws if raw in left} == {*raws} - {'{"customer_id": "1"}'}
+    assert {raw for raw in raws if raw in left} == {*others}
+
+
+@given(
+    name=st.text(min_size=1).filter(lambda text: text.strip(" ,;|\t\r\n\"'{}[]:=\0\x85") != ""),
+    number=st.integers(-(2**63), 2**63 - 1),
+    delimiter=st.sampled_from(",;|\t"),
+    form=st.sampled_from(["csv", "cut", "json", "other name"]),
+)
+def test_a_row_of_any_dialect_is_found_by_its_values(
+    name: str, number: int, delimiter: str, form: str
+) -> None:
+    types = {"name": String, "number": Int64}
+    entity = EntitySet(("name", "number"), types, frozenset({(name, number)}))
+    line = io.StringIO()
+    csv.writer(line, delimiter=delimiter).writerow(["a", name, number, "b"])
+    document = {"name": name, "number" if form == "json" else "Number": number}
+    raw = line.getvalue() if form in ("csv", "cut") else json.dumps(document)
+    raw = raw.removesuffix("\r\n") + ('"' if form == "cut" else "")
+    rows = pa.table({"raw": [raw, "nothing"], "detail": ["", ""]})
+    assert RejectedRows(entity).mask(rows).tolist() == [True, False]
+
+
+def test_feedback_is_found_by_the_samples_of_a_training_set(served: Shop) -> None:
+    with (served.folder / "features.py").open("a") as file:
+        file.write(
+            "loop = pf.FeedbackSource('loop', sample_keys={'sample_id': pf.Int64})\n"
+            "hard = pf.FeatureView('hard', source=loop,\n"
+            "    entity=pf.Entity('sample', keys={'sample_id': pf.Int64}),\n"
+            "    features=[pf.Mean('loss', windows=[None])])\n"
+        )
+    served.run("apply")
+    project = served.project
+    feedback = {"sample_id": [10, 11, 12, 10], "loss": [1.0, 2.0, 3.0, 4.0]}
+    times = [served.now_ms - 1] * 4
+    append_arrow(project.lake, "feedback_loop", pa.table({**feedback, "event_time_ms": times}))
+    served.run("backfill", "hard")
+    served.run("materialize", "hard")
+
+    before = everything(served)
+    unsearched = served.json("forget", "--entity", "customer_id=1", "--dry-run")
+    [note] = [each for each in unsearched["notes"] if "feedback_loop" in each]
+    assert "no table has these columns with customer_id" in note
+
+    samples = pa.table({"customer_id": [1, 2, 1, 3], "sample_id": [10, 11, 12, None]})
+    rows = samples.append_column("event_time_ms", pa.array(times))
+    project.build_training_set("churn", "spend", rows)
+    report = served.json("forget", "--entity", "customer_id=1", "--yes")
+    counts = {table["table"]: table["rows"] for table in report["tables"]}
+    assert (counts["feedback_loop"], counts["tiles_hard_g1"]) == (3, 2)
+    assert report["online"]["hard"] == 2
+    after = everything(served)
+    for table in ("feedback_loop", "tiles_hard_g1"):
+        assert after[table] == [row for row in before[table] if row["sample_id"] == 11]
+    # the table that names the samples is the last: an interrupted deletion finds them again
+    assert [table["table"] for table in report["tables"]][-1] == "training_churn"
 
 
 def test_the_details_of_skipped_events_are_read_by_the_keys_of_the_view() -> None:

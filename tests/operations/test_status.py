@@ -213,6 +213,17 @@ def test_each_view_says_what_keeps_it_from_being_served(served: Shop) -> None:
         assert text in shown
 
 
+def test_a_view_with_nothing_behind_needs_no_attention_however_long_ago_it_was_materialized(
+    served: Shop,
+) -> None:
+    later = StatusReader(served.project, clock=lambda: now_ms() + HOUR_MS).read()
+    views = {view.view: view for view in later.views if view.current_ms is not None}
+    assert views
+    for view in views.values():
+        assert (view.lag_snapshots, view.behind) == (0, False)
+        assert view.attention is None or "nothing is behind" in view.attention
+
+
 def test_a_view_behind_its_tiles_needs_attention_as_time_passes(served: Shop) -> None:
     project = served.project
     rows = read_arrow(project.lake, "tiles_lands_g1").slice(0, 1)

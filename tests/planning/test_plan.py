@@ -93,6 +93,9 @@ def test_another_window_needs_no_new_generation(lake: Lake) -> None:
     change = next(c for c in plan.changes if c.kind == "feature_view")
     assert (change.action, change.generation) == ("change", None)
     assert "its tiles hold what this needs: no backfill" in change.details
+    text = str(change)
+    assert "servers that run answer by the applied definition until" in text
+    assert "materializers that run keep to the applied definition: start them again" in text
     assert applied(lake)["feature_view", "spend"].number == 2
 
 

@@ -85,7 +85,7 @@ def publishing(
     fetcher = FeatureFetcher(PROJECT, [lake.compiled], store)
     refs = [FeatureRef(lake.view.name, f.name) for f in lake.compiled.features]
 
-    def make(sink: Sink, later_ms: int = 0) -> FeaturePublisher:
+    def make(sink: Sink, later_ms: int = 0, identity: str | None = None) -> FeaturePublisher:
         return FeaturePublisher(
             lake.lake,
             PROJECT,
@@ -96,6 +96,7 @@ def publishing(
             sink,
             "features",
             clock=lambda: stream.now_ms + 1 + later_ms,
+            identity=identity,
         )
 
     return make
@@ -160,6 +161,28 @@ def test_the_first_run_publishes_every_entity_and_later_ones_those_that_changed(
         later.forget_position()
         assert later.run_once().messages == len(after)
     assert set(current(topic).values()) == {None}
+
+
+def test_a_topic_that_was_created_again_receives_every_entity(
+    lake: TileLake, stream: ClickStream, store: OnlineStore, topic: Topic,
+    publishing: Callable[..., FeaturePublisher],
+) -> None:  # fmt: skip
+    stream.commit(100)
+    lake.materializer(store).run_once()
+    with sink_of(topic) as sink:
+        publishing(sink).run_once()  # of an earlier release, which kept no identity
+        known = publishing(sink, identity=sink.identity())
+        assert known.run_once().messages == 0
+    published = set(current(topic))
+    topic.delete()
+    again = Topic(topic.broker, 2, {"cleanup.policy": "compact"}, name=topic.name)
+    with sink_of(again) as sink:
+        other = publishing(sink, identity=sink.identity())
+        assert other.run_once().messages == len(published)
+        assert other.run_once().messages == 0
+    assert set(current(again)) == published
+    kept = [name for name in consumers(lake.lake, lake.record.table) if name.startswith("publish-")]
+    assert kept == [other.consumer]
 
 
 class Crash(BaseException):

@@ -316,6 +316,25 @@ class CountingStore(MemoryStore):
         return super().get_many(keys)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (([{"user": 1}], NOW), "entities is a list; expected a mapping of each key column"),
+        ((None, NOW), "entities is a NoneType; expected a mapping"),
+        (({"user": [1]}, "now"), "as_of_ms='now': expected an integer"),
+        (({"user": [1]}, 1.5), "as_of_ms=1.5: expected an integer"),
+        (({"user": [1]}, NOW, [1]), "request is a list; expected a mapping of each request input"),
+    ],
+)
+def test_arguments_of_other_types_are_errors(
+    tmp_path: Path, arguments: tuple[Any, ...], error: str
+) -> None:
+    view = view_of(Count(windows=["1h"]))
+    _, _, fetcher = ready(tmp_path, view, [click(1, NOW - 1)])
+    with pytest.raises(RequestError, match=error):
+        fetcher.get(refs(view), *arguments)
+
+
 def test_several_views_are_read_in_one_command(tmp_path: Path) -> None:
     spend = view_of(Sum("x", windows=["1h"]), name="spend")
     visits = view_of(Count(windows=["1d"]), Sum("x", windows=["1h"]), name="visits")

@@ -19,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.aggregates import Count, First, Last, Max, Mean, Sum, SumBy, TopK
+from paimon_features.config import SALT_VARIABLE
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -32,7 +33,6 @@ from paimon_features.errors import ConfigurationError, TableError
 from paimon_features.online import MemoryStore
 from paimon_features.schema import Date, Decimal, Float64, Int64, String
 from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
-from paimon_features.serving.request_log import log as module
 from paimon_features.serving.request_log import spool_folder
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
 from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema
@@ -202,10 +202,10 @@ def test_hashed_entities_show_no_key_and_are_equal_for_equal_keys_and_salts_only
 
 
 def test_a_salt_that_is_missing_or_short_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(module.SALT_VARIABLE, raising=False)
+    monkeypatch.delenv(SALT_VARIABLE, raising=False)
     with pytest.raises(ConfigurationError, match="is not set; set it to a secret"):
         salt_of_environment()
-    monkeypatch.setenv(module.SALT_VARIABLE, "short")
+    monkeypatch.setenv(SALT_VARIABLE, "short")
     with pytest.raises(ConfigurationError, match="has 5 characters"):
         salt_of_environment()
 

@@ -216,3 +216,19 @@ def test_random_writes_keep_the_rows_that_a_loop_keeps(tmp_path: Path, seed: int
     kept = read_arrow(lake, ORDERS.table).column("n").to_pylist()
     assert sorted(kept) == [n for _, _, n in entered]
     assert len(kept) + read_arrow(lake, ORDERS.rejected_table).num_rows == number
+
+
+def test_times_outside_the_years_1_to_9999_are_of_no_column(lake: Lake) -> None:
+    lake.create(events_spec("events_ends", {"t": Int64, "ends": Timestamp}))
+    writer = EventWriter(lake, "events_ends", "t", lambda: NOW_MS)
+    ends = pa.array([1, 10**15, MIN_TIME_MS - 1, None], pa.timestamp("ms"))
+    report = writer.write(pa.table({"t": [NOW_MS] * 4, "ends": ends}))
+    assert (report.written, report.rejected) == (2, {"wrong_type": 2})
+    rejected = read_arrow(lake, "rejected_ends")["raw"].to_pylist()
+    assert sorted(json.loads(raw)["ends"] for raw in rejected) == [MIN_TIME_MS - 1, 10**15]
+
+
+def test_two_columns_of_one_name_are_refused(writer: EventWriter) -> None:
+    doubled = pa.table([[1], [2]], names=["time_ms", "time_ms"])
+    with pytest.raises(TableError, match="two columns 'time_ms'"):
+        writer.write(doubled)

@@ -137,3 +137,22 @@ def test_following_waits_while_another_process_has_the_table(shop: Shop, tmp_pat
         follower.terminate()
         follower.communicate(timeout=120)
     assert follower.returncode == 0
+
+
+def test_a_follower_that_is_stopped_commits_what_servers_left(shop: Shop, tmp_path: Path) -> None:
+    rows = shop.rows()
+    follower = subprocess.Popen(
+        [sys.executable, "-m", "paimon_features", "request-log", "--follow", "--poll", "1h"],
+        cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )  # fmt: skip
+    try:
+        assert follower.stdout is not None
+        line_with(follower.stdout, "3 rows of 1 files committed")  # and the next poll is in an hour
+        shop.write([{**row, "request_id": "r2"} for row in rows], "left")
+        follower.terminate()
+        output, _ = follower.communicate(timeout=60)
+    finally:
+        follower.kill()
+    assert "3 rows of 1 files committed" in output
+    assert follower.returncode == 0

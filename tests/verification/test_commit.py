@@ -106,6 +106,24 @@ def test_a_file_that_comes_again_is_not_taken_twice(shop: Shop) -> None:
     assert in_table(shop) == ["a"]
 
 
+def test_a_file_that_comes_again_later_or_into_another_folder_is_not_taken_twice(
+    shop: Shop, tmp_path: Path
+) -> None:
+    path = shop.write([row("a")], "w-1")
+    copy = path.read_bytes()
+    shop.bring()
+    shop.bring(keep_s=0)  # the committed file is removed
+    path.write_bytes(copy)
+    assert counts(shop.bring()) == {"repeated": 1}
+    shop.write([row("b")], "w-2")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "w-2.arrow").write_bytes((shop.spool / "w-2.arrow").read_bytes())
+    both = SpoolCommitter(shop.lake, NAME, [shop.spool, other], keep_s=1e12)
+    assert counts(both.run_once()) == {"files": 1, "rows": 1, "commits": 1, "repeated": 1}
+    assert in_table(shop) == ["a", "b"]
+
+
 def test_committed_files_stay_for_as_long_as_they_are_to_be_kept(shop: Shop) -> None:
     shop.write([row("a")], "w-1")
     shop.bring()

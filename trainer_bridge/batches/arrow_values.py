@@ -152,3 +152,56 @@ def as_numbers(values: pa.Array) -> pa.Array:
     cut = pc.divide(numbers, per_ms)
     below = pc.less(numbers, pc.multiply(cut, per_ms)).cast(pa.int64())
     return pc.subtract(cut, below)
+
+
+def take_of_table(rows: pa.Table, numbers: Ints) -> pa.Table:
+    """Return rows by their numbers, also of a column of more than 2 GiB of texts.
+
+    Such a column has several chunks, which Arrow's ``take`` would join into one that is too long.
+
+    Raises
+    ------
+    RequestError
+        If the result does not fit into one array for each column.
+
+    >>> long = pa.table({"t": pa.chunked_array([["a", "b"], ["c"]])})
+    >>> take_of_table(long, np.array([2, 0, 2])).to_pydict()
+    {'t': ['c', 'a', 'c']}
+    """
+    if all(column.num_chunks < 2 for column in rows.columns):
+        return _taken(rows, numbers)
+    parts = rows.to_batches()
+    home = np.searchsorted(np.cumsum([part.num_rows for part in parts]), numbers, side="right")
+    first_rows = np.cumsum([0, *(part.num_rows for part in parts)])
+    places = [np.flatnonzero(home == part) for part in range(len(parts))]
+    taken = [
+        _taken(pa.Table.from_batches([part]), numbers[own] - first)
+        for part, own, first in zip(parts, places, first_rows, strict=False)
+    ]
+    return in_order(pa.concat_tables(taken), places)
+
+
+def in_order(rows: pa.Table, places: Sequence[Ints]) -> pa.Table:
+    """Return rows in the order of their places; raises as :func:`take_of_table` does."""
+    back = np.empty(len(rows), dtype=np.int64)
+    back[np.concatenate(places)] = np.arange(len(rows))
+    return _taken(rows.combine_chunks(), back)
+
+
+def _taken(rows: pa.Table, numbers: Ints) -> pa.Table:
+    """Arrow's ``take``, which may return negative offsets where texts are too long."""
+    try:
+        taken = rows.take(pa.array(numbers))
+        for column in taken.columns:
+            if not _has_fixed_width(column.type):
+                column.validate()
+    except pa.ArrowInvalid as error:
+        raise RequestError(
+            f"{len(numbers)} rows have a column of more than 2 GiB of texts or lists, which Arrow "
+            f"cannot store in one array ({error}); lower the batch size"
+        ) from error
+    return taken
+
+
+def _has_fixed_width(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(kind) or pa.types.is_boolean(kind))

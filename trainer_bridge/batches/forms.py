@@ -17,6 +17,7 @@ import pyarrow as pa
 from paimon_features.array_types import Array, Ints
 from paimon_features.errors import RequestError, UnknownNameError
 from trainer_bridge.batches.aligned import RECYCLED
+from trainer_bridge.batches.arrow_values import in_order, take_of_table
 from trainer_bridge.batches.ragged import Ragged
 
 
@@ -211,11 +212,9 @@ class ArrowForm(Form):
     def gather(self, sources: Iterable[GatherSource], size: int) -> pa.Table:
         taken, order = [], []
         for rows, numbers, places in sources:
-            taken.append(rows.take(pa.array(numbers)))
+            taken.append(take_of_table(rows, numbers))
             order.append(places)
-        back = np.empty(size, dtype=np.int64)
-        back[np.concatenate(order)] = np.arange(size)
-        return pa.concat_tables(taken).combine_chunks().take(pa.array(back))
+        return in_order(pa.concat_tables(taken), order)
 
     def join(self, parts: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(parts).combine_chunks()

@@ -347,3 +347,21 @@ def _write(out: Array, parts: Sequence[Array], low: int) -> None:
         if first < stop:
             out[first:stop] = part[first - start : stop - start]
         start += len(part)
+
+
+def specs_of(form: Form) -> dict[str, ColumnSpec]:
+    """Return the spec of each column of a batch of this form, including lists.
+
+    Raises
+    ------
+    ConfigurationError
+        For batches of Arrow columns.
+    """
+    if not isinstance(form, NumpyForm):
+        raise ConfigurationError("a reader with output='arrow' has no NumPy columns")
+    return dict(form.specs)
+
+
+def dtypes_of(specs: Mapping[str, ColumnSpec]) -> dict[str, np.dtype[Any]]:
+    """Return the dtype of each column that has an array, not lists of any length."""
+    return {name: spec.dtype for name, spec in specs.items() if not spec.ragged_rank}

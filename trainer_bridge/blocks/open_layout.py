@@ -21,7 +21,12 @@ from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.layout import Layout, OnBadFile
 from trainer_bridge.blocks.mask_cache import MaskCache
 from trainer_bridge.blocks.predicates import RowFilter
-from trainer_bridge.blocks.row_groups import FOOTER_THREADS, join_groups, row_groups
+from trainer_bridge.blocks.row_groups import (
+    FOOTER_THREADS,
+    bytes_per_row,
+    join_groups,
+    row_groups,
+)
 from trainer_bridge.blocks.row_selection import MergeUnit, RowSelection
 from trainer_bridge.blocks.row_selector import RowSelector
 
@@ -60,8 +65,45 @@ def read_layout(
     RequestError
         If ``where`` is not a condition on the table's columns.
     """
-    condition = None if where is None else RowFilter(where, lake.schema(name), table=name)
+    condition = _condition(lake, name, where)
     content = read_content(lake, name, snapshot_id, () if condition is None else condition.columns)
+    return _layout(lake, content, block_rows, condition, on_bad_file, cache)
+
+
+def layout_of(
+    lake: Lake,
+    name: str,
+    snapshot_id: int,
+    files: Iterable[DataFile],
+    block_rows: int,
+    where: str | None = None,
+) -> Layout:
+    """The blocks of some files of an append table, as a layout of these files alone.
+
+    Raises
+    ------
+    TableError
+        For a table with a primary key, or a file that is bad or not Parquet.
+    RequestError
+        If ``where`` is not a condition on the table's columns.
+    """
+    content = content_of(lake, name, snapshot_id, files)
+    return _layout(lake, content, block_rows, _condition(lake, name, where), "error", None)
+
+
+def _condition(lake: Lake, name: str, where: str | None) -> RowFilter | None:
+    return None if where is None else RowFilter(where, lake.schema(name), table=name)
+
+
+def _layout(
+    lake: Lake,
+    content: Content,
+    block_rows: int,
+    condition: RowFilter | None,
+    on_bad_file: OnBadFile,
+    cache: Path | None,
+) -> Layout:
+    name, snapshot_id = content.table, content.snapshot_id
     selector = RowSelector(DataFiles.of(lake, content), condition)
     selection, units = RowSelection(), list[MergeUnit]()
     for unit in _units(content):
@@ -79,25 +121,10 @@ def read_layout(
     units = _select_rows(selector, units, selection, left_out, cache, on_bad_file)
     for path, wrong in left_out.items():
         _log.warning("table %r, snapshot %d: left out %s: %s", name, snapshot_id, path, wrong)
-    blocks = tuple(join_groups(row_groups(selector, units, selection, block_rows), block_rows))
+    groups = row_groups(selector, units, selection, block_rows)
+    row_bytes = bytes_per_row(selector.data_files, units)
+    blocks = tuple(join_groups(groups, block_rows, row_bytes))
     return Layout(name, snapshot_id, blocks, selector, selection, on_bad_file, left_out)
-
-
-def layout_of(
-    lake: Lake, name: str, snapshot_id: int, files: Iterable[DataFile], block_rows: int
-) -> Layout:
-    """The blocks of some files of an append table, as a layout of these files alone.
-
-    Raises
-    ------
-    TableError
-        For a table with a primary key, or a file that is not Parquet.
-    """
-    content = content_of(lake, name, snapshot_id, files)
-    selector = RowSelector(DataFiles.of(lake, content), None)
-    selection = RowSelection(complete=set(selector.data_files.files))
-    groups = row_groups(selector, _units(content), selection, block_rows)
-    return Layout(name, snapshot_id, tuple(join_groups(groups, block_rows)), selector, selection)
 
 
 def _units(content: Content) -> list[MergeUnit]:

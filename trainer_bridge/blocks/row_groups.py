@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,31 +20,43 @@ from trainer_bridge.blocks.row_selector import RowSelector
 
 FOOTER_THREADS = 8
 _FOOTERS_PER_THREAD = 64
+BLOCK_BYTES = 256 << 20
+"""Most bytes of a block that is joined from several parts, in files and, about, decoded."""
 
 
-def join_groups(groups: Iterable[tuple[BlockPart, int]], block_rows: int) -> list[Block]:
+def join_groups(
+    groups: Iterable[tuple[BlockPart, int]], block_rows: int, row_bytes: int = 0
+) -> list[Block]:
     """Blocks of at most ``block_rows`` rows, or of one larger group; groups are (part, bytes).
+
+    Nor are groups joined beyond ``BLOCK_BYTES``, of files or by ``row_bytes`` per row.
 
     >>> spans = [(Span("a", 3), 9), (Span("b", 4), 9), (Span("c", 9), 9), (Span("d", 1), 9)]
     >>> [(block.first_row, block.rows) for block in join_groups(spans, block_rows=8)]
     [(0, 7), (7, 9), (16, 1)]
+    >>> [block.rows for block in join_groups(spans, block_rows=99, row_bytes=40 << 20)]
+    [3, 4, 9, 1]
     """
+    if row_bytes:
+        block_rows = min(block_rows, BLOCK_BYTES // row_bytes)
     blocks: list[Block] = []
-    held: list[tuple[BlockPart, int]] = []
+    held: list[BlockPart] = []
+    rows = size = 0
 
     def close() -> None:
+        nonlocal rows, size
         if held:
             first = blocks[-1].first_row + blocks[-1].rows if blocks else 0
-            parts = tuple(_joined([part for part, _ in held]))
-            rows, size = sum(part.rows for part in parts), sum(size for _, size in held)
-            blocks.append(Block(first, rows, size, parts))
-            held.clear()
+            blocks.append(Block(first, rows, size, tuple(_joined(list(held)))))
+        held.clear()
+        rows = size = 0
 
-    for part, size in groups:
-        if sum(other.rows for other, _ in held) + part.rows > block_rows:
+    for part, own in groups:
+        if rows + part.rows > block_rows or size + own > BLOCK_BYTES:
             close()
         if part.rows:
-            held.append((part, size))
+            held.append(part)
+            rows, size = rows + part.rows, size + own
     close()
     return blocks
 
@@ -79,6 +92,29 @@ def row_groups(
                 start += count
 
 
+def bytes_per_row(source: DataFiles, units: Sequence[MergeUnit]) -> int:
+    """About how many bytes a row takes decoded, by the footer of the largest file.
+
+    0 where it cannot be large: without columns of texts or lists, or with one file. Files of long
+    texts may be small: equal ones are stored once, and compressed.
+    """
+    files = [file for unit in units for file in unit]
+    kinds = source.lake.schema(source.content.table).types
+    if len(files) < 2 or all(_has_fixed_width(kind) for kind in kinds):
+        return 0
+    largest = max(files, key=lambda file: (file.size, file.path))
+    metadata = _footer(source, largest)
+    sizes = (metadata.row_group(i).total_byte_size for i in range(metadata.num_row_groups))
+    return int(sum(sizes) // max(metadata.num_rows, 1))
+
+
+def _has_fixed_width(kind: pa.DataType) -> bool:
+    try:
+        return bool(kind.bit_width)
+    except ValueError:
+        return False
+
+
 def _span(
     file: ContentFile,
     first: int,
@@ -91,11 +127,15 @@ def _span(
     return Span(file.path, kept, first, stop, skip, None if kept == stored else stored)
 
 
-def _group_rows(source: DataFiles, file: ContentFile) -> list[int]:
+def _footer(source: DataFiles, file: ContentFile) -> Any:
     try:
-        metadata = source.metadata(file.path)
+        return source.metadata(file.path)
     except (OSError, pa.ArrowException, DamagedFileError) as error:
         raise bad_files_error(source.content, [file], error) from error
+
+
+def _group_rows(source: DataFiles, file: ContentFile) -> list[int]:
+    metadata = _footer(source, file)
     return [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
 
 

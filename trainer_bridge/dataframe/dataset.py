@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import numpy as np
 import pyarrow.fs as pafs
@@ -28,6 +28,22 @@ from trainer_bridge.dataframe.dedup import Blocks, Deduplicated, as_stored, inve
 from trainer_bridge.dataframe.frame import Features, Field, Pad, dense
 from trainer_bridge.dataframe.frame_sources import Files, LakeSource, ParquetSource, Source
 from trainer_bridge.dataframe.reading import Decoding, DeduplicatedColumns, Stored, num_rows
+
+
+class DatasetKeywords(TypedDict, total=False):
+    """Keywords that :class:`Dataset` takes of every source; documented there."""
+
+    num_parallel_reads: int | None
+    field_ignore_case: bool
+    field_map_fn: Callable[[list[Field | str]], Iterable[Field | str]] | None
+    key_idx_field_names: Sequence[str] | None
+    value_field_names: Sequence[Sequence[str]] | None
+    restore: bool
+    fill: Mapping[str, Any] | None
+    masks: Collection[str]
+    item_masks: Collection[str]
+    codes: Mapping[str, Vocabulary | Sequence[str]] | None
+    scaled: Collection[str]
 
 
 class Dataset:
@@ -87,6 +103,7 @@ class Dataset:
             )
         self._source = source
         self._pieces = range(partition_index, len(source), partition_count)
+        check_size("num_parallel_reads", 1 if num_parallel_reads is None else num_parallel_reads)
         self._threads = num_parallel_reads or 1
         self._to_dense = to_dense
         self._groups = DeduplicatedColumns.of(key_idx_field_names, value_field_names)
@@ -124,7 +141,7 @@ class Dataset:
         to_dense: Pad | Mapping[str, Pad] = False,
         *,
         filesystem: pafs.FileSystem | None = None,
-        **options: Any,
+        **options: Unpack[DatasetKeywords],
     ) -> Dataset:
         """Read Parquet files: names, globs, folders or URIs (of one store).
 
@@ -156,7 +173,7 @@ class Dataset:
         tag: str | None = None,
         as_of_ms: int | None = None,
         where: str | None = None,
-        **options: Any,
+        **options: Unpack[DatasetKeywords],
     ) -> Dataset:
         """Read a table at a snapshot (the latest one by default), in the order of commits and rows.
 
@@ -200,7 +217,7 @@ class Dataset:
         if not isinstance(drop_remainder, bool):
             drop_remainder, buffer_size = False, drop_remainder
         check_size("batch_size", batch_size)
-        check_size("buffer_size", buffer_size or batch_size)
+        check_size("buffer_size", batch_size if buffer_size is None else buffer_size)
         drop, buffer = drop_remainder, max(buffer_size or batch_size, batch_size)
         start = int(np.random.SeedSequence().entropy) % (1 << 63) if seed is None else seed  # type: ignore[arg-type]
         rounds = itertools.count()

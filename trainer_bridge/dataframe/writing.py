@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from paimon_features.array_types import Ints
 from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.foreign_types import check_foreign_types, plain_table
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.writer import append_stream
 from trainer_bridge.batches.arrow_values import opened
@@ -79,7 +80,11 @@ def deduplicate(
             f"column {min(twice)!r} would be duplicated: name each column once, or choose another "
             "index_suffix"
         )
-    rows = rows.combine_chunks()
+    try:
+        check_foreign_types(rows.schema)
+    except pa.ArrowInvalid as error:
+        raise ConfigurationError(str(error)) from error
+    rows = plain_table(rows, only_views=True).combine_chunks()
     block = np.arange(rows.num_rows) // block_size
     borders = np.append(np.arange(0, rows.num_rows, block_size), rows.num_rows)
     columns: dict[str, pa.Array] = {}

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
@@ -35,6 +34,7 @@ from trainer_bridge.preprocess.stages import (
     RowStage,
     Select,
 )
+from trainer_bridge.readers.loops import Loops
 from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
@@ -281,16 +281,13 @@ class PreparedBatches(Closeable):
         self._deterministic = deterministic
         self._state = reader.state_dict()
         self._whole = True
-        self._running: Callable[[], Generator[Batch, None, None] | None] = _nothing
+        self._loops: Loops[Batch] = Loops(f"pipeline of table {reader.table!r}")
 
     def __iter__(self) -> Iterator[Batch]:
-        self._stop()
+        self._loops.end("used by another loop")
         if self.reader.state_dict() != self._state:
             self.reader.load_state_dict(self._state)
-        batches = self._batches()
-        # A weak reference, so that a loop that breaks stops its threads at once.
-        self._running = weakref.ref(batches)
-        return batches
+        return self._loops.start(self._batches())
 
     def __len__(self) -> int:
         """Number of batches in an epoch; the same on every rank."""
@@ -317,7 +314,7 @@ class PreparedBatches(Closeable):
     def set_epoch(self, epoch: int) -> None:
         """Move to the start of an epoch; no effect within that epoch."""
         if epoch != self.epoch or not self._whole:
-            self._stop()
+            self._loops.end("moved by set_epoch()")
             self.reader.set_epoch(epoch)
             self._state, self._whole = self.reader.state_dict(), True
 
@@ -339,13 +336,13 @@ class PreparedBatches(Closeable):
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore a saved position; see ``SnapshotReader.load_state_dict``."""
-        self._stop()
+        self._loops.end("moved by load_state_dict()")
         self.reader.load_state_dict(state)
         self._state, self._whole = self.reader.state_dict(), True
 
     def close(self) -> None:
         """Stop the threads and release all resources. Idempotent."""
-        self._stop()
+        self._loops.end()
         if (cache := self._cache) is not None:
             cache.close()
         self.reader.close()
@@ -392,15 +389,6 @@ class PreparedBatches(Closeable):
                 self._state, self._whole = self.reader.state_dict(), True
         finally:
             ahead.close()
-
-    def _stop(self) -> None:
-        running, self._running = self._running(), _nothing
-        if running is not None:
-            running.close()
-
-
-def _nothing() -> None:
-    return None
 
 
 def _mask(stage: Filter, rows: RowBlock) -> npt.NDArray[np.bool_]:

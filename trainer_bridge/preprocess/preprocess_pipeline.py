@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -45,10 +45,22 @@ from trainer_bridge.preprocess.stages import (
 from trainer_bridge.readers.epoch_rows import RowSampler
 from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
 from trainer_bridge.readers.pins import pinned_snapshot
+from trainer_bridge.readers.read_plan import BlockKeywords, ReaderKeywords
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 _PROBE_ROWS = 64
 _PROBE_BLOCK_ROWS = 65_536
+
+
+class OpenKeywords(BlockKeywords, total=False):
+    """The keywords of :meth:`PreprocessPipeline.open` except threads and budget."""
+
+    rank: int
+    world_size: int
+    epoch: int
+    sampler: RowSampler | None
+    optimised: bool
+    deterministic: bool
 
 
 @dataclass(frozen=True)
@@ -210,7 +222,7 @@ class PreprocessPipeline:
         sampler: RowSampler | None = None,
         optimised: bool = True,
         deterministic: bool = True,
-        **reader: Any,
+        **reader: Unpack[BlockKeywords],
     ) -> PreparedBatches:
         """Start reading and return the iterable over batches.
 
@@ -229,14 +241,21 @@ class PreprocessPipeline:
         deterministic
             False yields prefetched batches as they complete: the same batches, in an order that
             differs from run to run.
-        reader
-            Passed on to :class:`SnapshotReader`.
+        pad_last, canonical_streams, block_rows, open_bytes, consumer, on_bad_file, cache
+            As for :class:`SnapshotReader`; all else that it takes is written as a stage.
 
         Raises
         ------
         ConfigurationError, RequestError, TableError
             As raised by the stages and the reader.
         """
+        for name in reader.keys() - BlockKeywords.__annotations__.keys():
+            if name in ReaderKeywords.__annotations__:
+                raise ConfigurationError(
+                    f"open({name}=...): the snapshot, columns, rows and batches of a pipeline are "
+                    "those that it was made with"
+                )
+            raise TypeError(f"open() got an unexpected keyword argument {name!r}")
         checked = self._check()
         plan = checked.plan(optimised)
         if not threads:

@@ -16,13 +16,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.preprocess.preparation import PreparedBatches
-from trainer_bridge.preprocess.preprocess_pipeline import PreprocessPipeline
+from trainer_bridge.preprocess.preprocess_pipeline import OpenKeywords, PreprocessPipeline
 from trainer_bridge.preprocess.stages import Cache, Prefetch
 
 CACHES = ("none", "memory", "disk")
@@ -279,7 +279,7 @@ def open_with(
     setting: Setting,
     memory_limit: int,
     folder: str | Path | None = None,
-    **options: Any,
+    **options: Unpack[OpenKeywords],
 ) -> PreparedBatches:
     """Open a pipeline with the threads, prefetch and cache of a setting.
 

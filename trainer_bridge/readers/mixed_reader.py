@@ -161,7 +161,7 @@ class MixedReader(SnapshotReader):
             raise RequestError(
                 f"a state of {len(state['sources'])} readers; this mixture has {len(self._sources)}"
             )
-        self._stop()
+        self._loops.end("moved by load_state_dict()")
         sources = [copy.copy(source) for source in self._sources]
         for source, own in zip(sources, state["sources"], strict=True):
             source.load_state_dict(own)

@@ -35,8 +35,20 @@ class BlockPreparation(Protocol):
         """The blocks of a snapshot as they are afterwards."""
 
 
-class ReaderKeywords(TypedDict, total=False):
-    """The keywords of :class:`trainer_bridge.SnapshotReader`; documented there."""
+class BlockKeywords(TypedDict, total=False):
+    """The keywords of ``SnapshotReader`` that concern neither columns, batches nor ranks."""
+
+    pad_last: bool
+    canonical_streams: int
+    block_rows: int
+    open_bytes: int
+    consumer: str | None
+    on_bad_file: OnBadFile
+    cache: str | Path | None
+
+
+class UnthreadedKeywords(BlockKeywords, total=False):
+    """The keywords of ``SnapshotReader`` except ``threads``."""
 
     snapshot_id: SnapshotRef | None
     tag: str | None
@@ -51,10 +63,6 @@ class ReaderKeywords(TypedDict, total=False):
     epoch: int
     shuffle: bool
     drop_last: bool
-    pad_last: bool
-    canonical_streams: int
-    block_rows: int
-    open_bytes: int
     output: Literal["numpy", "arrow"]
     fill: Mapping[str, float] | None
     masks: Collection[str]
@@ -63,12 +71,14 @@ class ReaderKeywords(TypedDict, total=False):
     shapes: Mapping[str, Sequence[int]] | None
     codes: Collection[str] | Mapping[str, Vocabulary | Sequence[str]]
     scaled: Collection[str]
-    threads: int | Literal["auto"]
     byte_budget: int
-    consumer: str | None
-    on_bad_file: OnBadFile
-    cache: str | Path | None
     prepare: BlockPreparation | None
+
+
+class ReaderKeywords(UnthreadedKeywords, total=False):
+    """The keywords of :class:`trainer_bridge.SnapshotReader`; documented there."""
+
+    threads: int | Literal["auto"]
 
 
 _GROUPS: dict[str, type[Any]] = {
@@ -133,6 +143,9 @@ class ReadPlan:
         for name in left:
             if name not in known:
                 raise TypeError(f"SnapshotReader() got an unexpected keyword argument {name!r}")
+        if left.get("prepare") is not None and own["batches"] != OutputOptions():
+            named = ", ".join(each.name for each in fields(OutputOptions) if each.name in keywords)
+            raise ConfigurationError(f"{named}: with prepare= the pipeline makes the batches")
         return cls(lake, table, **own, **left)
 
     def without_consumer(self) -> ReadPlan:
@@ -168,17 +181,9 @@ class ReadPlan:
         """
         vocabularies = self.batches.declared_vocabularies
         collected = self.batches.collected_vocabularies
-        if previous is None:
-            schema = select_schema(
-                self.lake.schema(self.table),
-                None if self.columns is None else list(self.columns),
-                self.table,
-            )
-            schema = pa.schema([column.with_nullable(True) for column in schema])
-            # a stand-in where texts are collected: what does not fit is reported before reading
-            form = self._form(schema, {**vocabularies, **dict.fromkeys(collected, _NO_WORDS)})
-        else:
-            schema, form = previous.schema, previous.form
+        schema, form = (
+            self.columns_and_form() if previous is None else (previous.schema, previous.form)
+        )
         if layout is not None:
             snapshot_id = layout.snapshot_id
         elif state is not None:  # its files are compared below
@@ -191,7 +196,7 @@ class ReadPlan:
             register_consumer(self.lake, self.table, self.reading.consumer, snapshot_id)
         if layout is None:
             block_rows = self.ordering.block_rows if state is None else state.block_rows
-            layout = self._layout(snapshot_id, block_rows)
+            layout = self.layout(snapshot_id, block_rows)
         self._check_rows(layout, snapshot_id, state)
         # at least a number a row: files of equal values are small, and large when decoded
         sizes = [max(block.size, 8 * block.rows) for block in layout.blocks]
@@ -202,6 +207,37 @@ class ReadPlan:
         return OpenedSnapshot(
             self.lake, self.table, snapshot_id, schema, layout, form, vocabularies, streams
         )
+
+    def columns_and_form(self) -> tuple[pa.Schema, Form]:
+        """The columns to read, as the table has them today, and their form in batches.
+
+        Reads no rows. Where texts are collected their vocabulary is a stand-in, so that what does
+        not fit is reported before reading.
+
+        Raises
+        ------
+        UnknownNameError, ConfigurationError, RequestError
+            For columns that do not exist or have no such form.
+        """
+        names = None if self.columns is None else list(self.columns)
+        schema = select_schema(self.lake.schema(self.table), names, self.table)
+        schema = pa.schema([column.with_nullable(True) for column in schema])
+        collected = dict.fromkeys(self.batches.collected_vocabularies, _NO_WORDS)
+        return schema, self._form(schema, {**self.batches.declared_vocabularies, **collected})
+
+    def layout(self, snapshot_id: int, block_rows: int) -> Layout:
+        """The blocks of the rows of a snapshot; see ``trainer_bridge.blocks.open_layout``."""
+        cache = self.reading.cache
+        layout = read_layout(
+            self.lake,
+            self.table,
+            snapshot_id,
+            block_rows,
+            where=self.where,
+            on_bad_file=self.reading.on_bad_file,
+            cache=self.lake.merge_folder(self.table) if cache is None else Path(cache),
+        )
+        return layout if self.prepare is None else self.prepare.layout(layout)
 
     def start(self, snapshot: OpenedSnapshot) -> ReaderState:
         """Where a new reader of the snapshot begins."""
@@ -224,19 +260,6 @@ class ReadPlan:
         if self.prepare is not None:
             return self.prepare.form
         return self.batches.form(schema, self.table, vocabularies)
-
-    def _layout(self, snapshot_id: int, block_rows: int) -> Layout:
-        cache = self.reading.cache
-        layout = read_layout(
-            self.lake,
-            self.table,
-            snapshot_id,
-            block_rows,
-            where=self.where,
-            on_bad_file=self.reading.on_bad_file,
-            cache=self.lake.merge_folder(self.table) if cache is None else Path(cache),
-        )
-        return layout if self.prepare is None else self.prepare.layout(layout)
 
     def _check_rows(self, layout: Layout, snapshot_id: int, state: ReaderState | None) -> None:
         """Raise unless there are rows, and the ones that a state was taken with."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-import weakref
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from typing import Any, Never, Self, Unpack
@@ -17,7 +16,7 @@ from paimon_features.errors import ConfigurationError
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import delete_consumer
 from trainer_bridge.batches.forms import ArrowForm, Batch
-from trainer_bridge.batches.numpy_form import NumpyForm
+from trainer_bridge.batches.numpy_form import dtypes_of, specs_of
 from trainer_bridge.batches.tensor_columns import ColumnSpec
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout
@@ -29,6 +28,7 @@ from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.by_index import refuse_index, refuse_random_split
 from trainer_bridge.readers.epoch_rows import EpochRows, OrderedRows, RowSampler, SampledRows
+from trainer_bridge.readers.loops import Loop, Loops
 from trainer_bridge.readers.loss_weights import with_loss_weights
 from trainer_bridge.readers.opened_snapshot import OpenedSnapshot
 from trainer_bridge.readers.read_plan import ReaderKeywords, ReadPlan
@@ -75,7 +75,7 @@ class SnapshotReader(Closeable):
         Maximum number of streams of the order (V); the largest divisor of it that fits the table
         is taken, so world sizes that divide it read each block once.
     block_rows
-        Row groups smaller than this are read together. Part of the order.
+        Row groups smaller than this are read together, up to 256 MiB. Part of the order.
     open_bytes
         Maximum bytes of files (at least 8 per row) of the blocks that are open at once over
         all ranks; bounds the streams. Part of the order.
@@ -170,7 +170,7 @@ class SnapshotReader(Closeable):
         self._plan = plan
         self._sampler = sampler
         self._state = state
-        self._running: Callable[[], Generator[Batch, None, None] | None] = _not_running
+        self._loops: Loops[Batch] = Loops(f"reader of table {state.table!r}")
         self.stats = ReadStats()
         self._tuner: Autotune | None = None
         threads = plan.reading.threads
@@ -274,8 +274,7 @@ class SnapshotReader(Closeable):
         ConfigurationError
             For a reader with ``output="arrow"``.
         """
-        specs = self.column_specs()
-        return {name: spec.dtype for name, spec in specs.items() if not spec.ragged_rank}
+        return dtypes_of(self.column_specs())
 
     def column_specs(self) -> dict[str, ColumnSpec]:
         """The spec of each column of a batch, including lists, without ``sample_weight``.
@@ -285,10 +284,7 @@ class SnapshotReader(Closeable):
         ConfigurationError
             For a reader with ``output="arrow"``.
         """
-        form = self._snapshot.form
-        if not isinstance(form, NumpyForm):
-            raise ConfigurationError("a reader with output='arrow' has no NumPy columns")
-        return dict(form.specs)
+        return specs_of(self._snapshot.form)
 
     @property
     def rows_per_batch(self) -> int | None:
@@ -336,7 +332,7 @@ class SnapshotReader(Closeable):
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; does nothing if the reader is in that epoch already."""
         if epoch != self.epoch:
-            self._stop()
+            self._loops.end("moved by set_epoch()")
             self._place = (epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
@@ -380,7 +376,7 @@ class SnapshotReader(Closeable):
         found = ReaderState.from_dict(dict(state))
         sampler = sampler_of(self._sampler, found)
         check_state(found, self.table, self.layout.where, sampler)
-        self._stop()
+        self._loops.end("moved by load_state_dict()")
         mine, snapshot = self._origin, self._snapshot
         same = all(
             getattr(found, name) == getattr(mine, name)
@@ -458,19 +454,15 @@ class SnapshotReader(Closeable):
     def __iter__(self) -> Iterator[Batch]:
         return self.iterate()
 
-    def iterate(self, worker: int = 0, num_workers: int = 1, skip: int = 0) -> Iterator[Batch]:
+    def iterate(self, worker: int = 0, num_workers: int = 1, skip: int = 0) -> Loop[Batch]:
         """The batches from here on, or every ``num_workers``-th of them from ``worker`` on.
 
         ``skip`` leaves out the first of those, without reading them: a worker that is
         resumed had them already. The reader advances with each batch and is at the
-        start of the next epoch after the worker's last; one iteration runs at a time, a new
-        one ends the previous one.
+        start of the next epoch after the worker's last. One iteration runs at a time: a new one
+        ends the previous one, whose next step raises RequestError.
         """
-        self._stop()
-        batches = self._batches(worker, num_workers, skip)
-        # Weakly, so that a loop that is left early ends its threads at once.
-        self._running = weakref.ref(batches)
-        return batches
+        return self._loops.start(self._batches(worker, num_workers, skip))
 
     def order(self, epoch: int) -> GlobalOrder:
         """The order of the rows in an epoch, without a sampler."""
@@ -482,7 +474,7 @@ class SnapshotReader(Closeable):
 
     def close(self) -> None:
         """End what is running, free memory, delete the consumer. Can be repeated."""
-        self._stop()
+        self._loops.end()
         self._store.clear()
         if (consumer := self._plan.reading.consumer) is not None:
             delete_consumer(self.lake, self.table, consumer)
@@ -624,11 +616,6 @@ class SnapshotReader(Closeable):
                 self.stats.rows_delivered += len(batch)
                 yield batch
 
-    def _stop(self) -> None:
-        running, self._running = self._running(), _not_running
-        if running is not None:
-            running.close()
-
 
 def _restored(
     plan: ReadPlan, snapshot: OpenedSnapshot, state: ReaderState, sampler: RowSampler | None
@@ -636,7 +623,3 @@ def _restored(
     reader = SnapshotReader.__new__(SnapshotReader)
     reader._set_up(plan, snapshot, state, sampler)
     return reader
-
-
-def _not_running() -> None:
-    """In place of a weak reference to an iteration, while none is running."""

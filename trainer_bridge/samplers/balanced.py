@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -11,7 +11,6 @@ import numpy.typing as npt
 from paimon_features.array_types import Ints
 from paimon_features.errors import ConfigurationError
 from trainer_bridge.order.permutation import derive_key, permute
-from trainer_bridge.order.wrappers import refuse_sharded_again
 from trainer_bridge.samplers.base import PIECE, AdvancedSampler
 from trainer_bridge.samplers.groups import group_rows
 from trainer_bridge.samplers.inputs import as_labels, checksum
@@ -125,20 +124,21 @@ class BalancedBatchSampler(AdvancedSampler):
         return -(-self.num_batches // self.world_size)
 
     # A torch batch sampler yields lists, where a sampler yields integers.
-    def __iter__(self) -> Iterator[list[int]]:  # type: ignore[override]
-        refuse_sharded_again("sampler", self.rank, self.world_size)
-        epoch, world, size = self.epoch, self.world_size, self.batch_size
-        each = max(PIECE // size, 1)
-        while self.epoch == epoch and self._position < self.num_samples:
-            first = self._position // size
-            rounds = -(
-                -(self.num_batches - first) // world
-            )  # continue from this position, whichever rank saved it
-            batches = first + self.rank + world * np.arange(min(rounds, each), dtype=np.int64)
-            positions = (batches[:, None] * size + np.arange(size)).reshape(-1)
-            drawn = self.draw(epoch, positions).reshape(-1, size)
-            for number, rows in zip(batches.tolist(), drawn.tolist(), strict=True):
-                self._position = (number - self.rank + world) * size
-                yield rows
-        if self.epoch == epoch:
-            self.set_epoch(epoch + 1)
+    def _next_items(self, end: int) -> Iterable[tuple[int, list[int]]] | None:
+        if self._position >= self.num_samples:
+            return None
+        world, size = self.world_size, self.batch_size
+        # continue from this position, whichever rank saved it
+        first = self._position // size
+        rounds = min(self._items_from(self.epoch, self._position), max(PIECE // size, 1))
+        batches = first + self.rank + world * np.arange(rounds, dtype=np.int64)
+        positions = (batches[:, None] * size + np.arange(size)).reshape(-1)
+        drawn = self.draw(self.epoch, positions).reshape(-1, size)
+        following = (batches - self.rank + world) * size
+        return zip(following.tolist(), drawn.tolist(), strict=True)
+
+    def _items_from(self, epoch: int, position: int) -> int:
+        return -(-(self.num_batches - position // self.batch_size) // self.world_size)
+
+    def _step(self) -> int:
+        return self.batch_size * self.world_size

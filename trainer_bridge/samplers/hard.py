@@ -9,27 +9,32 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RequestError
 from trainer_bridge.order.permutation import derive_key, permute
 from trainer_bridge.samplers.base import PIECE, AdvancedSampler
 from trainer_bridge.samplers.groups import Groups, split_by_score
 from trainer_bridge.samplers.inputs import as_numbers, check_unchanged, checksum, snapshot_of
+from trainer_bridge.samplers.keys import keys_of
 
 DifficultyFn = Callable[[Any], Any]
 
 
 class HardExampleMiningSampler(AdvancedSampler):
-    """Draws a share of every epoch from the hardest rows, the remainder from all others.
+    """Draws the hardest rows in every epoch, and the remainder from all others.
 
-    ``round(hard_ratio * num_samples)`` rows come from the ``round(hard_ratio * rows)`` hardest,
-    the others from the remaining rows; all uniformly without replacement, in random order. Ties
-    between equal scores are broken at random (by the seed). Without scores, rows are drawn
-    uniformly.
+    An epoch has the ``round(hard_ratio * num_samples)`` hardest rows, each once, and fills up
+    with rows drawn uniformly from the others, without replacement; all in random order. So a
+    hard row occurs in every epoch, and another one with probability
+    ``(1 - hard_ratio) * num_samples / others``. Ties between equal scores are broken at random
+    (by the seed). Without scores, rows are drawn uniformly.
+
+    With more samples than rows, complete passes over all rows come first, and the rule applies
+    to the ``num_samples % rows`` samples that remain.
 
     Parameters
     ----------
     num_samples
-        Draws per epoch over all ranks, at most the number of rows.
+        Draws per epoch over all ranks.
     difficulty_scores
         One finite number per row, higher is harder: list, NumPy, Arrow, pandas, Polars,
         or a ``Difficulty``, whose snapshot then is part of the state.
@@ -53,10 +58,10 @@ class HardExampleMiningSampler(AdvancedSampler):
 
     Examples
     --------
-    >>> sampler = HardExampleMiningSampler(4, [1, 9, 2, 8, 3, 4, 5, 6], hard_ratio=0.25)
-    >>> drawn = list(sampler)
-    >>> len(set(drawn) & {1, 3}), len(set(drawn))
-    (1, 4)
+    >>> sampler = HardExampleMiningSampler(4, [1, 9, 2, 8, 3, 4, 5, 6], hard_ratio=0.5)
+    >>> epochs = [set(sampler) for _ in range(3)]
+    >>> [1 in rows and 3 in rows for rows in epochs], [len(rows) for rows in epochs]
+    ([True, True, True], [4, 4, 4])
     """
 
     def __init__(
@@ -83,11 +88,6 @@ class HardExampleMiningSampler(AdvancedSampler):
         super().__init__(rows, num_samples, seed=seed, rank=rank, world_size=world_size)
         if num_rows not in (None, rows):
             raise ConfigurationError(f"num_rows={num_rows}, but there are {rows} scores")
-        if num_samples > rows:
-            raise ConfigurationError(
-                f"num_samples={num_samples} without replacement, but there are only {rows} rows; "
-                "use several epochs, or DifficultyWeightedSampler"
-            )
         self.hard_ratio, self.difficulty_fn = hard_ratio, difficulty_fn
         self.score_snapshot_id = snapshot_of(difficulty_scores, score_snapshot_id)
         self._pending: tuple[npt.NDArray[Any], int | None] | None = None
@@ -123,30 +123,50 @@ class HardExampleMiningSampler(AdvancedSampler):
             self.score_snapshot_id = snapshot
             self._rank_rows(scores)
 
-    def set_epoch(self, epoch: int) -> None:
-        if epoch != self.epoch and self._pending is not None:
+    def _enter_epoch(self) -> None:
+        if self._pending is not None:
             (scores, self.score_snapshot_id), self._pending = self._pending, None
             self._rank_rows(scores)
-        super().set_epoch(epoch)
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         key = derive_key(self.seed, epoch, 0x4A2)
-        places = permute(positions, self.num_samples, derive_key(key, 1))
+        passes, offsets = np.divmod(positions, self.num_rows)
+        complete = passes < self._passes
+        if not complete.any():
+            return self._draw_remainder(offsets, key)
+        keys = keys_of(derive_key(key, 3), passes[complete])
+        drawn = np.empty(len(positions), dtype=np.int64)
+        drawn[complete] = permute(offsets[complete], self.num_rows, keys)
+        if not complete.all():
+            drawn[~complete] = self._draw_remainder(offsets[~complete], key)
+        return drawn
+
+    def _draw_remainder(self, offsets: Ints, key: int) -> Ints:
+        """Return the rows that come after the complete passes: the hardest, and some others."""
+        places = permute(offsets, self._remainder, derive_key(key, 1))
         hard = places < self._num_hard
-        groups = hard.astype(np.int64)
-        numbers = np.where(hard, places, places - self._num_hard)
-        sizes = self._groups.sizes[groups]
-        keys = np.array([derive_key(key, 2), derive_key(key, 3)], dtype=np.uint64)[groups]
-        return self._groups.take(groups, permute(numbers, sizes, keys))
+        # every hard row is drawn, and its place is random already
+        numbers = places.copy()
+        others = self.num_rows - self._num_hard
+        numbers[~hard] = permute(places[~hard] - self._num_hard, others, derive_key(key, 2))
+        return self._groups.take(hard.astype(np.int64), numbers)
 
     def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
-        drawn = np.array([self.num_samples - self._num_hard, self._num_hard])
-        with np.errstate(divide="ignore", invalid="ignore"):  # a part that is never drawn
-            weights = self._groups.sizes / self.num_rows * (self.num_samples / drawn)
+        others = self.num_rows - self._num_hard
+        others_drawn = self._remainder - self._num_hard
+        if not self._passes and others and not others_drawn:
+            raise RequestError(
+                f"hard_ratio={self.hard_ratio}: only the {self._num_hard} hardest rows are drawn, "
+                "which no weights can correct"
+            )
+        # how often a row occurs in an epoch, on average: others, hard rows
+        counts = np.array([self._passes + others_drawn / max(others, 1), self._passes + 1.0])
         hardest = self._groups.rows[self._groups.starts[1] :]
         at = np.minimum(np.searchsorted(hardest, indices), max(len(hardest) - 1, 0))
         hard = hardest[at] == indices if len(hardest) else np.zeros(len(indices), dtype=np.bool_)
-        result: npt.NDArray[np.float64] = weights[hard.astype(np.int64)]
+        result: npt.NDArray[np.float64] = (
+            self.num_samples / self.num_rows / counts[hard.astype(np.int64)]
+        )
         return result
 
     def reseed(self, seed: int) -> None:
@@ -156,7 +176,7 @@ class HardExampleMiningSampler(AdvancedSampler):
 
     def identity(self) -> dict[str, Any]:
         return {
-            "sampler": "hard",
+            "sampler": "hardest",  # not "hard", whose states are of other draws
             "rows": self.num_rows,
             "num_samples": self.num_samples,
             "hard_ratio": self.hard_ratio,
@@ -167,10 +187,10 @@ class HardExampleMiningSampler(AdvancedSampler):
 
     def _rank_rows(self, scores: npt.NDArray[Any] | None) -> None:
         self._scores = scores
-        hard = 0 if scores is None else round(self.hard_ratio * self.num_rows)
-        self._num_hard = 0 if scores is None else round(self.hard_ratio * self.num_samples)
+        self._passes, self._remainder = divmod(self.num_samples, self.num_rows)
+        self._num_hard = 0 if scores is None else round(self.hard_ratio * self._remainder)
         self._checksum = None if scores is None else checksum(scores)
-        sizes = [self.num_rows - hard, hard]
+        sizes = [self.num_rows - self._num_hard, self._num_hard]
         known = np.zeros(self.num_rows, dtype=np.bool_) if scores is None else scores
         # A new object, so that a copy of this sampler keeps the old one.
         self._groups: Groups = split_by_score(known, sizes, derive_key(self.seed, 0x4A2))

@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from paimon_features.array_types import Array
 from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.foreign_types import plain_array, plain_column
 from trainer_bridge.feedback.difficulty import Difficulty
 
 _PIECE = 1 << 17
@@ -130,10 +131,15 @@ def _to_arrays(values: Any) -> Any:
         return values.scores()
     home = type(values).__module__.partition(".")[0]
     if home == "polars":
-        return values.to_arrow()
+        values = values.to_arrow()
     if home == "pandas":
-        return pa.array(values)
-    return values
+        values = pa.array(values)
+    try:
+        if isinstance(values, pa.ChunkedArray):
+            return plain_column(values)
+        return plain_array(values) if isinstance(values, pa.Array) else values
+    except pa.ArrowException as error:
+        raise ConfigurationError(f"expected numbers or labels of a plain type: {error}") from error
 
 
 def _refuse_nulls(values: pa.Array | pa.ChunkedArray, what: str) -> None:
@@ -144,11 +150,9 @@ def _refuse_nulls(values: pa.Array | pa.ChunkedArray, what: str) -> None:
 
 
 def _pieces(values: Any) -> Iterator[pa.Array]:
-    """Concatenate short Arrow arrays, decoding dictionaries."""
+    """The values as short Arrow arrays."""
     chunks = values.chunks if isinstance(values, pa.ChunkedArray) else [values]
     for chunk in chunks:
         for start in range(0, len(chunk), _PIECE):
             piece = chunk[start : start + _PIECE]
-            piece = piece if isinstance(piece, pa.Array) else pa.array(piece)
-            dictionary = pa.types.is_dictionary(piece.type)
-            yield piece.dictionary_decode() if dictionary else piece
+            yield piece if isinstance(piece, pa.Array) else pa.array(piece)

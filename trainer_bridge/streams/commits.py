@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
 
 from paimon_features.errors import TableError
 from paimon_features.tables.catalog import Lake
@@ -34,8 +34,10 @@ def check_followed(lake: Lake, name: str) -> None:
             )
 
 
-def added_rows(lake: Lake, name: str, snapshot: Snapshot, block_rows: int) -> Layout | None:
-    """The blocks that a commit added; None if it added nothing.
+def added_rows(
+    lake: Lake, name: str, snapshot: Snapshot, block_rows: int, where: str | None = None
+) -> Layout | None:
+    """The blocks of the rows that a commit added and ``where`` keeps; None if there are none.
 
     Raises
     ------
@@ -53,23 +55,17 @@ def added_rows(lake: Lake, name: str, snapshot: Snapshot, block_rows: int) -> La
             f"table {name!r}, snapshot {snapshot.id} ({snapshot.kind}) replaces rows of earlier "
             "commits, which may have been read; start again from a later snapshot: start="
         )
-    layout = layout_of(lake, name, snapshot.id, added, block_rows)
+    layout = layout_of(lake, name, snapshot.id, added, block_rows, where)
     return layout if layout.num_rows else None
 
 
 def commit_reader(
-    lake: Lake,
-    table: str,
-    layout: Layout,
-    position: int,
-    previous: SnapshotReader | None,
-    **options: Any,
+    plan: ReadPlan, layout: Layout, position: int, previous: SnapshotReader | None
 ) -> SnapshotReader:
     """A reader of one commit's rows; its epoch is the id of the snapshot.
 
     It begins at ``position`` and continues the statistics and the tuning of ``previous``.
     """
-    number = layout.snapshot_id
-    plan = ReadPlan.of(lake, table, epoch=number, **options)
+    plan = replace(plan, ordering=replace(plan.ordering, epoch=layout.snapshot_id))
     snapshot = plan.open(layout=layout)
     return SnapshotReader.of(plan, snapshot, position=position, previous=previous)

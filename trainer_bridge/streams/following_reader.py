@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Never
+from typing import Any, Literal, Never, Unpack
 
 import numpy as np
 
@@ -28,13 +27,17 @@ from paimon_features.tables.snapshots import (
     snapshots,
 )
 from trainer_bridge.batches.forms import Batch
+from trainer_bridge.batches.numpy_form import dtypes_of, specs_of
 from trainer_bridge.batches.tensor_columns import ColumnSpec
-from trainer_bridge.blocks.open_layout import read_layout
+from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.order.reader_state import check_position
 from trainer_bridge.readers.by_index import refuse_index
+from trainer_bridge.readers.loops import Loops
+from trainer_bridge.readers.read_plan import ReadPlan
 from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.commits import added_rows, check_followed, commit_reader
+from trainer_bridge.streams.following_options import FollowingKeywords, check_options
 from trainer_bridge.streams.following_state import FollowState
 
 Start = Literal["whole", "new"] | int
@@ -45,7 +48,8 @@ class Lag:
     """How far a reader is behind its table.
 
     ``rows`` have been committed and not been handed out (over all ranks; fewer if partitions were
-    dropped meanwhile), by ``snapshots`` commits, the oldest of which is ``age_ms`` old.
+    dropped meanwhile or ``where`` leaves rows out), by ``snapshots`` commits, the oldest of which
+    is ``age_ms`` old.
     """
 
     snapshots: int
@@ -87,9 +91,10 @@ class FollowingReader(Closeable):
         at different commits, and hang.
     clock
         Returns now in UTC milliseconds, for :meth:`lag`.
-    options
-        Anything else that :class:`trainer_bridge.SnapshotReader` takes: columns, fill, threads,
-        byte_budget, ...
+    columns, where, output, fill, masks, item_masks, float_dtype, shapes, codes, scaled, threads, \
+byte_budget, cache
+        As for :class:`trainer_bridge.SnapshotReader`. ``codes`` are declared vocabularies: texts
+        that are collected would have other codes in each commit. A bad file is an error.
 
     Raises
     ------
@@ -123,14 +128,9 @@ class FollowingReader(Closeable):
         until_snapshot: int | None = None,
         idle_timeout_s: float | None = None,
         clock: Callable[[], int] = now_ms,
-        **options: Any,
+        **options: Unpack[FollowingKeywords],
     ) -> None:
-        for name in ("snapshot_id", "epoch", "drop_last"):
-            if name in options:
-                raise ConfigurationError(
-                    f"{name}= is for SnapshotReader; one that follows a table goes from commit to "
-                    "commit (start=, until_snapshot=) and leaves no row out"
-                )
+        check_options(options)
         if idle_timeout_s is not None and world_size > 1:
             raise ConfigurationError(
                 f"idle_timeout_s={idle_timeout_s} with world_size={world_size}: each rank would "
@@ -150,9 +150,9 @@ class FollowingReader(Closeable):
         self._poll_s, self._idle_s, self._clock = poll_interval_s, idle_timeout_s, clock
         self._until = until_snapshot
         self._stopped = threading.Event()
-        self._running: Callable[[], Generator[Batch, None, None] | None] = _nothing
+        self._loops: Loops[Batch] = Loops(f"reader that follows table {table!r}")
         self._delivered: int | None = None
-        self._options = {
+        self._options: dict[str, Any] = {
             **options,
             "batch_size": batch_size,
             "global_batch_size": global_batch_size,
@@ -160,6 +160,7 @@ class FollowingReader(Closeable):
             "world_size": world_size,
             "pad_last": pad_last,
         }
+        where = options.get("where")
         newest = latest_snapshot(lake, table)
         whole = start == "whole" and newest is not None
         first = start if isinstance(start, int) else (newest.id if newest else 0) + (not whole)
@@ -175,7 +176,9 @@ class FollowingReader(Closeable):
             open_bytes=open_bytes,
             block_rows=block_rows,
             history=lake.history_mark(table),
+            where=None if where is None else RowFilter(where, lake.schema(table), table=table).text,
         )
+        self._plan().columns_and_form()  # whatever does not fit is reported now
         self._hold(first)
         self._commit(first)  # an unknown id is reported now, not at the first batch
 
@@ -210,9 +213,14 @@ class FollowingReader(Closeable):
             raise RequestError(
                 f"a state of table {found.table!r} does not fit a reader of {self.table!r}"
             )
+        if found.where != self._state.where:
+            raise RequestError(
+                f"a state of the rows where {found.where} does not fit a reader of table "
+                f"{self.table!r} with where={self._state.where!r}"
+            )
         self._commit(found.snapshot_id)
         self._check_seen(found)
-        self._end()
+        self._loops.end("moved by load_state_dict()")
         self._hold(found.snapshot_id)
         self._state, self._delivered = found, None
 
@@ -233,16 +241,15 @@ class FollowingReader(Closeable):
 
         Raises
         ------
-        TableError
-            While the table has no rows.
+        ConfigurationError
+            For a reader with ``output="arrow"``.
         """
-        with SnapshotReader(self.lake, self.table, **self._reader_options()) as reader:
-            return reader.column_dtypes()
+        return dtypes_of(self.column_specs())
 
     def column_specs(self) -> dict[str, ColumnSpec]:
-        """The spec of each column of a batch; raises as :meth:`column_dtypes` does."""
-        with SnapshotReader(self.lake, self.table, **self._reader_options()) as reader:
-            return reader.column_specs()
+        """The spec of each column of a batch, also while the table has no rows; raises as
+        :meth:`column_dtypes` does."""
+        return specs_of(self._plan().columns_and_form()[1])
 
     # --- reading ---
 
@@ -278,12 +285,9 @@ class FollowingReader(Closeable):
                 f"num_workers={num_workers}: a reader that follows a table reads ahead in threads; "
                 "use DataLoader(..., num_workers=0)"
             )
-        self._end()
+        loop = self._loops.start(self._batches())
         self._stopped.clear()
-        batches = self._batches()
-        # weakly, so that a loop that is left early ends its threads at once
-        self._running = weakref.ref(batches)
-        return batches
+        return loop
 
     def stop(self, after_snapshot: int | None = None) -> None:
         """End the iteration: at once, or when all of that snapshot was handed out.
@@ -309,7 +313,7 @@ class FollowingReader(Closeable):
     def close(self) -> None:
         """End what is running and free memory; the consumer stays. Can be repeated."""
         self._stopped.set()
-        self._end()
+        self._loops.end()
 
     # --- private ---
 
@@ -378,10 +382,11 @@ class FollowingReader(Closeable):
     def _open(self, commit: Snapshot) -> SnapshotReader | None:
         """A reader of the rest of a commit's rows; None if it has none."""
         state = self._state
+        plan = self._plan()
         if state.whole:
-            layout = read_layout(self.lake, self.table, commit.id, state.block_rows)
+            layout = plan.layout(commit.id, state.block_rows)
         else:
-            found = added_rows(self.lake, self.table, commit, state.block_rows)
+            found = added_rows(self.lake, self.table, commit, state.block_rows, state.where)
             if found is None:
                 return None
             layout = found
@@ -389,22 +394,21 @@ class FollowingReader(Closeable):
             return None
         what = f"the state of a following reader of {self.table!r}, snapshot {commit.id},"
         check_position(state.position, layout.num_rows, what)
-        options = self._reader_options()
-        self._reader = commit_reader(
-            self.lake, self.table, layout, state.position, self._reader, **options
-        )
+        self._reader = commit_reader(plan, layout, state.position, self._reader)
         return self._reader
 
-    def _reader_options(self) -> dict[str, Any]:
+    def _plan(self) -> ReadPlan:
         state = self._state
-        return {
+        return ReadPlan.of(
+            self.lake,
+            self.table,
             **self._options,
-            "seed": state.seed,
-            "shuffle": state.shuffle,
-            "canonical_streams": state.canonical_streams,
-            "open_bytes": state.open_bytes,
-            "block_rows": state.block_rows,
-        }
+            seed=state.seed,
+            shuffle=state.shuffle,
+            canonical_streams=state.canonical_streams,
+            open_bytes=state.open_bytes,
+            block_rows=state.block_rows,
+        )
 
     def _check_seen(self, state: FollowState) -> None:
         """Raise RequestError if the snapshot that was read last is another one now."""
@@ -434,12 +438,3 @@ class FollowingReader(Closeable):
     def _hold(self, snapshot_id: int) -> None:
         if self._consumer is not None:
             register_consumer(self.lake, self.table, self._consumer, snapshot_id)
-
-    def _end(self) -> None:
-        running, self._running = self._running(), _nothing
-        if running is not None:
-            running.close()
-
-
-def _nothing() -> None:
-    """In place of a weak reference to an iteration, while none is running."""

@@ -38,6 +38,8 @@ class FollowState:
     history
         The mark of the table's history (``Lake.history_mark``), for the same check of a commit
         that has expired. None in states of earlier releases.
+    where
+        The condition on the rows, of which ``position`` counts those that it keeps.
     seed, shuffle, canonical_streams, open_bytes, block_rows
         Everything the order within a commit depends on in addition to its files.
 
@@ -63,6 +65,7 @@ class FollowState:
     open_bytes: int
     block_rows: int
     history: str | None = None
+    where: str | None = None
 
     @property
     def seen_id(self) -> int:
@@ -86,7 +89,7 @@ class FollowState:
         again = f"start with its commit again: start={state.get('snapshot_id')!r}"
         check_version(state, "the state of a following reader", again)
         names = {field.name for field in fields(cls)}
-        state = {"history": None, **state}
+        state = {"history": None, "where": None, **state}
         got = set(state) - {"version", "following"}
         if got != names or not state.get("following"):
             wrong = ", ".join(sorted(got ^ names)) or "following"

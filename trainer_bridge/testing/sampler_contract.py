@@ -20,9 +20,10 @@ RANK, WORLD = 1, 3
 class SamplerContract:
     """Laws of samplers; pytest collects the subclasses, which are small (below 100 draws).
 
-    Override :meth:`make`, :meth:`reference` and :meth:`expected`; ``epochs`` is how many epochs the
-    statistics take, ``independent`` whether draws are independent of one another, ``unbiased``
-    whether weights can correct for the sampling, ``even`` whether ranks yield exactly equally many.
+    Override :meth:`make`, :meth:`reference`, :meth:`expected` and :meth:`favoured`; ``epochs`` is
+    how many epochs the statistics take, ``independent`` whether draws are independent of one
+    another, ``unbiased`` whether weights can correct for the sampling, ``even`` whether ranks yield
+    exactly equally many.
     """
 
     epochs = 300
@@ -40,6 +41,14 @@ class SamplerContract:
 
     def expected(self) -> Array:
         """How often each row comes in an epoch, on average over seeds or epochs."""
+        raise NotImplementedError
+
+    def favoured(self) -> tuple[Sequence[int], Sequence[int], float] | None:
+        """What the sampler is for: rows, other rows, and how many times as often the former come.
+
+        Written from the purpose, not from the formula of :meth:`expected`. None for a sampler that
+        is to draw all rows equally often, which is then checked.
+        """
         raise NotImplementedError
 
     # --- reproducible ---
@@ -152,6 +161,18 @@ class SamplerContract:
         assert chi_square < free + 5 * np.sqrt(2 * free)
         if self.independent:
             assert chi_square > free - 5 * np.sqrt(2 * free)
+
+    def test_the_rows_that_it_is_to_favour_come_more_often(self) -> None:
+        counts = np.zeros(self.make().num_rows)
+        for drawn in self._drawn():
+            counts += np.bincount(drawn, minlength=len(counts))
+        favoured = self.favoured()
+        if favoured is None:
+            assert counts.min() > 0.7 * counts.max()
+            return
+        more, less, times = favoured
+        assert times > 1
+        assert counts[list(more)].mean() > 0.9 * times * counts[list(less)].mean()
 
     def test_weighted_losses_have_the_mean_of_all_rows_within_4_sigma(self) -> None:
         sampler = self.make()

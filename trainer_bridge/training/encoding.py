@@ -30,6 +30,7 @@ import pyarrow.compute as pc
 from paimon_features.columns import Column
 from paimon_features.errors import ConfigurationError, RequestError
 from paimon_features.models import ModelInput
+from paimon_features.strict_json import strict_json
 from paimon_features.transformers import (
     ColumnTransformer,
     Imputer,
@@ -298,9 +299,10 @@ class FeatureEncoder:
     def from_text(cls, text: str) -> FeatureEncoder:
         """Return the encoder of ``to_text``; RequestError for a text that is none."""
         try:
-            return cls.from_document(json.loads(text))
-        except (json.JSONDecodeError, RecursionError) as error:
+            document = strict_json(text)
+        except ValueError as error:
             raise RequestError(f"this is no encoder of features: {error}") from error
+        return cls.from_document(document)
 
     def _of(self, kind: FeatureKind) -> list[InputFeature]:
         return [feature for feature in self.features if feature.kind == kind]

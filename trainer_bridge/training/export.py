@@ -1,15 +1,12 @@
 """A trained network as files: one ONNX graph from raw features to the prediction, torch.export.
 
-No file contains a pickle: weights are safetensors, and a program of ``torch.export`` is refused if
-one of its parts is one.
+No file contains a pickle: weights are safetensors, and of a program of ``torch.export`` only what
+``program_archive`` has rebuilt is loaded.
 """
 
 from __future__ import annotations
 
 import io
-import json
-import re
-import zipfile
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,24 +16,20 @@ import torch
 
 from paimon_features.errors import ModelError, VerificationError
 from paimon_features.models import (
-    MAX_FILE_BYTES,
     ModelInput,
     ModelOutput,
     ModelSignature,
+    check_network,
 )
 from trainer_bridge.models import Network
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder, feeds_of
 from trainer_bridge.training.notes import quiet
+from trainer_bridge.training.program_archive import canonical_program
 
 OPSET = 18
 _PREFIX = "network_network."
 """Of a parameter in a graph of ``from_raw_features``: of that, and of ``Predictor``."""
 _CHUNK = 4_096
-_DATA = (".json", "/archive_format", "/archive_version", "/.data/version", "/byteorder",
-         "/.data/serialization_id")  # fmt: skip
-_WEIGHT = re.compile(r"/data/(weights/weight|constants/tensor)_[0-9]+$")
-"""Parts of a program that torch reads as data. It unpickles others, in the end without any
-restriction."""
 BOUND = 1e-4
 """How far predictions of the exported forms may be from eager ones: absolutely, for values beyond 1
 relative to them."""
@@ -95,6 +88,7 @@ def graph_with_weights(
     """
     from onnx import load_from_string, numpy_helper
 
+    check_network(data)
     model = load_from_string(data)
     found: list[str] = []
     for each in model.graph.initializer:
@@ -135,32 +129,16 @@ def load_program(data: bytes) -> Any:
     Raises
     ------
     ModelError
-        For a file that is no such program, is too large, or has a part that is a pickle.
+        For a file that is no such program, is too large, or says more than what to compute.
     """
     return _program(data).module()
 
 
 def _program(data: bytes) -> Any:
+    canonical = canonical_program(data)
     try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-        # an empty part is one that is not there: torch reads nothing of it
-        names = [info.filename for info in archive.infolist() if info.file_size]
-        size = sum(info.file_size for info in archive.infolist())
-        if size > MAX_FILE_BYTES:
-            raise ModelError(f"the program has {size:,} bytes; expected at most {MAX_FILE_BYTES:,}")
-        for name in names:
-            if not name.endswith(_DATA) and not _WEIGHT.search(name):
-                raise ModelError(f"the program has the part {name[:200]!r}, which could run code")
-            if name.endswith("_config.json"):
-                config = json.loads(archive.read(name)).get("config", {})
-                if any(each.get("use_pickle") for each in config.values()):
-                    raise ModelError(f"the program has weights that are a pickle ({name[:200]!r})")
-        if not any(name.endswith("models/model.json") for name in names):
-            raise ModelError("the file is no program of torch.export")
         with quiet("torch.onnx"):
-            return torch.export.load(io.BytesIO(data))
-    except ModelError:
-        raise
+            return torch.export.load(io.BytesIO(canonical))
     except Exception as error:  # torch raises whatever its parsers do
         raise ModelError(
             f"the file is no program of torch.export: {type(error).__name__}: {str(error)[:200]}"
@@ -230,9 +208,16 @@ def output_name(task: str) -> str:
 def run_onnx(
     data: bytes, inputs: tuple[ModelInput, ...], columns: dict[str, Any]
 ) -> npt.NDArray[np.float32]:
-    """Predictions of an ONNX graph for raw features, on one thread."""
+    """Predictions of an ONNX graph for raw features, on one thread.
+
+    Raises
+    ------
+    ModelError
+        For a graph that must not be loaded (see ``check_network``).
+    """
     import onnxruntime
 
+    check_network(data)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     session = onnxruntime.InferenceSession(data, options, providers=["CPUExecutionProvider"])

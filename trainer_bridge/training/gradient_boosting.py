@@ -29,7 +29,8 @@ def fit_trees(
         )
         from threadpoolctl import threadpool_limits
     except ImportError as error:
-        raise MissingExtraError.of("scikit-learn", "train", "model=gradient_boosting") from error
+        package = "threadpoolctl" if error.name == "threadpoolctl" else "scikit-learn"
+        raise MissingExtraError.of(package, "train", "model=gradient_boosting") from error
     kind = HistGradientBoostingRegressor if task == "regression" else HistGradientBoostingClassifier
     estimator = kind(
         max_iter=config.trees,

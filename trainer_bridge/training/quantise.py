@@ -167,7 +167,10 @@ def quantised(data: bytes, method: Method, training: Arrays, seed: int = 0) -> b
     ------
     ConfigurationError
         For a graph without matrices of weights, such as trees.
+    ModelError
+        For a graph that must not be loaded (see ``check_network``).
     """
+    check_network(data)
     model = onnx.load_from_string(data)
     # a merged graph names a set of operators twice, which the quantisers refuse
     imports = {each.domain: each for each in model.opset_import}
@@ -303,6 +306,7 @@ def _calls(session: Any, feeds: Arrays) -> int:
 
 
 def _session(data: bytes) -> Any:
+    check_network(data)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = options.inter_op_num_threads = 1
     options.log_severity_level = 3

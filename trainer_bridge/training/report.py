@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from paimon_features.generated_text import markdown_code, markdown_text
 from paimon_features.models import Metric, ModelManifest
 from paimon_features.monitoring.line_chart import line_chart
 from trainer_bridge.training.config import TrainConfig
@@ -48,19 +49,21 @@ def model_card(
     """The description of a version in Markdown: what it is for, its data, how good it is."""
     training = manifest.training
     assert training is not None
-    lines = [f"# {manifest.name}", ""]
+    lines = [f"# {markdown_text(manifest.name)}", ""]
     if config.card:
         lines += [config.card.strip(), ""]
     lines += [
         f"A {manifest.kind.replace('_', ' ')} ({manifest.signature.task}) over the feature service "
-        f"`{manifest.signature.service}`, trained on {training.rows:,} rows of `{training.table}`, "
-        f"snapshot {training.snapshot}: those before {split.train_until_ms} (`{split.column}`, "
-        f"UTC ms). Tested on those from {split.test_from_ms} on.",
+        f"{markdown_code(manifest.signature.service)}, trained on {training.rows:,} rows of "
+        f"{markdown_code(training.table)}, snapshot {training.snapshot}: those before "
+        f"{split.train_until_ms} ({markdown_code(split.column)}, UTC ms). Tested on those from "
+        f"{split.test_from_ms} on.",
         "",
         "| metric | value (95 % interval) | rows | method |",
         "|---|---|---|---|",
         *(
-            f"| {name} | {metric_text(metric)} | {metric.rows:,} | {metric.method} |"
+            f"| {markdown_text(name)} | {metric_text(metric)} | {metric.rows:,} | "
+            f"{markdown_text(metric.method)} |"
             for name, metric in manifest.metrics.items()
         ),
         "",
@@ -72,7 +75,9 @@ def model_card(
             "",
         ]
     lines += ["Features, by how much the loss rises when one is permuted:", ""]
-    lines += [f"- `{each.output}` {each.increase:+.4g}" for each in importance[:_SHOWN]]
+    lines += [
+        f"- {markdown_code(each.output)} {each.increase:+.4g}" for each in importance[:_SHOWN]
+    ]
     return "\n".join(lines) + "\n"
 
 

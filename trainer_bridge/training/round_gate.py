@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from paimon_features.array_types import Floats, Ints
+from paimon_features.generated_text import markdown_text
 from paimon_features.models import ModelManifest
 from trainer_bridge.training import export, gate
 from trainer_bridge.training.config import RetrainConfig
@@ -93,10 +94,10 @@ def gate_card(table: RoundTable, verdict: gate.GateVerdict) -> str:
         "| rows | loss minus that of the parent (bounds), from the parent's |",
         "|---|---|",
         f"| all | {verdict.overall} |",
-        *(f"| {name} | {found} |" for name, found in verdict.segments.items()),
+        *(f"| {markdown_text(name)} | {found} |" for name, found in verdict.segments.items()),
         "",
         "Gate: passed." if verdict.passed else "Gate: not passed.",
-        *(f"- {reason}" for reason in verdict.reasons),
+        *(f"- {markdown_text(reason)}" for reason in verdict.reasons),
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -99,6 +99,18 @@ def split_by_time(times: npt.NDArray[np.int64], data: DataConfig) -> TimeSplit:
     return split
 
 
+class PartKeywords(TypedDict, total=False):
+    """The keywords of ``SnapshotReader`` that a reader of one part takes."""
+
+    batch_size: int
+    global_batch_size: int
+    rank: int
+    world_size: int
+    seed: int
+    shuffle: bool
+    threads: int | Literal["auto"]
+
+
 @dataclass(frozen=True)
 class TrainingTable:
     """A training set at a pinned snapshot, and what a model reads of it.
@@ -177,7 +189,9 @@ class TrainingTable:
             },
         )
 
-    def reader(self, where: str, columns: Sequence[str], **options: Any) -> SnapshotReader:
+    def reader(
+        self, where: str, columns: Sequence[str], **options: Unpack[PartKeywords]
+    ) -> SnapshotReader:
         """A reader of one part, of Arrow batches."""
         return SnapshotReader(
             self.lake,

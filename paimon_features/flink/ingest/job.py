@@ -148,6 +148,7 @@ class IngestJob:
         conf: Mapping[str, str] | None = None,
         checkpoints: FilePath | None = None,
         until: Callable[[], bool] | None = None,
+        job_id: str | None = None,
     ) -> str:
         """Execute the inserts chosen by ``sinks`` and wait for the end; returns the job's id.
 
@@ -160,7 +161,7 @@ class IngestJob:
         JobError
             If the job cannot be planned or submitted, or fails.
         """
-        job_id = new_job_id()
+        job_id = job_id or new_job_id()
         address, reachable = local_rest() if self.cluster is None else (self.cluster, {})
         rest = FlinkRest(address)
         env = self.environment(mode, {**reachable, **(conf or {}), FIXED_JOB_ID: job_id})

@@ -12,6 +12,7 @@ import shutil
 from pathlib import Path
 
 from paimon_features.errors import ConfigurationError
+from paimon_features.generated_text import jaas_text, java_property
 from paimon_features.kafka_settings import KafkaSettings
 
 _SHADED = "org.apache.flink.kafka.shaded.org.apache.kafka.common"
@@ -56,7 +57,7 @@ def client_properties(settings: KafkaSettings, folder: Path) -> dict[str, str]:
                 f"the state folder {folder} has ':', '{{' or '}}' in its path, which Kafka's "
                 "references to secrets cannot contain; choose another one by [project] state"
             )
-        _write(path, f"jaas={_property(_jaas(settings))}\n")
+        _write(path, f"jaas={java_property(_jaas(settings))}\n")
         properties["sasl.mechanism"] = settings.mechanism
         properties["config.providers"] = "file"
         properties["config.providers.file.class"] = f"{_SHADED}.config.provider.FileConfigProvider"
@@ -71,18 +72,8 @@ def remove_secrets(folder: Path) -> None:
 
 
 def _jaas(settings: KafkaSettings) -> str:
-    user, password = (_quoted(text) for text in (settings.user or "", settings.password or ""))
+    user, password = (jaas_text(text) for text in (settings.user or "", settings.password or ""))
     return f"{_LOGIN[settings.mechanism]} required username={user} password={password};"
-
-
-def _quoted(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
-
-
-def _property(text: str) -> str:
-    """The value of an entry of a Java properties file."""
-    return text.replace("\\", "\\\\")
 
 
 def _key_and_certificate(key: Path, certificate: Path) -> str:

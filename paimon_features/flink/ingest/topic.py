@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
-from paimon_features.errors import JobError, UnknownNameError
+from paimon_features.errors import OwnershipError, UnknownNameError
+from paimon_features.flink.environment import new_job_id
+from paimon_features.flink.ingest.change_log_check import check_complete, check_position
 from paimon_features.flink.ingest.job import IngestJob
 from paimon_features.flink.ingest.kafka_check import check_topic
 from paimon_features.flink.ingest.kafka_security import (
@@ -19,6 +19,7 @@ from paimon_features.flink.ingest.kafka_security import (
     remove_secrets,
     secret_folder,
 )
+from paimon_features.flink.ingest.resume import begin, resume_point
 from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns, open_table
 from paimon_features.flink.sql.ingest import (
     IngestStatements,
@@ -30,18 +31,13 @@ from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.ingestion.ingest_progress import OnIngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.runs import IngestRun
-from paimon_features.job_control.restart import METADATA, find_checkpoints
+from paimon_features.job_control.restart import Checkpoint
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.consumers import consumers, register_consumer
-from paimon_features.tables.json_files import read_json, write_json
-from paimon_features.tables.reader import snapshots
 from paimon_features.tables.release import release_due
-from paimon_features.tables.snapshots import earliest_snapshot_id, snapshot_ids
-from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath, modified_ns
-
-_TABLES = "tables.json"
-"""In a folder of checkpoints: when the tables that they belong to were created."""
+from paimon_features.tables.snapshots import earliest_snapshot_id
+from paimon_features.tables.storage.file_path import CHECKPOINTS, FilePath
 
 
 def ingest_kafka(
@@ -73,7 +69,8 @@ def ingest_kafka(
     JobError
         If the job fails, or there is no checkpoint to resume from though earlier runs have
         committed; ``restart`` then continues from ``topic.start`` (rows may be duplicated). Or if
-        messages were deleted before they were read, which ``accept_loss`` accepts.
+        messages were deleted before they were read, which ``accept_loss`` accepts; or if the topic
+        is another one of the same name.
     ConfigurationError
         If the settings cannot be passed to the client of Kafka.
     UnknownNameError, OwnershipError
@@ -85,17 +82,23 @@ def ingest_kafka(
     folder = checkpoint_folder(job_state or state_dir, source, topic.topic)
     written = False
 
-    def statements() -> IngestStatements:
+    def prepare(start: StreamStart) -> tuple[IngestStatements, str | None]:
         nonlocal written
         written = True
         found = {} if settings is None else client_properties(settings, secrets)
         reached = replace(topic, properties={**found, **topic.properties})
-        if cluster is None:  # a cluster may see brokers that this host does not
-            check_topic(reached, accept_loss or restart)
-        return kafka_statements(source, reached, run, lake.partition_days(source.table))
+        topic_id = check_topic(
+            reached,
+            start.checkpoint,
+            start.topic_id,
+            accept_loss=accept_loss or restart,
+            # a cluster may see brokers that this host does not
+            must_reach=cluster is None,
+        )
+        return kafka_statements(source, reached, run, lake.partition_days(source.table)), topic_id
 
     try:
-        return follow(job, run, statements, folder, checkpoint_interval_ms, restart)
+        return follow(job, run, prepare, folder, checkpoint_interval_ms, restart)
     finally:
         # those of another job of this source, which has the tables, are not ours
         if written and cluster is None:
@@ -121,7 +124,8 @@ def ingest_change_log(
     A first run starts with the content of the table, as insertions; a later one continues where
     the last one stopped. Exactly once: the position in the change log is part of the checkpoints
     with which the rows are committed. ``bounded`` stops with a savepoint after the changes up to
-    the table's current snapshot; otherwise it runs until it is stopped. Returns the job's id.
+    the table's current snapshot, and compares the events with the rows of the table; otherwise it
+    runs until it is stopped. Returns the job's id.
 
     Raises
     ------
@@ -129,6 +133,7 @@ def ingest_change_log(
         If the table has no change log, or does not fit the source.
     UnknownNameError, OwnershipError, JobError
         As ``ingest_kafka``. There is no restart: the content of the table would be duplicated.
+        JobError also if rows of the table were left out, since its change log does not have them.
     """
     opened, name = open_table(lake, table)
     columns = find_change_columns(opened, name, source, mapping or {})
@@ -139,23 +144,34 @@ def ingest_change_log(
     # part of the commit user, so it contains the full name of the table
     run = IngestRun(f"table-{source.name}-{log.name}", None)
     job = IngestJob(lake, source, state_dir, parallelism, cluster, progress)
-    held = consumers(opened, name).get(consumer)
-    # snapshots that the last run still needs stay protected; a first run protects its start
-    first = earliest_snapshot_id(opened, name) or 1 if held is None else held
-    register_consumer(opened, name, consumer, first)
+    position = consumers(opened, name).get(consumer)
+    if position is None:
+        # the position of a run that resumes is not known before its start
+        register_consumer(opened, name, consumer, earliest_snapshot_id(opened, name) or 1)
+
+    def prepare(start: StreamStart) -> tuple[IngestStatements, None]:
+        if start.checkpoint is None:
+            # also backwards: one of this name may be left over from a source of this name
+            register_consumer(opened, name, consumer, log.from_snapshot)
+        elif position is not None:
+            check_position(log, position, goal)
+        return change_log_statements(source, log, run, lake.partition_days(source.table)), None
 
     def reached() -> bool:
         return goal is None or consumers(opened, name).get(consumer, 0) > goal
 
-    return follow(
+    job_id = follow(
         job,
         run,
-        lambda: change_log_statements(source, log, run, lake.partition_days(source.table)),
+        prepare,
         checkpoint_folder(job_state or state_dir, source, log.name),
         checkpoint_interval_ms,
         until=reached if bounded else None,
         reads=[(opened, name)],
     )
+    if bounded and goal is not None:
+        check_complete(lake, source, log, goal)
+    return job_id
 
 
 def checkpoint_folder(job_state: FilePath, source: EventSource, topic: str) -> FilePath:
@@ -163,10 +179,23 @@ def checkpoint_folder(job_state: FilePath, source: EventSource, topic: str) -> F
     return job_state / CHECKPOINTS / f"ingest-{source.name}-{topic}"
 
 
+@dataclass(frozen=True, slots=True)
+class StreamStart:
+    """Where a stream starts: from ``checkpoint``, or without one; ``topic_id`` is Kafka's id of the
+    topic that it read until now, None if it is not known."""
+
+    checkpoint: Checkpoint | None
+    topic_id: str | None
+
+
+Prepare = Callable[[StreamStart], tuple[IngestStatements, str | None]]
+"""Checks a start; returns the statements of the job, and the id of the topic that it reads."""
+
+
 def follow(
     job: IngestJob,
     run: IngestRun,
-    statements: Callable[[], IngestStatements],
+    prepare: Prepare,
     folder: FilePath,
     checkpoint_interval_ms: int,
     restart: bool = False,
@@ -175,7 +204,7 @@ def follow(
 ) -> str:
     """Run a stream from its last checkpoint in ``folder``; a new one from its start.
 
-    ``statements`` is called once the tables are owned; the source must keep its position in
+    ``prepare`` is called once the tables are owned; the source must keep its position in
     Flink's checkpoints. Once ``until`` returns True, the job is stopped with a savepoint. Events
     held for future timestamps that have passed since are released before the start. ``reads`` are
     the tables that it reads.
@@ -183,21 +212,38 @@ def follow(
     job.check()
     with ExitStack() as stack:
         job.hold(stack)
+        job.ledger.settle_streams()
+        tables = [*((job.lake, table) for table in job.tables), *reads]
+        start = None if restart else resume_point(job.ledger, run, folder, tables)
+        before = job.ledger.stream(run.id)
+        known_topic = None if before is None or restart else before.topic_id
+        statements, topic_id = prepare(StreamStart(start, known_topic))
         release_due(job.lake, job.source, now_ms())
         conf = {
             "execution.checkpointing.interval": f"{checkpoint_interval_ms} ms",
             "execution.checkpointing.dir": folder.as_uri(),
             **_memory_of_ids(job.source),
         }
-        checkpoint = None if restart else recovery_path(job.lake, job.tables, run, folder)
-        tables = [*((job.lake, table) for table in job.tables), *reads]
-        if checkpoint is not None:
-            check_same_tables(tables, folder)
-        _write_json(folder / _TABLES, creation_times(tables))
-        if checkpoint is not None:
-            conf["execution.state-recovery.path"] = checkpoint.as_uri()
+        if start is not None:
+            conf["execution.state-recovery.path"] = start.path.as_uri()
+        job_id = new_job_id()
+        begin(job.ledger, run, tables, job_id, start, topic_id, restart=restart)
         doing = f"following {folder.name}"
-        return job.run("streaming", statements(), doing, conf=conf, checkpoints=folder, until=until)
+        try:
+            return job.run(
+                "streaming",
+                statements,
+                doing,
+                conf=conf,
+                checkpoints=folder,
+                until=until,
+                job_id=job_id,
+            )
+        finally:
+            if job.cluster is None or until is not None:
+                # if the tables were taken over, the next owner has recorded the commits
+                with suppress(OwnershipError):
+                    job.ledger.settle_streams()
 
 
 def _memory_of_ids(source: EventSource) -> dict[str, str]:
@@ -209,74 +255,6 @@ def _memory_of_ids(source: EventSource) -> dict[str, str]:
         "state.backend.type": "rocksdb",
         "execution.checkpointing.incremental": "true",
     }
-
-
-def recovery_path(
-    lake: Lake, tables: tuple[str, ...], run: IngestRun, folder: FilePath
-) -> FilePath | None:
-    """The checkpoint from which a stream resumes, None for a first run.
-
-    Raises
-    ------
-    JobError
-        If a table contains a commit of an earlier run that is newer than any checkpoint.
-    """
-    found = find_checkpoints(folder)
-    # numbers start again after --restart, so the one that was written last counts; of two in one
-    # tick of the file system's clock, the one with the greater number
-    newest = max(found, key=lambda c: (modified_ns(c.path / METADATA), c.id), default=None)
-    for table in tables:
-        ids = snapshot_ids(lake, table)
-        mine = [
-            snapshot.commit_identifier
-            for snapshot in snapshots(lake, table, ids[0] if ids else None)
-            if run.made(snapshot.commit_user)
-        ]
-        if mine and (newest is None or mine[-1] > newest.id):
-            there = "there is none" if newest is None else f"the newest is {newest.id}"
-            raise JobError(
-                f"table {table!r} contains checkpoint {mine[-1]} of this stream, and in {folder} "
-                f"{there}: rows since then would be duplicated. Restore the checkpoint, or accept "
-                "that by --restart (with --kafka), or define a source under another name"
-            )
-    return None if newest is None else newest.path
-
-
-def check_same_tables(tables: Iterable[tuple[Lake, str]], folder: FilePath) -> None:
-    """Raise JobError if one was created again since the checkpoints in ``folder`` were written.
-
-    Their positions are those of the earlier table, or of what was written into it.
-    """
-    known = _read_json(folder / _TABLES) or {}
-    for path, created_ms in creation_times(tables).items():
-        if known.get(path, created_ms) != created_ms:
-            raise JobError(
-                f"table {path} was dropped and created again since the checkpoints in {folder} "
-                "were written: to resume from them would leave out the rows before. Delete this "
-                "folder to start from the beginning; --restart (with --kafka) continues from the "
-                "group's offsets"
-            )
-
-
-def _read_json(path: FilePath) -> Any | None:
-    if isinstance(path, Path):
-        return read_json(path)
-    try:
-        return json.loads(path.storage.read_text(path.address))
-    except FileNotFoundError:
-        return None
-
-
-def _write_json(path: FilePath, value: Mapping[str, Any]) -> None:
-    if isinstance(path, Path):
-        write_json(path, value)
-    else:
-        path.storage.write_json(path.address, value)
-
-
-def creation_times(tables: Iterable[tuple[Lake, str]]) -> dict[str, int]:
-    """When tables were created (UTC ms), by their paths."""
-    return {lake.path(name): lake.created_ms(name) for lake, name in tables}
 
 
 @dataclass(frozen=True, slots=True)

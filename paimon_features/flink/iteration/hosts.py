@@ -58,6 +58,9 @@ which sending a part of them first would delay the others."""
 STATE_READER = "read_state"
 """Beam's name of the thread that reads the responses to requests of state."""
 
+WORKER_MODULE = "pyflink.fn_execution.beam.beam_sdk_worker_main"
+"""The program of pyflink's workers, also of those that ``workers.server`` forks."""
+
 REPORT_S = 0.1
 """Minimum time between two status reports of the head."""
 
@@ -129,11 +132,14 @@ class _Sender:
 
 @functools.cache
 def end_with_state_channel() -> None:
-    """End a Python process whose connection to Flink's state has ended.
+    """End a Python worker whose connection to Flink's state has ended.
 
     The thread of Beam that reads it dies then, for which nobody looks: the process would wait for a
-    response forever, and the job with it. Threads of the JVM have no such connection.
+    response forever, and the job with it. Threads of the JVM have no such connection. A caller in
+    whose process the functions run is not ours to end: it gets an error from the job.
     """
+    if not is_worker():
+        return
     before = threading.excepthook
 
     def after_death(died: threading.ExceptHookArgs) -> None:
@@ -149,6 +155,12 @@ def end_with_state_channel() -> None:
             os._exit(1)
 
     threading.excepthook = after_death
+
+
+def is_worker() -> bool:
+    """Whether Flink started this process for Python functions; not the caller of a local job."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name == WORKER_MODULE
 
 
 class StageHost(KeyedProcessFunction):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
+from paimon_features.arguments import checked_integer, checked_text, shown
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import flink_errors, is_application
@@ -117,8 +118,10 @@ class IterationJob:
         resume: Path | str | None = None,
         parallelism: int = 1,
     ) -> None:
-        self.name = name
-        self.parallelism = parallelism
+        self.name = checked_text("the name of a job", name)
+        self.parallelism = checked_integer("parallelism", parallelism)
+        if settings is not None and not isinstance(settings, IterationSettings):
+            raise DefinitionError(f"settings={shown(settings)}; expected IterationSettings")
         self.settings = settings or IterationSettings()
         self.env = env
         self._cluster = cluster
@@ -131,7 +134,7 @@ class IterationJob:
                 )
             self._temporary = tempfile.TemporaryDirectory(prefix="paimon-features-iteration-")
             state_dir = Path(self._temporary.name)
-        self.state_dir = state_dir.absolute()
+        self.state_dir = Path(state_dir).absolute()
         self.job_state = job_state or self.state_dir
         if env is not None:
             _check_streaming(env)
@@ -217,6 +220,8 @@ class IterationJob:
     def _open_environment(self) -> None:
         from pyflink.common import Configuration
 
+        if self.env is not None:
+            start_gateway(self.state_dir)  # says so if the JVM of the environment has ended
         mode = resolve_mode(self.settings.mode, self._target(), self.state_dir)
         self.settings = replace(self.settings, mode=mode)
         if self.env is None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from paimon_features.arguments import check_arguments, plain_arguments
 from paimon_features.config import FlinkConfig
 from paimon_features.errors import ConfigurationError
 from paimon_features.flink.environment import (
@@ -102,13 +103,14 @@ class IterationSettings:
     def __post_init__(self) -> None:
         if self.mode not in ("auto", "thread", "process"):
             raise ConfigurationError(f"mode {self.mode!r}: expected auto, thread or process")
+        plain_arguments(self)
+        check_arguments("iteration settings", self, ConfigurationError)
         for name in ("checkpoint_interval_ms", "bundle_ms"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name} = {getattr(self, name)}; expected 1 or more")
-        if self.replay_memory_mb < 0:
-            raise ConfigurationError(
-                f"replay_memory_mb = {self.replay_memory_mb}; expected 0 or more"
-            )
+        for name in ("replay_memory_mb", "restarts"):
+            if getattr(self, name) < 0:
+                raise ConfigurationError(f"{name} = {getattr(self, name)}; expected 0 or more")
         if self.max_record_bytes is not None and self.max_record_bytes < 1:
             raise ConfigurationError(
                 f"max_record_bytes = {self.max_record_bytes}; expected 1 or more"

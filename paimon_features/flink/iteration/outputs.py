@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from paimon_features.arguments import check_arguments, shown
+from paimon_features.errors import DefinitionError
 from paimon_features.flink.iteration.hosts import result_values
 
 if TYPE_CHECKING:
@@ -33,6 +35,9 @@ class FileOutput:
     """
 
     folder: Path
+
+    def __post_init__(self) -> None:
+        check_arguments("output", self)
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
         from pyflink.common.serialization import Encoder
@@ -72,6 +77,13 @@ class SinkOutput:
     """Any Flink sink: ``attach_sink(stream of Python values)`` adds it."""
 
     attach_sink: Callable[[DataStream], Any]
+
+    def __post_init__(self) -> None:
+        if not callable(self.attach_sink):
+            raise DefinitionError(
+                f"sinks: got {shown(self.attach_sink)}; expected an output such as FileOutput, or "
+                "a function that adds a Flink sink to a stream"
+            )
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
         values = lines.flat_map(result_values).name("values").uid(f"{uid}-values")

@@ -107,8 +107,11 @@ class RunningIteration:
                         raise KeyboardInterrupt
                     if self._plan.controls and watch.poll() and self._drain(watch.status):
                         break
-        except BaseException:
-            self.cancel()
+        except BaseException as error:
+            try:
+                self.cancel()
+            except JobError as second:  # such as an end of the JVM, which ended the job as well
+                error.add_note(f"the job was not cancelled: {second}")
             raise
         try:
             with flink_errors(f"running the iteration job {self.name!r}"):
@@ -151,13 +154,15 @@ class RunningIteration:
 
     def cancel(self) -> None:
         """Cancel the job; uncommitted outputs are lost. Harmless if it has ended."""
-        with flink_errors(f"cancelling the iteration job {self.name!r}"):
-            if not self._has_ended():
-                self._client.cancel()
-                deadline = time.monotonic() + CANCEL_TIMEOUT_S
-                while not self._has_ended() and time.monotonic() < deadline:
-                    time.sleep(POLL_S)
-        self.discard()
+        try:
+            with flink_errors(f"cancelling the iteration job {self.name!r}"):
+                if not self._has_ended():
+                    self._client.cancel()
+                    deadline = time.monotonic() + CANCEL_TIMEOUT_S
+                    while not self._has_ended() and time.monotonic() < deadline:
+                        time.sleep(POLL_S)
+        finally:
+            self.discard()
 
     def checkpoint(self) -> FilePath | None:
         """Return the latest completed checkpoint, which another job can resume: also that of a
@@ -249,7 +254,8 @@ class RunningIteration:
         return self._ended
 
     def _has_ended(self) -> bool:
-        return bool(self._end().done())
+        with flink_errors(f"running the iteration job {self.name!r}"):
+            return bool(self._end().done())
 
 
 class _ProgressWatch:

@@ -24,6 +24,7 @@ from pyflink.common import Configuration, Row
 from pyflink.datastream import KeyedProcessFunction
 from pyflink.datastream.data_stream import DataStream
 
+from paimon_features.arguments import checked_integer
 from paimon_features.errors import JobError
 from paimon_features.flink.environment import flink_errors
 from paimon_features.flink.iteration.edge_messages import (
@@ -172,6 +173,9 @@ class FlinkSuperstepRunner:
     conf: Mapping[str, str] = field(default_factory=dict)
     _env: StreamExecutionEnvironment | None = field(default=None, init=False, repr=False)
     _in_processes: bool = field(default=False, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.attempts = checked_integer("attempts", self.attempts)
 
     def prepare(self, build: Callable[[Any], Any]) -> None:
         """Ship the functions of the program's module with the jobs."""

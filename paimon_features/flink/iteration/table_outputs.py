@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from paimon_features.arguments import checked_text
 from paimon_features.errors import ConfigurationError, DefinitionError, JobError
 from paimon_features.flink.environment import STANDARD_OPTIONS, no_python_server, register_lake
 from paimon_features.flink.iteration.hosts import result_values
+from paimon_features.foreign_types import plain_table
 from paimon_features.ingestion.physical import FLINK_NUMBERS
 from paimon_features.tables import Lake
 from paimon_features.tables.ddl import literal, quote
@@ -42,6 +44,7 @@ class PaimonTable:
     table: str
 
     def __post_init__(self) -> None:
+        checked_text("the table of an output", self.table)
         self.lake.flink_options()
 
     def attach(self, lines: DataStream, parallelism: int, uid: str) -> None:
@@ -137,7 +140,7 @@ class TableRowConverter:
             }
             for name, nulls in missing.items():
                 value = value.append_column(name, nulls)
-            return value.select(self.schema.names).cast(self.schema)
+            return plain_table(value.select(self.schema.names)).cast(self.schema)
         except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
             raise JobError(
                 f"an output for table {self.table!r} does not match its columns "

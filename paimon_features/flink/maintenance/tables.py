@@ -17,10 +17,12 @@ from paimon_features.clock import now_ms
 from paimon_features.errors import OwnershipError, UnknownNameError
 from paimon_features.flink.sql.maintenance import TableSize, compact_sql, expire_sql, to_compact
 from paimon_features.flink.tiles.submission import submit
+from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.job_control.jobs import cancel
+from paimon_features.job_control.restart import TableHistory
 from paimon_features.job_control.target import ProjectParts, TileTarget
 from paimon_features.offline.rollup import roll_up
-from paimon_features.tables import Lake, generations, latest_snapshot
+from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
 from paimon_features.tables.deltas import live_files
 from paimon_features.tables.lease import FlinkJobHolder, Lease, acquire, holder_of
 from paimon_features.tables.model_pins import hold_pinned, oldest_pins
@@ -94,7 +96,7 @@ def maintain(
                         if table.startswith(TRAINING_PREFIX):
                             hold_pinned(lake, table, pinned.get(table))
                             worth = compact and (table in names or _many_small(before))
-                        _maintain(lake, procedures, table, worth, keep_newest, on_message, lease)
+                        _maintain(project, procedures, table, worth, keep_newest, on_message, lease)
                 out.append(MaintainedTable(table, before, size_of(lake, table)))
             except OwnershipError as error:
                 out.append(MaintainedTable(table, before, before, skipped=str(error)))
@@ -122,8 +124,32 @@ def _procedures(project: ProjectParts) -> Procedures:
     return Procedures(project.lake, config.flink.parallelism, config.state_dir)
 
 
+def record_commits(project: ProjectParts, table: str) -> None:
+    """Record what streams have committed to a table, while its snapshots show it.
+
+    A job that was killed has not recorded it. Without, a copy of older checkpoints would pass for
+    the newest one. The caller owns the table.
+    """
+    lake = project.lake
+    for source in project.definitions.sources.values():
+        if table in (source.table, source.rejected_table) and lake.exists(source.table):
+            IngestLedger(lake, source).settle_streams()
+    for view in generations.views(lake):
+        for record in generations.load(lake, view):
+            if record.table != table or record.commit_user is None:
+                continue
+            committed = TableHistory(table, tuple(snapshots(lake, table))).streamed(
+                record.commit_user
+            )
+            if committed > (record.last_committed_identifier or -1):
+                with lake.committing(table, f"recording the state of {table}"):
+                    generations.update(
+                        lake, view, record.generation, last_committed_identifier=committed
+                    )
+
+
 def _maintain(
-    lake: Lake,
+    project: ProjectParts,
     procedures: Procedures,
     table: str,
     compact: bool,
@@ -131,6 +157,7 @@ def _maintain(
     on_message: OnMessage,
     lease: Lease,
 ) -> None:
+    lake = project.lake
     full = f"{lake.database}.{table}"
     if compact:
         merged = merge_partitions(lake, table)
@@ -144,6 +171,7 @@ def _maintain(
             on_message(f"{table}: compacting {len(partitions)} partitions")
             lease.check()
             procedures.call(compact_sql(full, keyed, partitions), f"compacting {table}")
+    record_commits(project, table)
     on_message(f"{table}: expiring snapshots")
     lease.check()
     procedures.call(expire_sql(full, keep_newest), f"expiring snapshots of {table}")

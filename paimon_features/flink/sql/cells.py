@@ -26,6 +26,8 @@ from paimon_features.flink.sql.floors import floor_sql
 from paimon_features.ingestion import patterns
 from paimon_features.ingestion.physical import Physical
 from paimon_features.schema import DataType, DecimalType
+from paimon_features.tables.ddl import literal
+from paimon_features.times import FINER_TEXT
 from paimon_features.windows import DAY_MS, HOUR_MS, MIN_TIME_MS, MINUTE_MS, SECOND_MS
 
 _GREATEST = {"float32": "3.4028234663852886E38", "float64": "1.7976931348623157E308"}
@@ -64,6 +66,14 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
         return f"CASE WHEN {finite} THEN CAST({cell} AS {kind.flink}) END"
     text = cell if source.kind == "text" else f"CAST({cell} AS STRING)"
     return _from_text(text, kind, is_time)
+
+
+def finer_than_ms(cell: str, source: Physical) -> str | None:
+    """SQL of whether a cell is a time with digits after the milliseconds; None if it cannot be."""
+    if source.kind in ("text", "timestamp[int96]"):
+        return f"REGEXP(CAST({cell} AS STRING), {literal(FINER_TEXT)})"
+    per_ms = _UNIT_PER_MS.get(source.kind.removeprefix("timestamp[").removesuffix("]"))
+    return None if per_ms is None else f"MOD({cell}, {per_ms}) <> 0"
 
 
 def is_value(source: Physical, kind: DataType) -> bool:

@@ -20,6 +20,7 @@ from paimon_features.definitions import EventSource
 from paimon_features.definitions.source import ROW_KINDS
 from paimon_features.flink.sql.cells import (
     cell_value,
+    finer_than_ms,
     is_not_finite,
     is_present,
     is_repeatable,
@@ -197,7 +198,10 @@ def _computed(column: InputColumn, source: EventSource) -> str:
 def _value(column: InputColumn, source: EventSource) -> str:
     kind = source.schema[column.name]
     is_time = column.name == source.event_time
-    return cell_value(quote(f"c_{column.name}"), column.physical, kind, is_time)
+    cell = quote(f"c_{column.name}")
+    value = cell_value(cell, column.physical, kind, is_time)
+    finer = finer_than_ms(cell, column.physical) if column.name in source.rounded_up else None
+    return value if finer is None else f"({value}) + CASE WHEN {finer} THEN 1 ELSE 0 END"
 
 
 def _checks(column: InputColumn, source: EventSource) -> list[tuple[str, str]]:

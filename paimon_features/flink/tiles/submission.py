@@ -43,6 +43,7 @@ from paimon_features.job_control.restart import (
 )
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import latest_snapshot
+from paimon_features.tables.consumed import release_position
 from paimon_features.tables.consumers import (
     consumers,
     earliest_snapshot_id,
@@ -196,13 +197,15 @@ def backfill(
     OwnershipError, JobError
         As ``submit`` does.
     GenerationError
-        If the generation is not empty, or there are no events.
+        If the generation is not empty.
     """
     runner = JobRunner(target, cluster, _events(target))
     with target.owned(runner.holder, "backfill it") as leases, runner:
         check_not_running(target)
         job = runner.describe("backfill", Branch())
         begun = begin_backfill(target, job, rebuild, on_message)
+        if begun is None:
+            return end_backfill(target, job, begun, on_message)
         user = target.record().commit_user
         assert user is not None
         runner.execute(True, {}, EventsScan(begun.id), user)
@@ -334,7 +337,9 @@ def _launch(target: TileTarget, runner: JobRunner, start: Start, scan: EventsSca
         resume_path=None if start.resume is None else str(start.resume.path),
         last_committed_identifier=target.ledger(record).tiles_committed if keeps_user else None,
         events_history=target.lake.history_mark(target.events),
+        first_scan=record.first_scan if keeps_user else scan.from_snapshot if scan.whole else 0,
     )
+    release_position(target.lake, record, target.events)
     target.prune_checkpoints(start.resume)
     options = {
         "execution.checkpointing.interval": f"{target.flink.checkpoint_interval_ms} ms",

@@ -146,6 +146,7 @@ class KBinsDiscretizer(VectorEstimator):
     model = KBinsDiscretizerModel
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self, "strategy", ("uniform", "quantile", "kmeans"))
         at_least(self, 2, "num_bins", "sub_samples")
 
@@ -302,9 +303,6 @@ class Interaction(Parameters):
 
     input_cols: tuple[str, ...] = ()
     output_col: str = "output"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "input_cols", tuple(self.input_cols))
 
     def fit(self, X: Any) -> InteractionModel:
         """Return the model for vectors of the sizes in this table, to be stored and served.

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.arguments import check_arguments, checked_integer, plain_arguments
 from paimon_features.array_types import Floats
 from paimon_features.errors import DefinitionError, TransformError
 from paimon_features.iteration import IterationConfig, IterationStream, ReferenceExecutor
@@ -62,7 +63,16 @@ class Parameters:
 
     ``set_<parameter>(value)`` returns a copy with another value, as code written for Flink ML
     calls it.
+
+    Raises
+    ------
+    DefinitionError
+        A parameter has another type than its annotation.
     """
+
+    def __post_init__(self) -> None:
+        plain_arguments(self)
+        check_arguments(type(self).__name__, self)
 
     def __getattr__(self, name: str) -> Any:
         parameter = name.removeprefix("set_")
@@ -121,6 +131,7 @@ class Estimator(Parameters, ABC):
         rows = self._rows(X, y, sample_weight)
         if not len(rows):
             raise TransformError(f"{type(self).__name__}: the training set is empty")
+        parallelism = checked_integer("parallelism", parallelism)
         blocks = self._blocks(rows, parallelism)
         start = self._start(rows, initial)
         found = (executor or ReferenceExecutor()).run(
@@ -142,6 +153,7 @@ class Estimator(Parameters, ABC):
         name, such as ``lambda job: job.from_table(table, columns)``; each subtask keeps the rows
         that it read. ``model_of`` converts the output ``"model"`` to the model.
         """
+        parallelism = checked_integer("parallelism", parallelism)
         start = self._start(None, initial)
         rows = TrainingSource(source, _ToBlock(self))
         return self._program(rows, start, parallelism, config or IterationConfig())
@@ -239,8 +251,7 @@ class ColumnsEstimator(Estimator):
     output_cols: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "input_cols", tuple(self.input_cols))
-        object.__setattr__(self, "output_cols", tuple(self.output_cols))
+        super().__post_init__()
 
     def _rows(self, X: Any, y: Any, sample_weight: Any) -> TrainingBlock:
         found = as_table(X)

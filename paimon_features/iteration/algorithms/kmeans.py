@@ -53,6 +53,7 @@ class KMeans(PredictionEstimator):
     model = KMeansModel
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(self, 2, "k")
         at_least(self, 1, "max_iter")
         one_of(self, "distance_measure", MEASURES)

@@ -41,6 +41,7 @@ class _LinearEstimator(SupervisedEstimator):
     """A key of ``LOSSES``."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(self, 1, "max_iter", "global_batch_size")
         above(self, 0, "learning_rate")
         at_least(self, 0, "tol", "reg")

@@ -51,6 +51,7 @@ class _CountBatches(OnlineEstimator):
     global_batch_size: int = 32
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         one_of(self, "batch_strategy", ("count",))
         at_least(self, 1, "global_batch_size")
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.arguments import check_arguments, plain_arguments
 from paimon_features.array_types import Ints
 from paimon_features.clock import Clock, now_ms
 from paimon_features.columns import one_array
@@ -33,20 +34,30 @@ from paimon_features.transformers.flink_ml import Model, StandardScalerModel
 from paimon_features.transformers.flink_ml.vectors import as_table
 
 
+class _CheckedWindows:
+    """Base class of windows, which checks the types of their arguments."""
+
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        plain_arguments(self)
+        check_arguments(type(self).__name__, self)
+
+
 @dataclass(frozen=True, slots=True)
-class GlobalWindows:
+class GlobalWindows(_CheckedWindows):
     """One window of all rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class CountTumblingWindows:
+class CountTumblingWindows(_CheckedWindows):
     """Windows of ``size`` rows; rows that do not fill the last one produce no version."""
 
     size: int
 
 
 @dataclass(frozen=True, slots=True)
-class EventTimeTumblingWindows:
+class EventTimeTumblingWindows(_CheckedWindows):
     """Windows of ``size_ms`` milliseconds, aligned to the Unix epoch, of rows ordered by time.
 
     A window ends when a row of a later one arrives, or when the rows end.
@@ -56,7 +67,7 @@ class EventTimeTumblingWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class EventTimeSessionWindows:
+class EventTimeSessionWindows(_CheckedWindows):
     """Windows of rows ordered by time that are at most ``gap_ms`` milliseconds apart.
 
     A window ends when a row after the gap arrives, or when the rows end.
@@ -66,7 +77,7 @@ class EventTimeSessionWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessingTimeTumblingWindows:
+class ProcessingTimeTumblingWindows(_CheckedWindows):
     """Windows of ``size_ms`` milliseconds of the time at which rows arrive.
 
     A window ends when a row of a later one arrives, or when the rows end. The versions depend on
@@ -78,7 +89,7 @@ class ProcessingTimeTumblingWindows:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessingTimeSessionWindows:
+class ProcessingTimeSessionWindows(_CheckedWindows):
     """Windows of rows that arrive at most ``gap_ms`` milliseconds apart.
 
     They end, and depend on the clock, as ``ProcessingTimeTumblingWindows`` do.
@@ -167,6 +178,7 @@ class OnlineStandardScaler(OnlineEstimator, VectorEstimator):
     version_name = "version"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         at_least(self, 0, "max_allowed_model_delay_ms")
         size = getattr(self.windows, "size_ms", getattr(self.windows, "gap_ms", 1))
         if size < 1:

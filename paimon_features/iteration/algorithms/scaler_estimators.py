@@ -115,6 +115,7 @@ class MinMaxScaler(VectorEstimator):
     model = MinMaxScalerModel
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         object.__setattr__(self, "min", float(self.min))
         object.__setattr__(self, "max", float(self.max))
 
@@ -162,6 +163,7 @@ class RobustScaler(VectorEstimator):
     allows_nan = True
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         within(self, 0, 1, "lower", "upper", "relative_error")
 
     def _program(

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from paimon_features.iteration.dataflow import Partition
 from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, StageMessage
 from paimon_features.iteration.execution_plan import StageRoute
 from paimon_features.iteration.operators.protocols import Receiver
-from paimon_features.iteration.partitioning import positions_by_subtask, stable_hash, subtasks_of
+from paimon_features.iteration.partitioning import (
+    canonical_key,
+    positions_by_subtask,
+    stable_hash,
+    subtasks_of,
+)
 
 _MOST_BYTES = 4 * 2**20
 
@@ -78,19 +84,40 @@ class Outbox:
         return max(1, min(self._batch, _MOST_BYTES // size)) if size else self._batch
 
 
+def _one_subtask(route: StageRoute) -> Callable[[list[Any]], list[Any] | None]:
+    """Return the function of a route that does not split records: the keys of a list of values.
+
+    It checks what a route to several subtasks has to check, so that a program does not depend on
+    the parallelism.
+    """
+    key, partitioner = route.key, route.partitioner
+    if key is None:
+        return lambda values: None
+
+    def keys_of(values: list[Any]) -> list[Any] | None:
+        keys = list(map(key, values))
+        if route.keyed:
+            for each in keys:
+                canonical_key(each)
+            return keys
+        if partitioner is not None:
+            subtasks_of(keys, partitioner, route.target_parallelism)
+        return None
+
+    return keys_of
+
+
 class LocalRoute:
     """A route to a runner of the same subtask, by a call."""
 
     def __init__(self, route: StageRoute, target: Receiver) -> None:
         self._input = route.input
         self._channel = route.channel
-        self._key = route.key if route.keyed else None
+        self._keys = _one_subtask(route)
         self._target = target
 
     def records(self, epoch: int, values: list[Any]) -> None:
-        key = self._key
-        keys = None if key is None else list(map(key, values))
-        self._target.records(self._input, epoch, values, keys)
+        self._target.records(self._input, epoch, values, self._keys(values))
 
     def watermark(self, epoch: int) -> None:
         self._target.watermark(self._channel, epoch)
@@ -111,6 +138,7 @@ class RemoteRoute:
         else:
             self._addresses = [(stage, target) for target in range(count)]
             self._channel = route.channel + subtask
+        self._checked_keys = _one_subtask(route)
         if len(self._addresses) == 1:
             self._split = self._to_all
         else:
@@ -132,7 +160,7 @@ class RemoteRoute:
             self._outbox.add(address, envelope)
 
     def _to_all(self, head: tuple[int, int, int, int, int], values: list[Any]) -> None:
-        keys = list(map(self._key, values)) if self._route.keyed else None
+        keys = self._checked_keys(values)
         for address in self._addresses:
             self._outbox.records(address, head, values, keys)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paimon_features.errors import DefinitionError
+from paimon_features.arguments import checked_integer
 from paimon_features.iteration.named_state import ListState
 from paimon_features.iteration.operators.context import FunctionContext, OutBuffer
 from paimon_features.iteration.operators.record_operators import FunctionOperator, Keys, bound
@@ -16,9 +16,7 @@ class CountWindowOperator(FunctionOperator):
     def __init__(self, function: Any, size: int) -> None:
         super().__init__(function)
         bound(function, "apply")
-        if size < 1:
-            raise DefinitionError(f"the size of a count window is {size}; it must be at least 1")
-        self.size = size
+        self.size = checked_integer("the size of a count window", size)
 
     def open(self, ctx: FunctionContext) -> None:
         self.apply = self._callable("apply")

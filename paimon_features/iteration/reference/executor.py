@@ -12,6 +12,7 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any
 
+from paimon_features.arguments import checked_integer
 from paimon_features.errors import JobError
 from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.program import IterationProgram, JobBuilder, build_program
@@ -63,6 +64,14 @@ class ReferenceExecutor:
         replay_memory: ReplayMemory | None = None,
         max_steps: int = 5_000_000,
     ) -> None:
+        for name, value, minimum in (
+            ("seed", seed, -(2**63)),
+            ("checkpoint_every", checkpoint_every, 1),
+            ("random_failures", random_failures, 0),
+            ("max_steps", max_steps, 1),
+        ):
+            if value is not None:
+                checked_integer(f"reference executor: {name}", value, minimum)
         self._random = None if seed is None else random.Random(seed)
         self._checkpoint_every = checkpoint_every
         self._failures = set(failures)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
+from paimon_features.arguments import checked_integer
 from paimon_features.errors import DefinitionError
 from paimon_features.iteration.config import OperatorLifeCycle
 from paimon_features.iteration.dataflow import DataflowGraph, DataflowNode, Iteration, NodeKind
@@ -127,8 +128,7 @@ class SuperstepBuilder(JobBuilder):
         SnapshotExpiredError
             If the snapshot has expired: tag it, or retain more snapshots.
         """
-        if block_rows < 1:
-            raise DefinitionError(f"block_rows is {block_rows}; it must be at least 1")
+        block_rows = checked_integer("block_rows", block_rows)
         path = lake.path(table)
         plan = plan_splits(lake, table, columns, self.pins.get(path))
         if self.pins.setdefault(path, plan.snapshot_id) is None:

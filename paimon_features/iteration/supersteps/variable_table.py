@@ -29,10 +29,12 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.arguments import checked_text
 from paimon_features.errors import DamagedFileError, JobError, TableError
 from paimon_features.iteration.envelope import dumps
 from paimon_features.schema import Bytes, Int32, Int64
 from paimon_features.sealed import Seal
+from paimon_features.strict_json import strict_json
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.distributed_commit import replace_partitions, write_part
 from paimon_features.tables.lease import Lease, acquire
@@ -81,7 +83,7 @@ class VariableTable:
     """
 
     def __init__(self, lake: Lake, name: str, seal: Seal | None = None) -> None:
-        self.lake, self.name = lake, name
+        self.lake, self.name = lake, checked_text("the name of an iteration", name)
         self._seal = seal or Seal.of_user()
         self.table = PREFIX + name
         # unique to this object: identifies a commit whose response was lost
@@ -125,7 +127,7 @@ class VariableTable:
                 "epoch, expected 1; it was not written by an iteration"
             )
         try:
-            state = {**mapping(json.loads(payloads[0])), "snapshot_id": newest.id}
+            state = {**mapping(strict_json(payloads[0])), "snapshot_id": newest.id}
             return typed(CommittedEpoch, state)
         except (ValueError, RecursionError) as error:
             raise DamagedFileError(

@@ -7,20 +7,24 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from paimon_features.array_types import Bools
 from paimon_features.local.ingest.converted import Converted
 from paimon_features.local.ingest.text_values import text_values
 from paimon_features.schema import DataType
+from paimon_features.times import finer_than_ms
 
 
 @dataclass(frozen=True, slots=True)
 class CellColumn:
     """The cells of one column of the source.
 
-    ``convert(kind, is_time)`` makes values of them, ``texts(rows)`` is how some of them are shown.
+    ``convert(kind, is_time)`` makes values of them, ``texts(rows)`` is how some of them are shown,
+    ``finer()`` is where they are times with digits after the milliseconds.
     """
 
     convert: Callable[[DataType, bool], Converted]
     texts: Callable[[Sequence[int]], Sequence[str | None]]
+    finer: Callable[[], Bools]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,4 +62,4 @@ def text_column(cells: pa.Array, bare: bool) -> CellColumn:
         found: list[str | None] = cells.take(pa.array(rows, pa.int64())).to_pylist()
         return [text.strip(" ") if bare and text is not None else text for text in found]
 
-    return CellColumn(convert, texts)
+    return CellColumn(convert, texts, lambda: finer_than_ms(cells))

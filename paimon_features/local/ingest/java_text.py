@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.durations import MAX_TIME_MS, MIN_TIME_MS
+
 _CONTROL = re.compile(r"\\u00([0-9a-f]{2})")
 
 
@@ -59,6 +61,10 @@ def texts_of(values: pa.Array) -> list[str | None]:
     kind = values.type
     if pa.types.is_timestamp(kind):
         return [_time_text(ms) for ms in values.cast(pa.int64()).to_pylist()]
+    if pa.types.is_date(kind):
+        # Python has no days after 9999
+        texts: list[str | None] = values.cast(pa.date32()).cast(pa.string()).to_pylist()
+        return texts
     write = _writer(kind)
     return [None if value is None else write(value) for value in _python(values)]
 
@@ -78,8 +84,6 @@ def _writer(kind: pa.DataType) -> Callable[[Any], str]:
         return lambda value: format(value, "f")
     if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         return lambda value: bytes(value).decode("utf-8", "replace")
-    if pa.types.is_date(kind):
-        return lambda value: f"{value:%Y-%m-%d}".rjust(10, "0")
     return str
 
 
@@ -89,8 +93,8 @@ def _time_text(ms: int | None, digits: int = 3) -> str | None:
     >>> _time_text(-1), _time_text(0, 9)
     ('1969-12-31 23:59:59.999', '1970-01-01 00:00:00.000000000')
     """
-    if ms is None:
-        return None
+    if ms is None or not MIN_TIME_MS <= ms <= MAX_TIME_MS:
+        return None if ms is None else str(ms)
     at = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=ms)
     fraction = f"{at.microsecond // 1000:03d}".ljust(digits, "0")
     return f"{at.year:04d}-{at:%m-%d %H:%M:%S}.{fraction}"

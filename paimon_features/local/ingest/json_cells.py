@@ -28,9 +28,10 @@ def _no_json(name: str) -> Any:
     raise ValueError(f"{name} is valid in Python, but not in JSON")
 
 
-def _short_number(written: str) -> WrittenNumber:
-    if sum(map(str.isdigit, written)) > _MOST_DIGITS:
-        raise ValueError("a number is too long")
+def short_number(written: str) -> WrittenNumber:
+    """A number as it is written; ValueError if it has more digits than Flink reads."""
+    if len(written) > _MOST_DIGITS and sum(map(str.isdigit, written)) > _MOST_DIGITS:
+        raise ValueError(f"a number of more than {_MOST_DIGITS:,} digits")
     return WrittenNumber(written)
 
 
@@ -40,7 +41,7 @@ _DECODER = json.JSONDecoder(
     parse_int=WrittenNumber, parse_float=WrittenNumber, parse_constant=_no_json
 )
 _DECODER_OF_LONG_TEXTS = json.JSONDecoder(
-    parse_int=_short_number, parse_float=_short_number, parse_constant=_no_json
+    parse_int=short_number, parse_float=short_number, parse_constant=_no_json
 )
 
 
@@ -120,7 +121,7 @@ def _problem(text: str, row: dict[str, Any] | None) -> tuple[str, str]:
 
 def has_half_character(row: dict[str, Any]) -> bool:
     try:
-        json.dumps(row, ensure_ascii=False).encode()
+        _nested(row).encode()
     except UnicodeEncodeError:
         return True
     return False

@@ -71,7 +71,11 @@ def judge(batch: CellBatch, group: FileGroup, source: EventSource, run: IngestRu
         name: batch.columns[name].convert(source.schema[name], name == source.event_time)
         for name in names
     }
-    values = pa.table({name: converted[name].values for name in names})
+    arrays = {name: converted[name].values for name in names}
+    for name in source.rounded_up & arrays.keys():
+        later = pa.array(batch.columns[name].finer().astype(np.int64))
+        arrays[name] = pc.add(arrays[name], later)
+    values = pa.table(arrays)
     problems, bad = _problems(batch, values, converted, source, run)
     tables = []
     if batch.broken:

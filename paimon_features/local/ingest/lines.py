@@ -43,14 +43,17 @@ class Lines:
 
 
 def read_blocks(
-    path: Path, opened: Callable[[Path], AbstractContextManager[Any]] = open_text
+    path: Path,
+    opened: Callable[[Path], AbstractContextManager[Any]] = open_text,
+    longest: int | None = None,
 ) -> Iterator[bytes]:
     """The text of a file in blocks of complete lines; ``opened`` opens and decompresses it.
 
     Raises
     ------
     ConfigurationError
-        If the file cannot be read or decompressed.
+        If the file cannot be read or decompressed, or has a line of far more than ``longest``
+        bytes.
     """
     held: list[bytes] = []
     try:
@@ -59,6 +62,8 @@ def read_blocks(
                 end = chunk.rfind(b"\n") + 1
                 if not end:
                     held.append(chunk)
+                    if longest is not None and sum(map(len, held)) > longest:
+                        raise ConfigurationError(f"{path}: a line of more than {longest:,} bytes")
                     continue
                 yield b"".join([*held, chunk[:end]]) if held else chunk[:end]
                 held = [chunk[end:]]

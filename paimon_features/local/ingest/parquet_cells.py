@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from paimon_features.array_types import Bools
+from paimon_features.foreign_types import plain_array
 from paimon_features.ingestion.input_columns import FileGroup, InputColumn
 from paimon_features.ingestion.inputs import InputFile
+from paimon_features.local.ingest.bounded_parquet import bounded_batches
 from paimon_features.local.ingest.cells import CellBatch, CellColumn
 from paimon_features.local.ingest.converted import Converted
 from paimon_features.local.ingest.java_text import json_object, texts_of
@@ -22,6 +23,7 @@ from paimon_features.local.ingest.lines import decoded
 from paimon_features.local.ingest.stored_values import stored_values
 from paimon_features.schema import DataType
 from paimon_features.tables.rejects import UNREADABLE
+from paimon_features.times import finer_than_ms
 
 BATCH_ROWS = 1 << 17
 
@@ -35,34 +37,10 @@ def parquet_batches(group: FileGroup, file: InputFile) -> Iterator[Callable[[], 
         If the file cannot be read.
     """
     fields = list(dict.fromkeys(column.field for column in group.columns))
-    # nanoseconds since 1970 end in 2262
     if file.unreadable is not None:
         yield partial(_unreadable, file.unreadable, str(file.path))
-    with pq.ParquetFile(
-        file.read_path, coerce_int96_timestamp_unit="us", page_checksum_verification=True
-    ) as parquet:
-        batches = parquet.iter_batches(BATCH_ROWS, columns=fields)
-        for batch in all_rows(batches, parquet.metadata.num_rows):
-            yield partial(cell_batches, batch, group.columns, str(file.path))
-
-
-def all_rows(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
-    """The batches of a Parquet file whose footer counts ``rows``.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        If there are fewer or more: Arrow ends without an error where a page is damaged.
-    """
-    count = 0
-    for batch in batches:
-        count += batch.num_rows
-        yield batch
-    if count != rows:
-        raise pa.ArrowInvalid(
-            f"its footer counts {rows:,} rows, and {count:,} can be read: the file is "
-            "damaged; copy or write it again"
-        )
+    for batch in bounded_batches(file.read_path, BATCH_ROWS, fields):
+        yield partial(cell_batches, batch, group.columns, str(file.path))
 
 
 def _unreadable(path: Path, origin: str) -> list[CellBatch]:
@@ -75,7 +53,7 @@ def cell_batches(
     batch: pa.RecordBatch, columns: Sequence[InputColumn], origin: str
 ) -> list[CellBatch]:
     """Rows of a Parquet file, whose fields are stored as ``columns`` say, as cells."""
-    cells = {name: _plain(batch.column(name)) for name in batch.schema.names}
+    cells = {name: plain_array(batch.column(name)) for name in batch.schema.names}
     texts = {column.field for column in columns if column.physical.kind == "text"}
     valid = _valid_texts([cells[field] for field in sorted(texts)], batch.num_rows)
     broken: list[tuple[str, str, str | None]] = []
@@ -86,14 +64,6 @@ def cell_batches(
         cells = {name: array.filter(pa.array(valid)) for name, array in cells.items()}
     found = {column.name: _column(cells[column.field], column) for column in columns}
     return [CellBatch(int(valid.sum()), found, _raw(cells, columns), origin, broken)]
-
-
-def _plain(array: pa.Array) -> pa.Array:
-    if pa.types.is_dictionary(array.type):
-        array = array.dictionary_decode()
-    if pa.types.is_large_string(array.type):
-        return array.cast(pa.string())
-    return array.cast(pa.binary()) if pa.types.is_large_binary(array.type) else array
 
 
 def _valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:
@@ -125,7 +95,7 @@ def _column(cells: pa.Array, column: InputColumn) -> CellColumn:
         shown = texts_of(_as_declared(cells.take(pa.array(rows, pa.int64())), column))
         return [t.strip(" ") if column.bare and t is not None else t for t in shown]
 
-    return CellColumn(convert, texts)
+    return CellColumn(convert, texts, lambda: finer_than_ms(cells))
 
 
 def _as_declared(cells: pa.Array, column: InputColumn) -> pa.Array:

@@ -33,5 +33,7 @@ def parts_of(
             try:
                 for part in _READERS[group.format](group, file):
                     yield part, group
+            except MemoryError:
+                raise
             except (OSError, pa.ArrowException) as error:
                 raise JobError(f"{doing}: {file.path}: {error}") from error

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from decimal import Decimal
-from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.local.inputs.avro_schema import avro_fields
+from paimon_features.local.inputs.pieces import pieces
 
 _SIMPLE: Mapping[str, pa.DataType] = {
     "null": pa.null(),
@@ -47,31 +45,26 @@ _NESTED: Mapping[str, pa.DataType] = {
 _WIDER = ({"int", "long"}, {"float", "double"})
 
 
-def avro_schema(path: Path, schema: Any) -> pa.Schema:
+def avro_columns(schema: Any) -> pa.Schema:
     """The columns of a file with this writer's schema; text for values of several types.
 
     Raises
     ------
-    ConfigurationError
-        If its values are not records.
+    ValueError
+        As ``avro_fields``.
     """
-    if not isinstance(schema, dict) or schema.get("type") not in ("record", "error"):
-        shown = json.dumps(schema, default=str)[:80]
-        raise ConfigurationError(
-            f"{path}: expected Avro records, whose fields are columns; its schema is {shown}"
-        )
+    names = avro_fields(schema)
     named: dict[str, Any] = {}
-    fields = schema["fields"]
-    return pa.schema([(field["name"], _type_of(field["type"], named)) for field in fields])
+    kinds = [_type_of(field["type"], named) for field in schema["fields"]]
+    return pa.schema(list(zip(names, kinds, strict=True)))
 
 
 def avro_batches(
     rows: Iterable[Mapping[str, Any]], schema: pa.Schema, size: int
 ) -> Iterator[pa.RecordBatch]:
-    """The records in batches of a schema of ``avro_schema``."""
-    left = iter(rows)
+    """The records in batches of a schema of ``avro_columns``."""
     converts = [_converter(field.type) for field in schema]
-    while piece := list(islice(left, size)):
+    for piece in pieces(rows, size):
         columns = [
             pa.array([convert(row[field.name]) for row in piece], field.type)
             if convert is not None

@@ -16,11 +16,14 @@ import pyarrow.compute as pc
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError
+from paimon_features.foreign_types import is_plain
 from paimon_features.input_settings import TIME_UNITS, InputSettings
 from paimon_features.local.inputs.time_texts import DateOrders, TimeTexts, in_zone, naive_times
 from paimon_features.schema import DataType
 from paimon_features.times import floor_times
 
+_UNREADABLE = pa.list_(pa.int8())
+"""Stands for types that no column of a source reads, such as unions: Parquet lacks some of them."""
 _INTEGER_LIKE = r"^[+-]?[0-9]+\.?0*$"
 _MILLISECONDS = r"^[0-9]{13}$"
 """Numbers of this length are milliseconds also next to times of a format, which none has."""
@@ -108,10 +111,10 @@ class CellConverter:
         name, kind = self.columns[field]
         settings = self.settings.of_column(name)
         is_time = field == self.time
-        if pa.types.is_dictionary(cells.type):
-            cells = cells.dictionary_decode()
-        if is_text(cells.type):
-            return self._text(cells.cast(pa.string()), field, kind, settings)
+        if pa.types.is_nested(cells.type) or not is_plain(cells.type):
+            return pa.nulls(len(cells), _UNREADABLE)
+        if pa.types.is_string(cells.type):
+            return self._text(cells, field, kind, settings)
         if pa.types.is_timestamp(cells.type):
             return _zoned(cells, settings.time_zone)
         if pa.types.is_date(cells.type) and is_time:
@@ -222,10 +225,6 @@ def number_pattern(decimal: str, thousands: str) -> str:
         letter = "[ \u00a0\u202f]" if thousands in " \u00a0\u202f" else re.escape(thousands)
         whole = rf"(?:[0-9]{{1,3}}(?:{letter}[0-9]{{3}})+|[0-9]+)"
     return rf"^[+-]?(?:{whole}(?:{point}[0-9]*)?|{point}[0-9]+)(?:[eE][+-]?[0-9]+)?$"
-
-
-def is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view"
 
 
 def _zoned(cells: pa.Array, zone: str) -> pa.Array:

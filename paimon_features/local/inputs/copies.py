@@ -27,6 +27,7 @@ from paimon_features.local.inputs.csv_rows import has_only_returns
 from paimon_features.local.inputs.opening import (
     OpenedInput,
     checked_form,
+    closing_of,
     expected_forms,
     form_of,
     identity_of,
@@ -116,9 +117,8 @@ class InputCopies:
         """
         opened = open_input(path, self.settings)
         names = self.columns_of(opened)
-        with self._converter(opened, names) as converter:
-            empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
-            schema = converter.convert(empty).schema
+        with closing_of(opened.batches), self._converter(opened, names) as converter:
+            schema = converter.convert(_no_rows(opened.schema)).schema
         # as Arrow writes them: the storage decides what ingest declares
         file = io.BytesIO()
         pq.write_table(schema.empty_table(), file)
@@ -169,22 +169,22 @@ class InputCopies:
 
     def _copy(self, path: Path, copy: Path) -> Path | None:
         opened = open_input(path, self.settings)
-        with CellConverter.of_source(
-            self.settings, self.source, self.columns_of(opened)
-        ) as converter:
-            unreadable = self._write(opened, converter, path, copy)
-            if converter.has_two_orders:
-                converter.use_orders()
-                opened = open_input(path, self.settings)
+        with closing_of(opened.batches):
+            names = self.columns_of(opened)
+            with CellConverter.of_source(self.settings, self.source, names) as converter:
                 unreadable = self._write(opened, converter, path, copy)
+                if converter.has_two_orders:
+                    converter.use_orders()
+                    opened = open_input(path, self.settings)
+                    with closing_of(opened.batches):
+                        unreadable = self._write(opened, converter, path, copy)
         return unreadable
 
     def _write(
         self, opened: OpenedInput, converter: CellConverter, path: Path, copy: Path
     ) -> Path | None:
         bad = copy.with_name("unreadable.jsonl")
-        empty = pa.RecordBatch.from_pylist([], schema=opened.schema)
-        schema = converter.convert(empty).schema
+        schema = converter.convert(_no_rows(opened.schema)).schema
         try:
             copy.parent.mkdir(parents=True, exist_ok=True)
             writer = pq.ParquetWriter(copy, schema, compression="zstd")
@@ -210,3 +210,8 @@ def _has_odd_lines(path: Path) -> bool:
     """Whether only a copy has lines that end as ``ingest`` reads them."""
     with reported(path, "CSV"), text_bytes(path) as file:
         return has_only_returns(file.read(1 << 16))
+
+
+def _no_rows(schema: pa.Schema) -> pa.RecordBatch:
+    """A batch without rows; Arrow makes none of a schema with unions."""
+    return pa.RecordBatch.from_arrays([pa.nulls(0, f.type) for f in schema], schema=schema)

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.errors import ConfigurationError
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.csv_cells import (
     Dialect,
@@ -31,6 +32,7 @@ OnUnreadable = Callable[[str, str, str], None]
 """Receives the reason, a detail and the text of a row."""
 _LONGEST_RECORD = 1 << 20
 """Bytes of a record over several lines: a quote that is never closed takes no more with it."""
+_LONGEST_LINE = 8 << 20
 _BAD_CHARACTER = "paimon-features-bad-character"
 
 
@@ -208,6 +210,8 @@ def _blocks(path: Path, opened: Opener, encoding: str) -> Iterator[tuple[bytes, 
             data = held + chunk
             end = len(data) if is_end else data.rfind(b"\n") + 1
             held = data[end:]
+            if len(held) > _LONGEST_LINE:
+                raise ConfigurationError(f"{path}: a row has more than {_LONGEST_LINE >> 20} MiB")
             if end or is_end:
                 if ready is not None:
                     yield ready, False

@@ -9,7 +9,7 @@ import io
 import json
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,19 @@ from paimon_features.local.ingest.json_cells import (
     cell_text,
     has_half_character,
     read_line,
+    short_number,
 )
 from paimon_features.local.ingest.lines import read_blocks, split_lines
 from paimon_features.local.inputs.csv_rows import OnUnreadable, Opener
+from paimon_features.local.inputs.pieces import pieces
 from paimon_features.tables.rejects import UNREADABLE
 
 LONGEST_OBJECT = 16 << 20
-"""Bytes of one object of a JSON array."""
+"""Bytes of one object of a JSON array, or of one line."""
 _BETWEEN_ITEMS, _BETWEEN_LINES = re.compile(r"[ \t\r\n,]*"), re.compile(r"\s*")
 _BOM = b"\xef\xbb\xbf"
 # a constant such as NaN is a text here, which is no number to ``ingest``
-_DECODER = json.JSONDecoder(parse_int=WrittenNumber, parse_float=WrittenNumber, parse_constant=str)
+_DECODER = json.JSONDecoder(parse_int=short_number, parse_float=short_number, parse_constant=str)
 
 
 class ObjectBatches:
@@ -45,14 +47,14 @@ class ObjectBatches:
 
     def peek(self, count: int) -> bool:
         """Look at the first objects; whether there is one."""
-        first = list(islice(self._rows, count))
+        first = next(pieces(self._rows, count), [])
         for row in first:
             self.names.update(dict.fromkeys(row))
         self._rows = chain(first, self._rows)
         return bool(first)
 
     def batches(self, size: int) -> Iterator[pa.RecordBatch]:
-        while piece := list(islice(self._rows, size)):
+        for piece in pieces(self._rows, size):
             try:
                 yield self._batch(piece)
             except UnicodeEncodeError:
@@ -60,7 +62,8 @@ class ObjectBatches:
 
     def _is_text(self, row: dict[str, Any]) -> bool:
         if has_half_character(row):
-            self._on_unreadable(UNREADABLE, "half of a character", json.dumps(row))
+            text = str(cell_text(row)).encode("utf-8", "backslashreplace").decode()
+            self._on_unreadable(UNREADABLE, "half of a character", text)
             return False
         return True
 
@@ -100,7 +103,7 @@ def is_lines(path: Path, opened: Opener) -> bool:
 
 
 def _of_lines(path: Path, opened: Opener, on_unreadable: OnUnreadable) -> Iterator[dict[str, Any]]:
-    for number, block in enumerate(read_blocks(path, opened)):
+    for number, block in enumerate(read_blocks(path, opened, LONGEST_OBJECT)):
         lines = split_lines(block if number else block.removeprefix(_BOM))
         for line in range(len(lines)):
             text, row, problem = read_line(lines.line(line))
@@ -127,7 +130,9 @@ def _of_array(path: Path, opened: Opener) -> Iterator[dict[str, Any]]:
                 return
             try:
                 value, end = _DECODER.raw_decode(held, at)
-            except ValueError:
+            except ValueError as error:
+                if not isinstance(error, json.JSONDecodeError):  # a number of too many digits
+                    raise
                 held, at = held[at:], 0
                 more = text.read(max(1 << 16, len(held)))
                 if not more:

@@ -9,10 +9,8 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
-import json
 import lzma
-import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,15 +20,16 @@ import pyarrow as pa
 import pyarrow.feather
 import pyarrow.ipc
 import pyarrow.orc
-import pyarrow.parquet as pq
 
 from paimon_features.duplicates import duplicates
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.errors import ConfigurationError, MissingExtraError, PaimonFeaturesError
+from paimon_features.foreign_types import plain_batches, plain_schema
 from paimon_features.input_settings import InputSettings
-from paimon_features.local.ingest.parquet_cells import all_rows
-from paimon_features.local.inputs.avro_rows import avro_batches, avro_schema
+from paimon_features.local.ingest.bounded_parquet import bounded_batches, open_parquet
+from paimon_features.local.inputs.avro_rows import avro_batches, avro_columns
 from paimon_features.local.inputs.csv_rows import CsvRows
 from paimon_features.local.inputs.json_objects import ObjectBatches, read_objects
+from paimon_features.local.inputs.reading_process import progressed
 
 BATCH_ROWS = 1 << 16
 
@@ -140,11 +139,15 @@ def open_input(path: Path, settings: InputSettings) -> OpenedInput:
     form = checked_form(path)
     with reported(path, form):
         opened = _OPENERS[form](path, settings)
+        opened.schema = plain_schema(opened.schema)
     batches = opened.batches
 
     def guarded() -> Iterator[pa.RecordBatch]:
-        with reported(path, form):
-            yield from batches
+        with reported(path, form), closing_of(batches):
+            for batch in batches:
+                for plain in plain_batches(batch):
+                    progressed()
+                    yield plain
 
     opened.batches = guarded()
     doubled = duplicates(opened.schema.names)
@@ -161,11 +164,27 @@ def reported(path: Path, form: str) -> Iterator[None]:
     """Errors of the libraries as ours."""
     try:
         yield
-    except (pa.ArrowException, OSError, EOFError, ValueError, lzma.LZMAError) as error:
-        if isinstance(error, ConfigurationError):
-            raise
-        line = str(error).partition("\n")[0]
+    except (PaimonFeaturesError, MemoryError):
+        raise
+    except RecursionError as error:
+        raise ConfigurationError(
+            f"{path}: values are nested in each other too deeply; flatten them"
+        ) from error
+    except Exception as error:
+        # libraries raise what their parsers meet in a damaged file: KeyError, struct.error, ...
+        line = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigurationError(f"{path}: it cannot be read as {form}: {line}") from error
+
+
+@contextmanager
+def closing_of(batches: Iterator[Any]) -> Iterator[None]:
+    """Close a reader at the end, if it can be: one left open ends the interpreter by an abort."""
+    try:
+        yield
+    finally:
+        close = getattr(batches, "close", None)
+        if close is not None:
+            close()
 
 
 @contextmanager
@@ -261,8 +280,11 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
 
     objects = ObjectBatches(read_objects(path, text_bytes, unreadable), unreadable)
     if not objects.peek(1_000):
+        first = next(iter(opened.unreadable), None)
+        found = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"
         raise ConfigurationError(
             f"{path}: there is no JSON object in it; expected an array of objects or one a line"
+            f"{found}"
         )
     opened.schema = pa.schema([(name, pa.string()) for name in objects.names])
     opened.batches, opened.nested = objects.batches(BATCH_ROWS), objects.nested
@@ -273,10 +295,9 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
 
 
 def _open_parquet(path: Path, settings: InputSettings) -> OpenedInput:
-    file = pq.ParquetFile(path, coerce_int96_timestamp_unit="us", page_checksum_verification=True)
-    rows = file.metadata.num_rows
-    batches = all_rows(file.iter_batches(BATCH_ROWS), rows)
-    return OpenedInput("Parquet", file.schema_arrow, batches, rows)
+    with open_parquet(path) as file:
+        schema, rows = file.schema_arrow, file.metadata.num_rows
+    return OpenedInput("Parquet", schema, bounded_batches(path, BATCH_ROWS), rows)
 
 
 def _open_orc(path: Path, settings: InputSettings) -> OpenedInput:
@@ -300,9 +321,21 @@ def _open_arrow(path: Path, settings: InputSettings) -> OpenedInput:
             return OpenedInput("Arrow", table.schema, iter(table.to_batches()), table.num_rows)
         source.seek(0)
         stream = pyarrow.ipc.open_stream(source)
-        return OpenedInput("Arrow", stream.schema, iter(stream))
-    batches = (file.get_batch(number) for number in range(file.num_record_batches))
-    return OpenedInput("Arrow", file.schema, batches)
+        return OpenedInput("Arrow", stream.schema, _checked(stream))
+    whole = (file.get_batch(number) for number in range(file.num_record_batches))
+    return OpenedInput("Arrow", file.schema, _checked(whole))
+
+
+def _checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The batches in parts: Arrow files may say anything of their rows, offsets and views."""
+    for batch in batches:
+        batch.validate()
+        if batch.num_rows >= 1 << 31:
+            raise pa.ArrowInvalid(f"it has a batch of {batch.num_rows:,} rows")
+        for start in range(0, batch.num_rows, BATCH_ROWS):
+            part = batch.slice(start, BATCH_ROWS)
+            part.validate(full=True)
+            yield part
 
 
 def _open_avro(path: Path, settings: InputSettings) -> OpenedInput:
@@ -316,7 +349,7 @@ def _open_avro(path: Path, settings: InputSettings) -> OpenedInput:
             yield from fastavro.reader(file)
 
     with path.open("rb") as file:
-        schema = avro_schema(path, fastavro.reader(file).writer_schema)
+        schema = avro_columns(fastavro.reader(file).writer_schema)
     return OpenedInput("Avro", schema, avro_batches(records(), schema, BATCH_ROWS))
 
 
@@ -328,35 +361,29 @@ def _open_delta(path: Path, settings: InputSettings) -> OpenedInput:
         import deltalake
     except ImportError as error:
         raise MissingExtraError.of("deltalake", "formats", "reading Delta tables") from error
-    data = deltalake.DeltaTable(str(path)).to_pyarrow_dataset()
+    table = deltalake.DeltaTable(str(path))
+    _check_inside(path, table.file_uris())
+    data = table.to_pyarrow_dataset()
     return OpenedInput("Delta", data.schema, data.to_batches(batch_size=BATCH_ROWS))
 
 
+def _check_inside(folder: Path, files: Iterable[str]) -> None:
+    """Check that a table's files are in its folder, symbolic links followed."""
+    root = folder.resolve()
+    for name in files:
+        if not Path(name).resolve().is_relative_to(root):
+            raise ConfigurationError(
+                f"{folder}: its log names {name[:200]!r}, which is not in this folder; only a "
+                "table whose files are all in its folder is read. Copy the table, with its data, "
+                "and name the copy"
+            )
+
+
 def _open_iceberg(path: Path, settings: InputSettings) -> OpenedInput:
-    try:
-        from pyiceberg.table import StaticTable
-    except ImportError as error:
-        raise MissingExtraError.of("pyiceberg", "formats", "reading Iceberg tables") from error
-    reader = StaticTable.from_metadata(str(newest_metadata(path))).scan().to_arrow_batch_reader()
+    from paimon_features.local.inputs.iceberg import open_iceberg
+
+    reader = open_iceberg(path)
     return OpenedInput("Iceberg", reader.schema, iter(reader))
-
-
-def newest_metadata(table: Path) -> Path:
-    """The metadata of the last version of an Iceberg table: ``v10`` is after ``v9``.
-
-    Of two files of one version (a commit that failed) the one that was updated last.
-    """
-
-    def version(path: Path) -> int:
-        number = re.match(r"v?([0-9]+)", path.name)
-        return int(number[1]) if number else -1
-
-    files = list((table / "metadata").glob("*.metadata.json"))
-    last = max(map(version, files))
-    newest = sorted(path for path in files if version(path) == last)
-    if len(newest) == 1:
-        return newest[0]
-    return max(newest, key=lambda p: json.loads(p.read_bytes()).get("last-updated-ms", 0))
 
 
 def _open_paimon(path: Path, settings: InputSettings) -> OpenedInput:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from paimon_features.durations import MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.errors import ConfigurationError
+from paimon_features.foreign_types import is_plain
 from paimon_features.ingestion.input_columns import candidates_of
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.text_values import text_values
@@ -32,8 +33,15 @@ from paimon_features.local.inputs.numbers import (
     number_type,
     with_entries,
 )
-from paimon_features.local.inputs.opening import OpenedInput, checked_form, open_input
+from paimon_features.local.inputs.opening import (
+    OpenedInput,
+    checked_form,
+    closing_of,
+    open_input,
+    reported,
+)
 from paimon_features.local.inputs.proof import rejected_notes
+from paimon_features.local.inputs.reading_process import progressed
 from paimon_features.local.inputs.time_formats import Rfc3339Times, find_formats, rfc3339_times
 from paimon_features.local.inputs.time_texts import TimeTexts, swapped
 from paimon_features.schema import (
@@ -144,9 +152,11 @@ def profile_input(
     notes: list[str] = []
     settings = given
     if checked_form(path) == "CSV":
-        settings = sniff(path, settings, kept, notes)
+        with reported(path, "CSV"):
+            settings = sniff(path, settings, kept, notes)
     opened = open_input(path, settings)
-    sample, complete = take_sample(opened, sample_rows)
+    with closing_of(opened.batches):
+        sample, complete = take_sample(opened, sample_rows)
     unreadable = len(opened.unreadable)
     if not sample.num_rows:
         raise ConfigurationError(_no_rows(path, opened))
@@ -196,6 +206,17 @@ def profile_input(
     )
 
 
+def profile_parts(
+    path: Path,
+    given: InputSettings,
+    kept: set[str],
+    event_time: str | None = None,
+    sample_rows: int = SAMPLE_ROWS,
+) -> Iterator[InputProfile]:
+    """The profile, for ``read_apart``."""
+    yield profile_input(path, given, kept, event_time=event_time, sample_rows=sample_rows)
+
+
 def take_sample(opened: OpenedInput, rows: int) -> tuple[pa.Table, bool]:
     """The first rows, and whether these are all."""
     batches: list[pa.RecordBatch] = []
@@ -233,10 +254,12 @@ def _column(
     parser: TimeTexts,
     nested: str | None,
 ) -> InputColumnProfile:
+    progressed()
     column = sample.column(field)
-    if pa.types.is_dictionary(column.type):
-        column = pa.chunked_array([c.dictionary_decode() for c in column.chunks])
     stored = nested or str(column.type)
+    if not is_plain(column.type):
+        note = f"skipped: {stored[:200]} is no type of a source's column; convert it"
+        return InputColumnProfile(field, name, stored, None, 0, 0, "", "skipped", notes=(note,))
     settings = settings.of_column(name)
     if settings.nulls and pa.types.is_string(column.type):
         gone = pc.is_in(pc.utf8_trim_whitespace(column), pa.array(settings.nulls))
@@ -254,7 +277,7 @@ def _column(
         distinct = pc.count_distinct(column).as_py()
     except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
         distinct = 0
-    example = str(column.drop_null()[0].as_py())[:40]
+    example = _shown(column.drop_null())[:40]
     role: Role = "other" if kind is not None else "skipped"
     return InputColumnProfile(
         field, name, stored, kind, nulls, distinct, example, role, decimals,
@@ -262,13 +285,21 @@ def _column(
     )  # fmt: skip
 
 
+def _shown(values: pa.ChunkedArray) -> str:
+    """The first value as a text."""
+    try:
+        return str(values[0].as_py())
+    except (OverflowError, ValueError):  # a time that Python does not have
+        return str(values.slice(0, 1).combine_chunks().to_string(skip_new_lines=True)).strip("[ ]")
+
+
 _Typed = tuple[DataType | None, int | None, list[str], str | None, str | None, bool]
 
 
 def _type(column: pa.ChunkedArray, name: str, settings: InputSettings, parser: TimeTexts) -> _Typed:
     kind = column.type
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
-        return _text_type(column.cast(pa.string()), name, settings, parser)
+    if pa.types.is_string(kind):
+        return _text_type(column, name, settings, parser)
     if pa.types.is_timestamp(kind):
         zone = [] if kind.tz or settings.time_zone != "UTC" else ["no time zone: read as UTC"]
         return Timestamp, None, zone, None, "ms", False

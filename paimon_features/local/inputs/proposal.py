@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import keyword
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,6 +11,13 @@ import pyarrow as pa
 
 from paimon_features.durations import DAY_MS, HOUR_MS, MINUTE_MS, format_duration
 from paimon_features.errors import ConfigurationError
+from paimon_features.generated_text import (
+    docstring_line,
+    one_line,
+    python_literal,
+    toml_key,
+    toml_value,
+)
 from paimon_features.local.inputs.profiles import InputColumnProfile, InputProfile, iter_roles
 from paimon_features.suggestions import did_you_mean
 
@@ -118,8 +124,8 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
     source = _variable(proposal.source, "source")
     entity = _variable(proposal.entity, "entity", source)
     lines = [
-        f'"""First features of {_shown(profile.path.name)}: a proposal of `paimon-features init '
-        "--from`.",
+        f'"""First features of {docstring_line(profile.path.name[:60])}: a proposal of '
+        "`paimon-features init --from`.",
         "",
         "Change anything; `paimon-features try features.py FILE` shows the values, `plan` what",
         "`apply` would create.",
@@ -129,43 +135,47 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
         "",
         "# An event source is a typed log that only grows. Columns that no feature needs may go.",
         f"{source} = pf.EventSource(",
-        f"    {proposal.source!r},".replace("'", '"'),
+        f"    {python_literal(proposal.source)},",
         "    schema={",
     ]
     for c in known:
         comment = f"  # {_about(c, profile)}"
-        key = f'"{c.name}":'.ljust(width + 3)
+        key = f"{python_literal(c.name)}:".ljust(width + 3)
         lines.append(f"        {key} pf.{c.type!r},{comment}".rstrip())
-    lines += ["    },", f'    event_time="{profile.event_time.name}",  # UTC milliseconds']
+    lines += [
+        "    },",
+        f"    event_time={python_literal(profile.event_time.name)},  # UTC milliseconds",
+    ]
     ids = profile.of_role("event id")
     if ids:
         lines.append(
-            f"    # {ids[0].name} is different in each row. If a sender may repeat events, this "
-            "counts each once:"
+            f"    # {_shown(ids[0].name)} is different in each row. If a sender may repeat events, "
+            "this counts each once:"
         )
-        lines.append(f'    # event_id="{ids[0].name}", dedup_horizon="1d",')
+        lines.append(f'    # event_id={python_literal(ids[0].name)}, dedup_horizon="1d",')
     lines += [")", ""]
     skipped = [c for c in profile.columns if c.type is None]
     for c in skipped:
-        lines.append(f"# Not a column of the source: {_shown(c.field)}: {'; '.join(c.notes)}")
+        lines.append(
+            f"# Not a column of the source: {_shown(c.field)}: {_shown('; '.join(c.notes), 300)}"
+        )
     lines += ["# An entity is what features are about, by its keys."]
     if proposal.others:
         lines.append("# Other columns that could be keys:")
-        lines += [f"#   {c.name}, {c.distinct:,} values" for c in proposal.others]
-    keys = ", ".join(f'"{c.name}": pf.{c.type!r}' for c in proposal.keys)
-    lines += [f'{entity} = pf.Entity("{proposal.entity}", keys={{{keys}}})', ""]
-    windows = ", ".join(f'"{w}"' for w in proposal.windows)
-    long = proposal.windows[-1]
+        lines += [f"#   {_shown(c.name)}, {c.distinct:,} values" for c in proposal.others]
+    keys = ", ".join(f"{python_literal(c.name)}: pf.{c.type!r}" for c in proposal.keys)
+    lines += [f"{entity} = pf.Entity({python_literal(proposal.entity)}, keys={{{keys}}})", ""]
+    windows, long = python_literal(proposal.windows), python_literal(proposal.windows[-1:])
     lines += [
         f"# Windows for events of {_span(profile)}; more windows of the same sums cost little.",
         "view = pf.FeatureView(",
-        f'    "{proposal.view}",',
+        f"    {python_literal(proposal.view)},",
         f"    source={source},",
         f"    entity={entity},",
         f'    tile="{proposal.tile}",  # the lake keeps sums per tile; a window merges tiles',
         *([] if proposal.keys else ["    buckets=1,"]),
         "    features=[",
-        f"        pf.Count(windows=[{windows}]),",
+        f"        pf.Count(windows={windows}),",
     ]
     for c in proposal.measures:
         scale = ""
@@ -173,16 +183,19 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
             scale = f", scale={c.decimals}"
             note = f"        # values have {c.decimals} decimals: with scale= sums are exact"
             lines.append(note)
-        lines.append(f'        pf.Sum("{c.name}", windows=[{windows}]{scale}),')
-        lines.append(f'        pf.Mean("{c.name}", windows=["{long}"]{scale}),')
-        lines.append(f'        pf.Max("{c.name}", windows=["{long}"]),')
+        name = python_literal(c.name)
+        lines.append(f"        pf.Sum({name}, windows={windows}{scale}),")
+        lines.append(f"        pf.Mean({name}, windows={long}{scale}),")
+        lines.append(f"        pf.Max({name}, windows={long}),")
     if proposal.category is not None:
-        lines.append(f'        pf.Last("{proposal.category.name}", windows=["{long}"]),')
+        name = python_literal(proposal.category.name)
+        lines.append(f"        pf.Last({name}, windows={long}),")
     distinct = [c for c in proposal.others if c.role in ("key", "event id")][:1]
     for c in distinct:
-        lines.append(f'        pf.ApproxCountDistinct("{c.name}", windows=["{long}"]),')
+        name = python_literal(c.name)
+        lines.append(f"        pf.ApproxCountDistinct({name}, windows={long}),")
     lines += [
-        f'        pf.TimeSinceLast(windows=["{long}"]),',
+        f"        pf.TimeSinceLast(windows={long}),",
         "    ],",
         ")",
         "",
@@ -190,7 +203,7 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
     if proposal.keys:
         lines += [
             "# A service is what one model reads, in the order of its inputs.",
-            f'service = pf.FeatureService("{proposal.source}_v1", [view])',
+            f"service = pf.FeatureService({python_literal(f'{proposal.source}_v1')}, [view])",
             "",
         ]
     return "\n".join(lines)
@@ -214,9 +227,9 @@ def _about(c: InputColumnProfile, profile: InputProfile) -> str:
     return ", ".join(parts)
 
 
-def _shown(text: str) -> str:
-    """Text from outside in a comment: on one line, and without quotes that end a docstring."""
-    return json.dumps(text, ensure_ascii=False).replace("\\", "/").strip('"')[:60]
+def _shown(text: str, most: int = 60) -> str:
+    """Text from outside in a comment."""
+    return one_line(text)[:most]
 
 
 def _span(profile: InputProfile) -> str:
@@ -237,15 +250,7 @@ def inputs_text(profile: InputProfile, source: str) -> str:
     lines = [
         "",
         f"# How the files of {source} are written, as `init --from` found it.",
-        f"[inputs.{source}]",
+        f"[inputs.{toml_key(source)}]",
+        *(f"{toml_key(name)} = {toml_value(value)}" for name, value in document.items()),
     ]
-    for name, value in document.items():
-        lines.append(f"{name} = {_toml(value)}")
     return "\n".join(lines) + "\n"
-
-
-def _toml(value: object) -> str:
-    if isinstance(value, dict):
-        return f"{{ {', '.join(f'{name} = {_toml(each)}' for name, each in value.items())} }}"
-    # JSON's texts, numbers and lists are those of TOML
-    return json.dumps(value, ensure_ascii=False)

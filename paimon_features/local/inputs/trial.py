@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,10 +26,14 @@ from paimon_features.input_settings import InputSettings
 from paimon_features.local.features import features
 from paimon_features.local.ingest.judge import judge
 from paimon_features.local.ingest.parts import parts_of
-from paimon_features.local.inputs.copies import InputCopies
+from paimon_features.local.inputs.copies import InputCopies, OnRows
+from paimon_features.local.inputs.opening import closing_of
+from paimon_features.local.inputs.reading_process import progressed, read_apart
 from paimon_features.schema import arrow_schema
 
 MOST_ROWS = 2_000_000
+MOST_BYTES = 2 << 30
+"""Bytes of the events that are read at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,51 +47,95 @@ class TrialEvents:
     ignored: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class _TrialPart:
+    """The events of a part of a file; ``ignored`` are columns that the source does not have."""
+
+    events: pa.Table
+    rejected: Mapping[str, int]
+    examples: Mapping[str, str]
+    ignored: tuple[str, ...]
+
+
 def read_events(
     path: Path,
     source: EventSource,
     settings: InputSettings,
     mapping: Mapping[str, str],
     most_rows: int = MOST_ROWS,
-    on_rows: Callable[[int], None] = lambda _: None,
+    on_rows: OnRows = lambda _: None,
+    *,
+    apart: bool = False,
 ) -> TrialEvents:
     """The rows of a file or table that ``ingest`` would accept, at most about ``most_rows``.
+
+    ``apart``: they are read in a process of their own, see ``reading_process``.
 
     Raises
     ------
     ConfigurationError
         As ``ingest``: for a column that is missing, ambiguous or can never have its type.
     """
+    accepted: list[pa.Table] = []
+    rejected: Counter[str] = Counter()
+    examples: dict[str, str] = {}
+    ignored: tuple[str, ...] = ()
+    count, size, complete = 0, 0, True
+    known = dict(mapping)
+    parts = (
+        read_apart(path, _parts_apart, path, source, settings, known, on_rows=on_rows)
+        if apart
+        else _parts(path, source, settings, known, on_rows)
+    )
+    with closing_of(parts):
+        for part in parts:
+            if count >= most_rows or size >= MOST_BYTES:
+                complete = False
+                break
+            accepted.append(part.events)
+            count, size = count + part.events.num_rows, size + part.events.nbytes
+            on_rows(part.events.num_rows)
+            rejected.update(part.rejected)
+            examples = {**part.examples, **examples}
+            ignored = part.ignored
+    events = pa.concat_tables(accepted) if accepted else arrow_schema(source.schema).empty_table()
+    return TrialEvents(events, dict(rejected), examples, complete, ignored)
+
+
+def _parts(
+    path: Path,
+    source: EventSource,
+    settings: InputSettings,
+    mapping: Mapping[str, str],
+    on_rows: OnRows,
+) -> Iterator[_TrialPart]:
     forms = InputCopies(source, settings, on_rows)
     found = forms.find([path])
     run = IngestRun("trial", now_ms())
     files = [forms.inspect(p) if forms.handles(p) else inspect_file(p) for p in found]
-    accepted: list[pa.Table] = []
-    rejected: Counter[str] = Counter()
-    examples: dict[str, str] = {}
-    count, complete = 0, True
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paimon-features-"))
         ready = stack.enter_context(forms.copied(files, Path(folder)))
         groups = group_files(ready, source, mapping)
+        ignored = tuple(dict.fromkeys(n for g in groups for n in g.ignored))
         for part, group in parts_of(groups, f"reading {path}"):
-            if count >= most_rows:
-                complete = False
-                break
             for batch in part():
                 judged = judge(batch, group, source, run)
-                accepted.append(judged.events)
-                count += judged.events.num_rows
-                on_rows(judged.events.num_rows)
+                rejected: Counter[str] = Counter()
+                examples: dict[str, str] = {}
                 if judged.rejected is not None:
                     reasons = judged.rejected.column("reason").to_pylist()
                     rejected.update(reasons)
                     details = judged.rejected.column("detail").to_pylist()
                     for reason, detail in zip(reasons, details, strict=True):
                         examples.setdefault(reason, detail or "")
-        ignored = tuple(dict.fromkeys(n for g in groups for n in g.ignored))
-    events = pa.concat_tables(accepted) if accepted else arrow_schema(source.schema).empty_table()
-    return TrialEvents(events, dict(rejected), examples, complete, ignored)
+                yield _TrialPart(judged.events, rejected, examples, ignored)
+
+
+def _parts_apart(
+    path: Path, source: EventSource, settings: InputSettings, mapping: Mapping[str, str]
+) -> Iterator[_TrialPart]:
+    return _parts(path, source, settings, mapping, progressed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from paimon_features.columns import one_array
 from paimon_features.errors import RequestError
+from paimon_features.foreign_types import plain_column
 from paimon_features.schema import DataType
 from paimon_features.times import conform, utc_ms
 from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
@@ -65,12 +66,10 @@ def key_columns(table: pa.Table, keys: Mapping[str, DataType], entity: str) -> p
     columns = {}
     for key, kind in keys.items():
         column = _column(table, key, f"a key of entity {entity!r} ({kind!r})")
-        if pa.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-        fits = number == kind.is_integer or pa.types.is_null(column.type)
         try:
-            if not fits:
+            column = plain_column(column)
+            number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+            if number != kind.is_integer and not pa.types.is_null(column.type):
                 raise pa.ArrowInvalid("the types differ")
             columns[key] = conform(one_array(column), kind.arrow)
         except pa.ArrowException as error:

@@ -14,7 +14,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from paimon_features.duplicates import duplicates
-from paimon_features.errors import RequestError
+from paimon_features.errors import PaimonFeaturesError, RequestError
+from paimon_features.foreign_types import check_foreign_types, plain_schema, plain_table
 from paimon_features.tables import Lake, iter_batches
 from paimon_features.tables.snapshots import pinned
 from paimon_features.times import conform
@@ -35,6 +36,13 @@ class RowSource:
         double = sorted(duplicates(schema.names))
         if double:
             raise RequestError(f"entity rows have two columns {double[0]!r}; rename one of them")
+        # kernels that rows pass on their way have neither views nor unions
+        schema = plain_schema(schema, only_views=True)
+        try:
+            schema.empty_table()
+        except pa.ArrowNotImplementedError:
+            check_foreign_types(schema)
+            raise
         # pandas and Polars leave notes about themselves, which would make equal rows differ
         self.schema = pa.schema([field.remove_metadata() for field in schema])
         self.table = None if table is None else _conform(table, self.schema)
@@ -108,7 +116,9 @@ def row_source(rows: Any, lake: Lake | None = None) -> RowSource:
     """
     try:
         return _source(rows, lake)
-    except (pa.ArrowException, TypeError, UnicodeEncodeError) as error:
+    except PaimonFeaturesError:
+        raise
+    except (pa.ArrowException, TypeError, ValueError) as error:
         raise RequestError(f"entity rows cannot be read as Arrow: {error}") from error
 
 
@@ -240,6 +250,7 @@ def _parquet(files: Sequence[str], schema: pa.Schema) -> Iterator[pa.Table]:
 
 def _conform(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """A batch in the columns of all; batches of one source may differ in what may be null."""
+    table = plain_table(table, only_views=True)
     if table.schema.equals(schema, check_metadata=False):
         return table.replace_schema_metadata(None)
     missing = [name for name in schema.names if name not in table.column_names]

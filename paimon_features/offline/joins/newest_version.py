@@ -6,6 +6,7 @@
     event time            ----|--------|-------------|------
     q                                     ^ sees b   ^ sees c (closed edge) or b (open edge)
     ttl                             [-----]   b is older: unknown
+    created                                      b    a q before b became known sees a
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ class NewestVersionJoin:
         end_ms = as_of_ms + 1 if self.view.closed else as_of_ms
         time_keys = TimeKeys(times, self.entities.count, 1)
         order, keys = sort_order(time_keys.of(codes, times))
-        order, keys = self._without_ties(versions, order, keys)
+        order = self._ranked(versions, order, keys)
         place = positions(keys, time_keys.of(mine, end_ms)) - 1
+        place = self._known_then(versions, order, codes, place, mine, as_of_ms)
         version = order[np.maximum(place, 0)]
         there = (place >= 0) & (codes[version] == mine)
         if self.view.ttl_ms is not None:
@@ -104,11 +106,39 @@ class NewestVersionJoin:
         """All columns of the view: ties must not depend on which features are requested."""
         return [f.name for f in self.view.features]
 
-    def _without_ties(self, versions: pa.Table, order: Ints, keys: Ints) -> tuple[Ints, Ints]:
-        """Keep one version per key, where several share entity and event time."""
+    def _known_then(
+        self,
+        versions: pa.Table,
+        order: Ints,
+        codes: Ints,
+        place: Ints,
+        mine: Ints,
+        as_of_ms: Ints,
+    ) -> Ints:
+        """For each row the last place, at or before its own, of a version that was known at its
+        time; that of another entity, or -1, where there is none."""
+        created = self.view.source.created_time
+        if created is None:
+            return place
+        column = Column.from_arrow(versions.column(created))
+        known_ms = column.values[order]
+        if column.valid is not None:  # known from its event time on
+            known_ms = np.where(column.valid[order], known_ms, np.iinfo(np.int64).min)
+        owners = codes[order]
+        place = place.copy()
+        rows = np.flatnonzero(place >= 0)
+        while len(rows):
+            at = place[rows]
+            rows = rows[(owners[at] == mine[rows]) & (known_ms[at] > as_of_ms[rows])]
+            place[rows] -= 1
+            rows = rows[place[rows] >= 0]
+        return place
+
+    def _ranked(self, versions: pa.Table, order: Ints, keys: Ints) -> Ints:
+        """The order with versions of one entity and event time by their ranks, the last counts."""
         last = np.append(keys[1:] != keys[:-1], True)
         if last.all():
-            return order, keys
+            return order
         first = np.append(True, last[:-1])
         tied = np.flatnonzero(~(first & last))
         names = [
@@ -122,4 +152,4 @@ class NewestVersionJoin:
         best = pc.sort_indices(some, sort_keys=by, null_placement="at_start").to_numpy()
         order = order.copy()
         order[tied] = order[tied[best]]
-        return order[last], keys[last]
+        return order

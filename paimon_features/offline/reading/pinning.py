@@ -9,6 +9,14 @@ from typing import Any
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import GenerationError, RequestError, SnapshotExpiredError
 from paimon_features.tables import Lake, Snapshot, generations, latest_snapshot
+from paimon_features.tables.consumed import (
+    appended_after,
+    check_filled,
+    consumed_events,
+    not_consumed,
+    position,
+    unfilled,
+)
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.snapshots import (
     SnapshotRef,
@@ -18,6 +26,9 @@ from paimon_features.tables.snapshots import (
     split_ref,
 )
 
+_ATTEMPTS = 5
+"""How often the pins of a view are chosen again because its job has moved on meanwhile."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pin:
@@ -25,12 +36,14 @@ class Pin:
 
     ``commit`` identifies the snapshot when its number is used again, after a rollback or when the
     table is created again. A pin without it, of an earlier release or made by hand, is a plain
-    number: an error if the table has used the number before.
+    number: an error if the table has used the number before. ``tiles`` is the tile table for which
+    these events are read, where the tile tables of one read contain different events.
     """
 
     table: str
     snapshot_id: int | None
     commit: str | None = None
+    tiles: str | None = None
 
     @classmethod
     def of(cls, table: str, snapshot: Snapshot | None) -> Pin:
@@ -45,7 +58,12 @@ class Pin:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Pin:
         """The inverse of ``to_document``."""
-        return cls(document["table"], document["snapshot_id"], document.get("commit"))
+        return cls(
+            document["table"],
+            document["snapshot_id"],
+            document.get("commit"),
+            document.get("tiles"),
+        )
 
     @property
     def ref(self) -> SnapshotRef | None:
@@ -64,7 +82,10 @@ class Pin:
 
     def to_document(self) -> dict[str, object]:
         """Canonical JSON form."""
-        return {"table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit}
+        own: dict[str, object] = {} if self.tiles is None else {"tiles": self.tiles}
+        return {
+            "table": self.table, "snapshot_id": self.snapshot_id, "commit": self.commit, **own
+        }  # fmt: skip
 
     def check(self, lake: Lake) -> None:
         """Raise SnapshotExpiredError if the number is that of another commit by now."""
@@ -88,11 +109,15 @@ class Pinner:
         self.lake = lake
         self.time_ms = as_of if isinstance(as_of, int) else None
         self._named: dict[str, Pin] | None = None
+        self._named_for: dict[tuple[str, str | None], Pin] = {}
         self._used: dict[str, Pin] = {}
+        self.not_included: dict[str, int] = {}
+        """Commits of events that a view's tiles do not contain, by the name of the view."""
         if isinstance(as_of, Mapping):
             self._named = {table: Pin.parse(table, ref) for table, ref in as_of.items()}
         elif as_of is not None and not isinstance(as_of, int):
             self._named = {pin.table: pin for pin in as_of}
+            self._named_for = {(pin.table, pin.tiles): pin for pin in as_of}
 
     def pin(self, table: str) -> Pin:
         """The snapshot of a table; repeated calls return the same one.
@@ -134,6 +159,71 @@ class Pinner:
             )
         return named[0] if named else current(view)
 
+    def feature_view(
+        self, view: CompiledView, current: Callable[[CompiledView], GenerationRecord]
+    ) -> tuple[GenerationRecord, Pin, Pin]:
+        """The generation of a view, its tiles, and the events that they contain.
+
+        Events that its job has not read yet are in neither, and counted in ``not_included``.
+
+        Raises
+        ------
+        UnfilledError
+            If the tiles were not computed yet, or not by the requested time.
+        GenerationError, SnapshotExpiredError, RequestError
+            As ``generation`` and ``pin``.
+        """
+        record, table = self.generation(view, current), view.source.table
+        if self._named is not None:
+            tiles_pin = self.pin(record.table)
+            own = self._named_for.get((table, record.table))
+            if own is None or own.ref is None:
+                return record, tiles_pin, self.pin(table)
+            self._used.setdefault(table, own)
+            return record, tiles_pin, Pin.of(table, pinned(self.lake, table, own.ref))
+        for _ in range(_ATTEMPTS):
+            reached = position(self.lake, record)
+            tiles = self._found(record.table)
+            if position(self.lake, record) == reached:
+                break
+        newest = self._found(table)
+        self._check_filled(record, tiles, newest)
+        events = newest
+        if newest is not None:
+            events = consumed_events(self.lake, record, tiles, newest, table)
+        self.not_included[view.name] = appended_after(self.lake, table, events, newest)
+        return record, Pin.of(record.table, tiles), Pin.of(table, events)
+
+    def tiles(
+        self, view: CompiledView, current: Callable[[CompiledView], GenerationRecord]
+    ) -> tuple[GenerationRecord, Pin]:
+        """The generation of a view and its tiles, for a read that needs no events."""
+        record, table = self.generation(view, current), view.source.table
+        pin = self.pin(record.table)
+        if self._named is None and (self.time_ms is None or pin.snapshot_id is None):
+            tiles, newest = self._found(record.table), self._found(table)
+            self._check_filled(record, tiles, newest)
+            self.not_included[view.name] = not_consumed(self.lake, record, tiles, newest, table)
+        return record, pin
+
+    def _check_filled(
+        self, record: GenerationRecord, tiles: Snapshot | None, events: Snapshot | None
+    ) -> None:
+        """Raise UnfilledError if tiles are absent because they were not computed by then."""
+        if self.time_ms is None:
+            if events is not None:
+                check_filled(self.lake, record)
+            return
+        if tiles is not None or (events is None and record.job is None):
+            return
+        check_filled(self.lake, record)
+        empty = record.backfilled and record.backfill_snapshot is None
+        if not empty and latest_snapshot(self.lake, record.table) is not None:
+            raise unfilled(
+                record,
+                f"none of its tiles had been committed by {self.time_ms} ms; use a later time",
+            )
+
     def done(self) -> None:
         """Raise RequestError for a named table that is not read."""
         for table in self._named or ():
@@ -157,14 +247,15 @@ class Pinner:
     def _records(self, view: CompiledView) -> list[GenerationRecord]:
         return generations.load(self.lake, view.name) if self._named else []
 
+    def _found(self, table: str) -> Snapshot | None:
+        """The newest snapshot, or the one of the requested time."""
+        if self.time_ms is None:
+            return latest_snapshot(self.lake, table)
+        return snapshot_as_of(self.lake, table, self.time_ms)
+
     def _pinned(self, table: str) -> Pin:
         if self._named is None:
-            found = (
-                latest_snapshot(self.lake, table)
-                if self.time_ms is None
-                else snapshot_as_of(self.lake, table, self.time_ms)
-            )
-            return Pin.of(table, found)
+            return Pin.of(table, self._found(table))
         self._check_dropped()
         named = self._named.get(table)
         if named is None:

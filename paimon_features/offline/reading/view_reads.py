@@ -118,6 +118,7 @@ class ViewRead(ABC):
     """One view at pinned snapshots: how it is joined, and the memory that takes."""
 
     name: str
+    view: CompiledView | CompiledTable
     keys: Mapping[str, DataType]
     entity: str
     types: Mapping[str, DataType]
@@ -164,6 +165,8 @@ class ViewRead(ABC):
 
 class FeatureViewRead(ViewRead):
     """A feature view: tiles, and raw events where a window starts or ends within a tile."""
+
+    view: CompiledView
 
     def __init__(
         self,
@@ -248,6 +251,8 @@ class _TileRequirements(ReadRequirements):
 class TableViewRead(ViewRead):
     """A table view: the versions of a plain table."""
 
+    view: CompiledTable
+
     def __init__(self, view: CompiledTable, features: Sequence[TableFeature], pin: Pin) -> None:
         self.view = view
         self.name, self.keys, self.entity = view.name, view.keys, view.entity.name
@@ -267,6 +272,7 @@ class TableViewRead(ViewRead):
             "table": source.table,
             "event_time": source.event_time,
             "created_time": source.created_time,
+            **({"known_by": source.created_time} if source.created_time else {}),
             "columns": [f.name for f in self.view.features],
             "keys": list(self.keys),
             "ttl_ms": self.view.ttl_ms,

@@ -4,10 +4,12 @@ from paimon_features.errors import MissingExtraError
 
 # before the modules of this package, which import the client at their top
 try:
+    import redis  # noqa: F401, I001
+
     import hiredis  # noqa: F401
-    import redis  # noqa: F401
 except ImportError as error:
-    raise MissingExtraError.of("redis", "serve", "an online store on Redis") from error
+    package = error.name or "redis"
+    raise MissingExtraError.of(package, "serve", "an online store on Redis") from error
 
 from paimon_features.online.redis_store.store import RedisStore
 

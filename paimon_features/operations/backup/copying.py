@@ -11,7 +11,9 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -22,6 +24,7 @@ from paimon_features.clock import now_ms
 from paimon_features.config import FILE_NAME, read_config
 from paimon_features.errors import (
     ConfigurationError,
+    DamagedFileError,
     SnapshotExpiredError,
     TableError,
     UnknownNameError,
@@ -37,12 +40,15 @@ from paimon_features.tables.consumers import (
     register_consumer,
 )
 from paimon_features.tables.json_files import read_json, write_json
+from paimon_features.tables.write_errors import write_errors
 from paimon_features.transformers.fitted_version import FOLDER as FITTED
+from paimon_features.typed_json import typed
 
 FORMAT = 1
 DESCRIPTION = "backup.json"
 _OF_THE_CUT = ("schema", "tag", "consumer", SIDE_FOLDER, "snapshot")
 _ATTEMPTS = 10
+_TABLE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,43 +133,48 @@ def restore(
     target: Path,
     on_message: OnMessage = ignore_message,
     on_phase: OnPhase = ignore_phase,
+    *,
+    may_write_outside: bool = False,
 ) -> Backup:
     """Create a project folder, and its warehouse, from a backup.
 
     Leases are released and jobs recorded as lost: those of the original have nothing to do with
     the copy. They resume from their checkpoints by ``submit``. The online store is not touched.
+    ``may_write_outside`` allows a warehouse and a state folder outside of ``target``.
 
     Raises
     ------
     ConfigurationError
-        If the backup is incomplete or of a later version, or a folder to write is not empty.
+        If the backup is incomplete or of a later version, contains a symbolic link, or names a
+        folder outside of the project; or a folder to write is not empty.
+    DamagedFileError
+        If files of the backup are missing or have another size.
+    StorageWriteError
+        If the file system refuses the copy.
     """
     made = describe(source)
+    check_content(source, made)
     # a configuration has absolute paths; those here are compared with them
     source, target = source.resolve(), target.resolve()
     _check_empty(target)
     config = read_config(source / "project")
-    warehouse = _moved(Path(config.warehouse), source / "project", target)
-    state = _moved(config.state_dir, source / "project", target)
-    _check_empty(warehouse)
-    _check_empty(state)
-    shutil.copytree(source / "project", target, dirs_exist_ok=True)
+    warehouse = _place("warehouse", config.warehouse, source, target, may_write_outside)
+    state = _place("state", config.state_dir, source, target, may_write_outside)
     copier = _Copier(on_phase, _size(source / "warehouse"))
-    shutil.copytree(source / "warehouse", warehouse, dirs_exist_ok=True, copy_function=copier)
-    if (source / "state").is_dir():
-        shutil.copytree(source / "state", state, dirs_exist_ok=True)
+    with write_errors(f"restoring {source}"):
+        shutil.copytree(source / "project", target, dirs_exist_ok=True)
+        shutil.copytree(source / "warehouse", warehouse, dirs_exist_ok=True, copy_function=copier)
+        if (source / "state").is_dir():
+            shutil.copytree(source / "state", state, dirs_exist_ok=True)
     copied = sum(
         path.is_file() for folder in (target, warehouse, state) for path in folder.rglob("*")
     )
     on_message(f"{copied:,} files copied")
     lake = Project.open(target).lake
-    for table, newest in made.tables.items():
+    for table in made.tables:
         ended = release(lake, table)
         if ended is not None:
             on_message(f"{table}: {ended.holder} of the original does not own the copy")
-        folder = Path(lake.path(table)) / "snapshot"
-        if newest is not None and not (folder / f"snapshot-{newest}").is_file():
-            raise TableError(f"{source}: snapshot {newest} of table {table!r} is missing")
     return made
 
 
@@ -174,18 +185,61 @@ def describe(source: Path) -> Backup:
     ------
     ConfigurationError
         If there is none, it is incomplete, or of a later version.
+    DamagedFileError
+        If its description is not what was written.
     """
     document = read_json(source / DESCRIPTION)
     if document is None:
         raise ConfigurationError(
             f"{source} has no {DESCRIPTION}: it is no backup, or the backup did not end"
         )
-    if document.pop("format", None) != FORMAT:
+    if not isinstance(document, dict) or document.pop("format", None) != FORMAT:
         raise ConfigurationError(
             f"{source / DESCRIPTION} is not of format {FORMAT}: a later version wrote it; restore "
             "it with that version"
         )
-    return Backup(**document)
+    try:
+        return typed(Backup, document)
+    except ValueError as error:
+        raise DamagedFileError(
+            f"{source / DESCRIPTION} is damaged ({error}); use another backup"
+        ) from error
+
+
+def check_content(source: Path, made: Backup) -> None:
+    """Check that a backup contains the files that were written, and nothing but files.
+
+    Raises
+    ------
+    ConfigurationError
+        For a symbolic link, a device or a pipe: what it leads to would be copied.
+    DamagedFileError
+        For another number of files, or of bytes.
+    """
+    files = size = 0
+    for folder, folders, names in os.walk(source):
+        for name in (*folders, *names):
+            path = Path(folder, name)
+            status = path.lstat()
+            if stat.S_ISREG(status.st_mode):
+                if path != source / DESCRIPTION:
+                    files, size = files + 1, size + status.st_size
+            elif not stat.S_ISDIR(status.st_mode):
+                raise ConfigurationError(
+                    f"{path} is no file and no folder; a backup has no symbolic links, which could "
+                    "lead out of it. Restore from the folder that 'paimon-features backup' wrote"
+                )
+    for table, newest in made.tables.items():
+        if not _TABLE.fullmatch(table) or not _TABLE.fullmatch(made.database):
+            raise DamagedFileError(f"{source / DESCRIPTION}: {table!r} is no name of a table")
+        snapshots = source / "warehouse" / f"{made.database}.db" / table / "snapshot"
+        if newest is not None and not (snapshots / f"snapshot-{newest}").is_file():
+            raise TableError(f"{source}: snapshot {newest} of table {table!r} is missing")
+    if (files, size) != (made.files, made.bytes):
+        raise DamagedFileError(
+            f"{source} has {files:,} files with {size:,} bytes; {made.files:,} with "
+            f"{made.bytes:,} were written. Use another backup"
+        )
 
 
 @contextmanager
@@ -299,9 +353,19 @@ def _copy_project(root: Path, definitions: Path, target: Path) -> None:
         shutil.copytree(folder / FITTED, copy / FITTED)
 
 
-def _moved(path: Path, root: Path, target: Path) -> Path:
-    """A path of a project folder in another one; one outside stays where it is."""
-    return target / path.relative_to(root) if path.is_relative_to(root) else path
+def _place(what: str, path: Path | str, source: Path, target: Path, may_be_outside: bool) -> Path:
+    """Where a folder of the project is restored: an empty one; outside of ``target`` if allowed."""
+    root = (source / "project").resolve()
+    path = Path(path).resolve()
+    if path.is_relative_to(source):  # a relative path, which may lead out of the project
+        path = (target / os.path.relpath(path, root)).resolve()
+    if not path.is_relative_to(target) and not may_be_outside:
+        raise ConfigurationError(
+            f"{source}: its {what} would be written to {path}, outside of {target}. If you know "
+            "the backup, and want that, pass --outside"
+        )
+    _check_empty(path)
+    return path
 
 
 def _write(folder: Path, files: dict[str, bytes]) -> None:

@@ -4,9 +4,10 @@
 
     leases of all tables that can contain them                  or an error that names the owner
     online records          found by key, and by the tiles of composite entities
-    request log, rejected rows, training sets, feedback, ...    one OVERWRITE commit per table
+    request log, rejected rows, training sets, ...              one OVERWRITE commit per table
     tiles of every generation
-    events                  last: until then a repetition finds all composite entities
+    events, feedback        late: until then a repetition finds all composite entities
+    tables with the entity's samples of a loop    last: they say which feedback is the entity's
     online records          again: a materializer may have written one meanwhile
 
 A tile job reads the additions of the events table. Additions that it has not read yet would bring
@@ -20,24 +21,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from paimon_features.array_types import Bools
 from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
+from paimon_features.config import SALT_VARIABLE
 from paimon_features.errors import GenerationError, OwnershipError, UnknownNameError
 from paimon_features.job_control.jobs import NOT_RUNNING, job_state
 from paimon_features.operations.forget.entities import EntitySet
 from paimon_features.operations.forget.online import delete_records
 from paimon_features.operations.forget.predictions import COLUMNS as PREDICTED_COLUMNS
 from paimon_features.operations.forget.predictions import PredictedEntities
+from paimon_features.operations.forget.rejected import COLUMNS as REJECTED_COLUMNS
+from paimon_features.operations.forget.rejected import RejectedRows
 from paimon_features.operations.forget.remains import Remaining, remaining
 from paimon_features.operations.forget.request_log import COLUMNS, LoggedEntities
 from paimon_features.operations.forget.rewriting import TableRows, delete_rows, find_rows
+from paimon_features.operations.forget.samples import Loop, loops
 from paimon_features.project import Project
 from paimon_features.serving.request_log.commit import served_table
-from paimon_features.serving.request_log.log import SALT_VARIABLE, optional_salt
+from paimon_features.serving.request_log.log import optional_salt
 from paimon_features.tables import Lake, generations, iter_batches, latest_snapshot
+from paimon_features.tables.consumed import release_older_events
 from paimon_features.tables.consumers import consumers
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import acquire
@@ -101,10 +106,14 @@ class Deletion:
             for name, view in project.definitions.views.items()
             if entities.are_keys_of(view.compiled.keys)
         }
+        self._loops = list(loops(project.lake, project.definitions, entities))
+        self._samples: dict[str, EntitySet] = {}
+        """The samples of the entities, by the tables of their loop; known once they are read."""
 
     def dry_run(self) -> ForgetReport:
         """What would be deleted; nothing is changed, and no lease is needed."""
         report = ForgetReport(len(self.entities), True)
+        self._samples = self._read_samples()
         for found in self._find(self._composites(), report):
             report.tables.append(_described(found))
         report.remains = remaining(self.lake, [t.table for t in report.tables if t.rows])
@@ -129,12 +138,15 @@ class Deletion:
                 leases.enter_context(acquire(self.lake, table, purpose="delete entities"))
             for record in self._generations():
                 self._check(record)
+            self._samples = self._read_samples()
             composites = self._composites()
             self._delete_records(composites, report)
             for found in self._find(composites, report):
                 if found.rows:
                     self._say(f"{found.table}: deleting {found.rows:,} rows")
                 report.tables.append(_described(found, delete_rows(self.lake, found)))
+            for record in self._generations():
+                release_older_events(self.lake, record)
             self._delete_records(composites, report)
         report.remains = remaining(self.lake, self._tables())
         self._note(report)
@@ -150,15 +162,30 @@ class Deletion:
             or self._predicted_keys(name)
             or (name.startswith(REJECTED_PREFIX) and self._may_reject(name))
             or name in self._skipped()
+            or self._loop_of(name) is not None
             or self.entities.are_keys_of(self._columns(name))
         ]
         tiles = {record.table for record in self._generations()}
         events = {source.table for source in self.project.definitions.sources.values()}
 
+        origins = {table for loop in self._loops for table in loop.origins}
+
         def rank(name: str) -> tuple[int, str]:
+            if name in origins:
+                return 3, name
             return (name in tiles) + 2 * (name in events or name.startswith("events_")), name
 
         return sorted(found, key=rank)
+
+    def _loop_of(self, table: str) -> Loop | None:
+        """The loop whose samples name the rows of a table, if it can be searched."""
+        return next((loop for loop in self._loops if loop.origins and table in loop.tables), None)
+
+    def _read_samples(self) -> dict[str, EntitySet]:
+        out: dict[str, EntitySet] = {}
+        for loop in self._loops:
+            out |= dict.fromkeys(loop.tables, loop.samples(self.lake, self.entities))
+        return out
 
     def _columns(self, table: str) -> list[str]:
         """None of a table that was dropped meanwhile."""
@@ -196,12 +223,13 @@ class Deletion:
         for record in self._generations():
             reserved = (TILE_DAY, TILE_START)
             keys = [k for k in self.lake.table(record.table).primary_keys if k not in reserved]
-            if self.entities.are_keys_of(keys) and self.lake.exists(record.skipped_table):
+            named = self.entities.are_keys_of(keys) or self._loop_of(record.skipped_table)
+            if named and self.lake.exists(record.skipped_table):
                 out[record.skipped_table] = keys
         return out
 
-    def _skipped_by(self, keys: list[str]) -> Callable[[pa.Table], Bools]:
-        return lambda rows: self.entities.of_skipped(rows.column("detail").to_pylist(), keys)
+    def _skipped_by(self, entities: EntitySet, keys: list[str]) -> Callable[[pa.Table], Bools]:
+        return lambda rows: entities.of_skipped(rows.column("detail").to_pylist(), keys)
 
     def _check(self, record: GenerationRecord) -> None:
         """Raise unless the generation's job has stopped after it had read all events."""
@@ -228,11 +256,15 @@ class Deletion:
     def _composites(self) -> dict[str, list[tuple[Any, ...]]]:
         """The complete keys of the entities, by view; those of more columns from the tiles."""
         out: dict[str, list[tuple[Any, ...]]] = {}
-        for name, view in self._views.items():
-            keys = list(view.keys)
-            if set(keys) == set(self.entities.columns):
-                places = [self.entities.columns.index(key) for key in keys]
-                out[name] = [tuple(key[p] for p in places) for key in sorted(self.entities.keys)]
+        views = dict.fromkeys(self._views, self.entities)
+        for loop in self._loops:
+            if loop.origins:
+                views |= dict.fromkeys(loop.views, self._samples[loop.source.table])
+        for name, entities in views.items():
+            keys = list(self.project.definitions.view(name).compiled.keys)
+            if set(keys) == set(entities.columns):
+                places = [entities.columns.index(key) for key in keys]
+                out[name] = [tuple(key[p] for p in places) for key in sorted(entities.keys)]
                 continue
             found: set[tuple[Any, ...]] = set()
             for record in generations.load(self.lake, name):
@@ -240,7 +272,7 @@ class Deletion:
                     continue
                 for batch in iter_batches(self.lake, record.table, keys):
                     rows = pa.Table.from_batches([batch])
-                    own = rows.filter(pa.array(self.entities.mask(rows)))
+                    own = rows.filter(pa.array(entities.mask(rows)))
                     found.update(zip(*(c.to_pylist() for c in own.columns), strict=True))
             out[name] = sorted(found)
         return out
@@ -251,7 +283,7 @@ class Deletion:
         if not self._online:
             return
         for name, keys in composites.items():
-            view = self._views[name]
+            view = self.project.definitions.view(name).compiled
             if view.is_online and keys:
                 deleted = delete_records(
                     self.project.store, self.project.name, name, view.keys, keys
@@ -271,18 +303,14 @@ class Deletion:
             elif keys := self._predicted_keys(table):
                 yield self._find_predicted(table, keys, composites, report)
             elif table.startswith(REJECTED_PREFIX):
-                unreadable = _Counter()
-                found = find_rows(self.lake, table, ("raw",), self._rejected(unreadable))
-                if unreadable.count:
-                    report.notes.append(
-                        f"{table}: {unreadable.count:,} rows have no readable key (they are not "
-                        "JSON, or lack the column) and stay; see the table's column raw"
-                    )
-                yield found
-            elif table in skipped:
-                yield find_rows(self.lake, table, ("detail",), self._skipped_by(skipped[table]))
+                yield self._find_rejected(table, report)
             else:
-                yield find_rows(self.lake, table, self.entities.columns, self.entities.mask)
+                entities = self._samples.get(table, self.entities)
+                if table in skipped:
+                    mask = self._skipped_by(entities, skipped[table])
+                    yield find_rows(self.lake, table, ("detail",), mask)
+                else:
+                    yield find_rows(self.lake, table, entities.columns, entities.mask)
 
     def _find_logged(
         self, table: str, composites: dict[str, list[tuple[Any, ...]]], report: ForgetReport
@@ -305,7 +333,7 @@ class Deletion:
     ) -> TableRows:
         known: set[tuple[Any, ...]] = set()
         for name, found in composites.items():
-            own = list(self._views[name].keys)
+            own = list(self.project.definitions.view(name).compiled.keys)
             if set(own) == set(keys):
                 places = [own.index(key) for key in keys]
                 known.update(tuple(key[place] for place in places) for key in found)
@@ -321,13 +349,16 @@ class Deletion:
                 f"compared; set {SALT_VARIABLE} to the servers' salt and repeat this"
             )
 
-    def _rejected(self, unreadable: _Counter) -> Callable[[pa.Table], Bools]:
-        def mask(rows: pa.Table) -> Bools:
-            found = [self.entities.of_document(text) for text in rows.column("raw").to_pylist()]
-            unreadable.count += sum(one is None for one in found)
-            return np.array([one is True for one in found], np.bool_)
-
-        return mask
+    def _find_rejected(self, table: str, report: ForgetReport) -> TableRows:
+        rejected = RejectedRows(self.entities)
+        rows = find_rows(self.lake, table, REJECTED_COLUMNS, rejected.mask)
+        if rejected.by_value or rejected.others:
+            report.notes.append(
+                f"{table}: {rejected.by_value + rejected.others:,} rows without readable columns "
+                "were searched for the values of the key as fields of their text; "
+                f"{rejected.by_value:,} have them"
+            )
+        return rows
 
     def _note(self, report: ForgetReport) -> None:
         sources = {view.source.name for view in self._views.values()}
@@ -341,6 +372,14 @@ class Deletion:
                 f"tiles of {', '.join(sorted(others))} have other entities: they keep what these "
                 "events added to them, until 'paimon-features backfill VIEW --rebuild'"
             )
+        for loop in self._loops:
+            if not loop.origins:
+                report.notes.append(
+                    f"not searched: {', '.join(sorted(loop.tables)) or loop.source.table}: samples "
+                    f"are named by {', '.join(loop.source.sample_keys)}, and no table has these "
+                    f"columns with {', '.join(self.entities.columns)}; 'paimon-features forget "
+                    f"--entity {next(iter(loop.source.sample_keys))}=...' deletes samples by name"
+                )
         serve = self.project.config.serve
         for spool in dict.fromkeys(filter(None, (serve.request_log, serve.prediction_log))):
             if spool.is_dir() and any(spool.rglob("*.*")):
@@ -352,11 +391,6 @@ class Deletion:
             "not searched: files outside the warehouse (inputs, exports, caches of trainers, "
             "models, backups), fitted transformers, monitoring reports, states of iterations"
         )
-
-
-@dataclass
-class _Counter:
-    count: int = 0
 
 
 def _described(found: TableRows, snapshot: int | None = None) -> TableDeletion:

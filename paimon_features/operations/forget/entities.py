@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import datetime as dt
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -139,20 +138,6 @@ class EntitySet:
             [m is not None and tuple(m[place + 1] for place in places) in wanted for m in matches],
             np.bool_,
         )
-
-    def of_document(self, text: str) -> bool | None:
-        """Whether a rejected row, as JSON, is theirs; None if that cannot be read."""
-        try:
-            document = json.loads(text)
-            if not isinstance(document, dict):
-                return None
-            key = tuple(
-                None if document[c] is None else parsed(self.types[c], str(document[c]), c)
-                for c in self.columns
-            )
-        except (ValueError, KeyError):
-            return None
-        return key in self.keys
 
 
 def parsed(kind: DataType, text: str, column: str) -> Any:

@@ -65,6 +65,12 @@ class ViewStatus:
         """What is wrong with it, None if nothing is."""
         if self.problem is not None:
             return f"view {self.view}: {self.problem}"
+        if self.stale and not self.lag_snapshots:
+            return (
+                f"view {self.view}: nothing is behind, and its values are STALE, because no "
+                f"materializer has confirmed it for {self.behind_s:,.0f} s (max_staleness); "
+                f"'paimon-features materialize {self.view} --follow' does"
+            )
         if self.stale or self.behind:
             return (
                 f"view {self.view}: {self.behind_s:,.0f} s behind its tile table; its materializer "
@@ -199,7 +205,10 @@ def _of_store(
         current_ms=freshness.current_ms,
         behind_s=round(max(0, now_ms - freshness.current_ms) / 1_000, 1),
         stale=freshness.stale,
-        behind=view.max_staleness_ms is None and is_behind(freshness, now_ms),
+        # after a one-shot 'materialize' nothing is behind, however long ago that was
+        behind=view.max_staleness_ms is None
+        and freshness.applied_snapshot < committed
+        and is_behind(freshness, now_ms),
         problem=None
         if of_active
         else f"the online store has generation {content.generation} (incarnation "

@@ -84,7 +84,9 @@ class AdminPages:
         store = await self.probe.check(definitions)
         at_ms = now_ms()
         limits = {v.name: v.max_staleness_ms for v in definitions.views}
+        models = self._state.models
         reasons = store.reasons({} if stale_is_ready else limits, at_ms)
+        unserved = models.unserved(definitions)
         reload_error = self._state.reload_error
         if store.error is not None:
             self._store_log.not_ready(store.error)
@@ -92,21 +94,23 @@ class AdminPages:
             # anybody may request this; addresses, users and lines of code are for operators
             reasons = reasons if store.error is None else [STORE_UNAVAILABLE]
             reload_error = reload_error and RELOAD_FAILED
-        return {
+        reasons = [*reasons, *unserved]
+        document: dict[str, Any] = {
             "status": "not_ready" if reasons else "ready",
             "live": True,
             "reasons": reasons,
-            "warnings": [
-                *store.warnings(limits, at_ms),
-                *self._state.models.problems(definitions),
-            ],
+            "warnings": [*store.warnings(limits, at_ms), *models.problems(definitions)],
             "store": store_document(store),
             "views": view_documents(store, limits, at_ms),
             "definitions": {
                 "loaded_ms": definitions.loaded_ms,
                 "error": reload_error,
+                "waiting_for": list(self._state.waiting_for),
             },
         }
+        if not self._state.knows_names(request):
+            return _without_names(document)
+        return document
 
     async def _metrics(self, request: Request, receive: Receive) -> Reply:
         definitions = self._state.definitions
@@ -154,6 +158,24 @@ class AdminPages:
 
 def _json(document: object) -> Reply:
     return Reply(200, _JSON, msgspec.json.encode(document))
+
+
+def _without_names(document: dict[str, Any]) -> dict[str, Any]:
+    """A health document for those who may not know the names of views and models."""
+    views = document["views"].values()
+    hidden = "; a token for everything, or with 'admin', reads which and why"
+    unreadable = sum(not view["readable"] for view in views)
+    counts = f"{unreadable} of {len(views)} feature views cannot be read"
+    shown = [each for each in document["reasons"] if each == STORE_UNAVAILABLE]
+    if document["reasons"] and not shown:
+        shown = [f"{len(document['reasons'])} reasons; {counts}{hidden}"]
+    warnings = len(document["warnings"])
+    return document | {
+        "reasons": shown,
+        "warnings": [f"{warnings} warnings{hidden}"] if warnings else [],
+        "views": {},
+        "definitions": document["definitions"] | {"waiting_for": []},
+    }
 
 
 def _health_reply(document: dict[str, Any]) -> Reply:

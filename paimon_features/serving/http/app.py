@@ -81,7 +81,11 @@ class FeatureApp:
             Admission(config.max_concurrent, config.max_wait_ms),
             BufferedBytes(config.max_buffered_bytes),
             self.counts,
-            Batcher(max_rows=config.predict_batch, max_delay_s=config.predict_delay_ms / 1_000),
+            Batcher(
+                max_rows=config.predict_batch,
+                max_delay_s=config.predict_delay_ms / 1_000,
+                max_run_s=config.predict_timeout_ms / 1_000,
+            ),
             config.predict_timeout_ms / 1_000,
             quotas or Quotas(),
         )
@@ -138,6 +142,7 @@ class FeatureApp:
         """Release all threads and write the last lines and counts."""
         self.state.coalescer.close()
         self.state.batcher.close()
+        self.state.bodies.close()
         self._admin.close()
         if self.reads.request_log is not None:
             self.reads.request_log.close()
@@ -320,6 +325,8 @@ class FeatureApp:
         self._collect_use()
         self.counts.in_flight = state.admission.in_flight
         self.counts.buffered_bytes = state.buffers.held
+        self.counts.models_ok = state.models.problem is None
+        self.counts.model_ok = state.models.well(state.definitions)
         self._batches.add(
             {"batches": state.coalescer.batches, "batched_requests": state.coalescer.queries}
         )

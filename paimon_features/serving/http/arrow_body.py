@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from paimon_features._arrow import pa
 from paimon_features.duplicates import duplicates
+from paimon_features.foreign_types import check_foreign_types
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.times import check_extensions
 
 MAX_COLUMNS = 1_000
 """The most entity keys and request inputs of a request, far more than views have."""
@@ -137,7 +137,7 @@ def _check(schema: pa.Schema) -> None:
                 "floats, decimals, booleans, strings, dates or timestamps (no dictionaries)",
             )
     try:
-        check_extensions(schema)
+        check_foreign_types(schema)
     except pa.ArrowInvalid as error:
         raise RequestRejected(422, "invalid_request", str(error)) from None
     double = duplicates(schema.names)

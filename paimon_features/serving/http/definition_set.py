@@ -86,8 +86,10 @@ class DefinitionSet:
         for name in definitions.services:
             try:
                 self.plan(name, ())
-            except RequestError:
-                continue  # a service for training only: a request for it is rejected
+            except (RequestError, DefinitionError):
+                # a service for training only, or with a transformer that was fitted on a feature
+                # that is defined otherwise now: a request for it is rejected
+                continue
 
     def with_cache(self, ttl_ms: int, entities: int) -> DefinitionSet:
         """Cache the rows of at most ``entities`` entities for ``ttl_ms``; returns itself."""
@@ -181,13 +183,12 @@ class DefinitionSet:
         granted = self.granted(rights)
         if granted is None or plan.items <= granted:
             return
-        beyond = sorted(plan.items - granted)
+        # what a service consists of is not for everybody
         raise RequestRejected(
             403,
             "forbidden",
-            f"the token {rights.client!r} may not read {', '.join(beyond[:5])}"
-            f"{' and others' if len(beyond) > 5 else ''}; it may read the features of "
-            f"{rights.grants}",
+            f"the token {rights.client!r} may not read all of the requested features; it may read "
+            f"the features of {rights.grants}",
         )
 
     def query(

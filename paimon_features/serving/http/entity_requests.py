@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from typing import NamedTuple, Protocol
+from functools import partial
+from typing import Any, NamedTuple, Protocol
 
 from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
+    ClientGoneError,
     Finish,
     PendingWork,
     Receive,
@@ -25,6 +27,7 @@ from paimon_features.serving.http.messages import (
     take_body,
 )
 from paimon_features.serving.http.state import ServerState
+from paimon_features.serving.http.strict_json import LARGE
 from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.traces import ended_now
 
@@ -117,10 +120,15 @@ class EntityRequests(ABC):
         """Rights and formats; raises RequestRejected for those that are not possible."""
 
     @abstractmethod
+    def decode(self, request: Request, body: bytes | bytearray, head: Head) -> Any:
+        """What the body says, by itself; of a large body, in another thread."""
+
+    @abstractmethod
     def submit(
         self,
         request: Request,
-        body: bytes | bytearray,
+        decoded: Any,
+        size: int,
         head: Head,
         admitted: int,
         finish: Finish,
@@ -155,10 +163,56 @@ class EntityRequests(ABC):
         try:
             admitted = state.admission.enter(size, time.perf_counter())
             try:
-                return self.submit(request, body, head, admitted, finish, client)
+                if size > LARGE:
+                    return _Decoding(self, request, body, head, admitted, finish, client)
+                decoded = self.decode(request, body, head)
+                return self.submit(request, decoded, size, head, admitted, finish, client)
             except BaseException:
                 state.admission.leave(admitted, time.perf_counter())
                 raise
         except BaseException:
             state.buffers.free(size)
             raise
+
+
+class _Decoding(EntityWork):
+    """An admitted request with a large body: it is decoded in a thread, and then submitted."""
+
+    __slots__ = ("_client", "_finish", "_head", "_is_given_up", "_of", "_work")
+
+    def __init__(
+        self,
+        of: EntityRequests,
+        request: Request,
+        body: bytes | bytearray,
+        head: Head,
+        admitted: int,
+        finish: Finish,
+        client: IsGone | None,
+    ) -> None:
+        super().__init__(request, len(body), admitted)
+        self._of, self._head, self._finish, self._client = of, head, finish, client
+        self._work: PendingWork | None = None
+        self._is_given_up = False
+        of.state.bodies.submit(partial(of.decode, request, body, head), self._decoded)
+
+    def give_up(self) -> None:
+        """Nobody waits for the reply any more."""
+        self._is_given_up = True
+        if self._work is not None:
+            self._work.give_up()
+
+    def _decoded(self, decoded: Any) -> None:
+        """Submit what the body says; or the error."""
+        try:
+            if isinstance(decoded, Exception):
+                raise decoded
+            if self._is_given_up or (self._client is not None and self._client.is_gone):
+                raise ClientGoneError
+            self._work = self._of.submit(
+                self.request, decoded, self.size, self._head, self.admitted, self._finish,
+                self._client,
+            )  # fmt: skip
+        except Exception as error:
+            self._of.leave(self)
+            self._finish(error)

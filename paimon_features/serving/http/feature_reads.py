@@ -48,26 +48,29 @@ class FeatureReads(EntityRequests):
         body_format = format_of_body(request.content_type)
         return Head(rights, body_format, format_of_reply(request.accept, body_format))
 
+    def decode(self, request: Request, body: bytes | bytearray, head: Head) -> ParsedRequest:
+        """What the body says."""
+        return decode(body, head.body_format, request.query)
+
     def submit(
         self,
         request: Request,
-        body: bytes | bytearray,
+        decoded: ParsedRequest,
+        size: int,
         head: Head,
         admitted: int,
         finish: Finish,
         client: IsGone | None,
     ) -> PendingQuery:
-        """From a body to the coalescer's queue."""
+        """From what a body says to the coalescer's queue."""
         state = self.state
-        parsed = decode(body, head.body_format, request.query)
+        parsed = decoded
         # nothing is awaited from here to the coalescer's queue: one set of definitions
         definitions = state.definitions
         plan = self._plan(definitions, parsed, head.rights)
         query, rows = definitions.query(parsed, plan, state.limits)
         state.note_rows(head.rights, rows)
-        read = _Read(
-            self, request, len(body), admitted, parsed, plan, rows, head.reply_format, finish
-        )
+        read = _Read(self, request, size, admitted, parsed, plan, rows, head.reply_format, finish)
         observe = read.note_store_read if self.traced else None
         return state.coalescer.submit(query, read.render, read.take, observe)
 

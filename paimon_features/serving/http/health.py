@@ -57,9 +57,10 @@ class StoreHealth:
         without new events is no reason: the materializer still reports the view as up to date.
         """
         return [
-            f"feature view {name!r}: {(now_ms - view.freshness.current_ms) / 1_000:,.0f} s behind "
-            "the tile table; its materializer has stopped or is too slow (the view declares no "
-            f"max_staleness; the default for this warning is {WARN_AFTER_MS // 1_000} s)"
+            f"feature view {name!r}: no materializer has compared it with the tile table for "
+            f"{(now_ms - view.freshness.current_ms) / 1_000:,.0f} s: none runs with --follow, or "
+            "it is too slow; there may be nothing to apply (the view declares no max_staleness; "
+            f"the default for this warning is {WARN_AFTER_MS // 1_000} s)"
             for name, view in self.views.items()
             if view.freshness is not None
             and max_staleness_ms.get(name) is None

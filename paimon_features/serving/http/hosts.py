@@ -16,6 +16,7 @@ class Hosts:
 
     def __init__(self, names: Sequence[str] | None) -> None:
         self._names = HostNames(names)
+        self._any_site = names is None
         self._accepted: set[bytes] = set()
 
     def check(self, request: Request) -> None:
@@ -27,8 +28,11 @@ class Hosts:
         Raises
         ------
         RequestRejected
-            400 without exactly one valid header, 421 for a name of another server.
+            400 without exactly one valid header, 421 for a name of another server, 403 for a
+            request that a page of another site makes.
         """
+        if request.method == "POST" and (request.origin or request.fetch_site):
+            self._check_site(request)
         if len(request.hosts) == 1 and request.hosts[0] in self._accepted:
             return
         if not request.hosts and request.http_version == "1.0":
@@ -52,6 +56,25 @@ class Hosts:
             )
         if len(self._accepted) < _REMEMBERED:
             self._accepted.add(request.hosts[0])
+
+    def _check_site(self, request: Request) -> None:
+        """Raise RequestRejected for what a page of another site sends through a browser.
+
+        A browser asks nobody before it sends a form, and forms have no tokens.
+        """
+        if self._any_site or request.authorization:
+            return
+        host = b"".join(request.hosts[:1]).lower()
+        is_own = not request.origin or request.origin.lower().partition(b"://")[2] == host
+        if not is_own or request.fetch_site.lower() not in (b"", b"same-origin", b"none"):
+            raise RequestRejected(
+                403,
+                "cross_site",
+                "a page of another site may not send requests to this server; use the server's "
+                "own pages, or a program",
+                CLOSE,
+                "host",
+            )
 
     def accepts(self, host: str) -> bool:
         """Whether a request for this value of ``Host`` is answered.

@@ -81,6 +81,7 @@ CODES: Mapping[str, str] = {
     "quota_exceeded": "the token is over its rate of requests or rows; see Retry-After",
     "not_found": "no such path",
     "unknown_host": "the name in the Host header is not one of this server",
+    "cross_site": "a browser sends this for a page of another site",
     "method_not_allowed": "the path takes another method",
     "not_acceptable": "the server writes none of the formats that the client accepts",
     "unsupported_media_type": "the server does not read this format of bodies",

@@ -73,9 +73,8 @@ class Request:
 
     __slots__ = (
         "accept", "authorization", "client", "content_encoding", "content_length", "content_type",
-        "headers", "hosts", "http_version", "method", "parts", "path", "query", "request_id",
-        "route",
-        "traceparent",
+        "fetch_site", "headers", "hosts", "http_version", "method", "origin", "parts", "path",
+        "query", "request_id", "route", "traceparent",
     )  # fmt: skip
 
     def __init__(
@@ -111,6 +110,8 @@ class Request:
         self.content_length = get(b"content-length", b"")
         self.content_encoding = get(b"content-encoding", b"")
         self.traceparent = get(b"traceparent", b"")
+        self.origin = get(b"origin", b"")
+        self.fetch_site = get(b"sec-fetch-site", b"")
         request_id = get(b"x-request-id")
         if request_id and _SANE_ID.fullmatch(request_id):
             self.request_id = request_id.decode()
@@ -128,6 +129,7 @@ class Request:
         new.accept, new.authorization = self.accept, self.authorization
         new.content_type, new.content_length = self.content_type, self.content_length
         new.content_encoding, new.traceparent = self.content_encoding, self.traceparent
+        new.origin, new.fetch_site = self.origin, self.fetch_site
         new.route, new.client, new.parts = "other", "", ()
         new.request_id = f"{_worker}-{next(_numbers)}"
         return new

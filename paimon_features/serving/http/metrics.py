@@ -107,6 +107,8 @@ class Counts(msgspec.Struct):
     buffered_bytes: int = 0
     written_s: float = 0.0
     freshness: dict[str, ViewMarks] = msgspec.field(default_factory=dict)
+    models_ok: bool = True
+    model_ok: dict[str, bool] = msgspec.field(default_factory=dict)
 
     def request(self, route: str, status: int, took_s: float) -> None:
         """Count an answered request."""
@@ -212,7 +214,7 @@ class CountsFile:
             counts = Counts()
         counts.starts += 1
         counts.in_flight = counts.connections = counts.buffered_bytes = 0
-        counts.freshness = {}
+        counts.freshness, counts.model_ok, counts.models_ok = {}, {}, True
         return counts
 
     def write(self, counts: Counts, now_s: float) -> None:
@@ -332,6 +334,14 @@ class _Collector:
             yield _counter(name, READS.get(name, name), {(): total})
 
     def _of_models(self, alive: Sequence[Counts]) -> Iterator[Metric]:
+        text = "Whether the index of models could be read."
+        yield _gauge("models_ok", text, int(all(c.models_ok for c in alive)))
+        loaded = GaugeMetricFamily(
+            f"{PREFIX}model_ok", "1 if all that is published of it is served.", labels=["model"]
+        )
+        for name in sorted({name for c in alive for name in c.model_ok}):
+            loaded.add_metric([name], int(all(c.model_ok.get(name, True) for c in alive)))
+        yield loaded
         if not any(c.predictions or c.network or c.shadows for c in self._counts):
             return  # a server without models
         rows: dict[tuple[str, ...], float] = {}

@@ -7,7 +7,8 @@ inputs, which become the arrays of a network here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -20,12 +21,15 @@ from paimon_features.models import ModelInput, ModelSignature
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.serving.http.limits import Limits
-from paimon_features.serving.http.request_body import (
-    ParsedRequest,
-    Scalar,
-    reject_repeated_keys,
+from paimon_features.serving.http.request_body import ParsedRequest, Scalar
+from paimon_features.serving.http.strict_json import (
+    ITEMS_PER_ROW,
+    MAX_ITEMS,
+    check_items,
+    parse,
     repeats_no_key,
 )
+from paimon_features.serving.http.strict_pack import fields_of
 from paimon_features.serving.prediction.input_arrays import input_array
 from paimon_features.suggestions import did_you_mean
 
@@ -70,7 +74,7 @@ class InferTensor(msgspec.Struct, gc=False):
     name: str
     shape: list[int]
     datatype: str
-    data: msgspec.Raw
+    data: Any
     parameters: dict[str, Any] | msgspec.UnsetType | None = msgspec.UNSET
 
 
@@ -92,7 +96,6 @@ class InferRequest(msgspec.Struct, gc=False):
 
 _PREDICT_JSON = msgspec.json.Decoder(PredictRequest)
 _PREDICT_PACK = msgspec.msgpack.Decoder(PredictRequest)
-_INFER_JSON = msgspec.json.Decoder(InferRequest)
 _FIELDS = {name: name for name in PredictRequest.__struct_fields__} | {
     "entity_rows": "entities",
     "as_of_ms": "as_of",
@@ -110,14 +113,7 @@ def decode_predict(body: bytes | bytearray, form: Format) -> PredictRequest:
     RequestRejected
         400 for bytes that are not of the format, 422 for invalid fields.
     """
-    if form is Format.JSON:
-        request: PredictRequest = _decoded(_PREDICT_JSON.decode, body, "JSON", _hint)
-        unset = msgspec.UNSET
-        fields = sum(getattr(request, name) is not unset for name in request.__struct_fields__)
-        if not repeats_no_key(body, fields + len(request.entities) + len(request.request or {})):
-            reject_repeated_keys(body)
-    else:
-        request = _decoded(_PREDICT_PACK.decode, body, "MessagePack", _hint)
+    request = _predict_json(body) if form is Format.JSON else _predict_pack(body)
     if not request.entities:
         raise _invalid("'entities' is empty; expected a list of values for each entity key")
     if request.unit and len(request.unit) > 1_000:
@@ -125,11 +121,49 @@ def decode_predict(body: bytes | bytearray, form: Format) -> PredictRequest:
     return request
 
 
-def decode_infer(body: bytes | bytearray) -> InferRequest:
+def _predict_json(body: bytes | bytearray) -> PredictRequest:
+    check_items(body)
+    with suppress(msgspec.DecodeError, ValueError, RecursionError):
+        request: PredictRequest = _PREDICT_JSON.decode(body)
+        unset = msgspec.UNSET
+        fields = sum(getattr(request, name) is not unset for name in request.__struct_fields__)
+        if repeats_no_key(body, fields + len(request.entities) + len(request.request or {})):
+            return request
+    document = parse(body)
+    try:
+        return msgspec.convert(document, PredictRequest)
+    except msgspec.ValidationError as error:
+        raise _invalid(f"the JSON body: {error}{_hint(error)}") from None
+
+
+def _predict_pack(body: bytes | bytearray) -> PredictRequest:
+    try:
+        fields = fields_of(body, "the MessagePack body")
+        for name in ("entities", "request"):
+            with suppress(msgspec.ValidationError):  # it is no map: reported below
+                if name in fields:
+                    fields_of(fields[name], f"the MessagePack body: {name!r}")
+        return _PREDICT_PACK.decode(body)
+    except msgspec.ValidationError as error:
+        raise _invalid(f"the MessagePack body: {error}{_hint(error)}") from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise RequestRejected(
+            400, "malformed", f"the body is not MessagePack: {str(error)[:200]}"
+        ) from None
+
+
+def decode_infer(body: bytes | bytearray, limits: Limits) -> InferRequest:
     """Decode a request of the Open Inference Protocol; raises as ``decode_predict``."""
-    request: InferRequest = _decoded(_INFER_JSON.decode, body, "JSON", lambda error: "")
-    reject_repeated_keys(body)
-    return request
+    document = parse(body, _most_items(limits))
+    try:
+        return msgspec.convert(document, InferRequest)
+    except msgspec.ValidationError as error:
+        raise _invalid(f"the JSON body: {error}") from None
+
+
+def _most_items(limits: Limits) -> int:
+    """Most objects, lists and keys of ready-made inputs."""
+    return MAX_ITEMS + ITEMS_PER_ROW * limits.max_entities
 
 
 def infer_arrays(
@@ -167,13 +201,13 @@ def infer_arrays(
     return arrays, rows
 
 
-def _tensor(of: ModelInput, data: msgspec.Raw, rows: int, limits: Limits) -> Array:
+def _tensor(of: ModelInput, data: Any, rows: int, limits: Limits) -> Array:
     kind: Any = _NUMBER if of.dtype == "float64" else _TEXT
     try:
-        flat = msgspec.json.decode(data, type=kind)
+        flat = msgspec.convert(data, kind)
     except msgspec.ValidationError as error:
         try:
-            nested = msgspec.json.decode(data, type=list[kind])
+            nested = msgspec.convert(data, list[kind])
         except msgspec.ValidationError:
             raise _wrong_values(of, error) from None
         if len(nested) != rows or any(len(row) != of.width for row in nested):
@@ -204,12 +238,11 @@ def _array(of: ModelInput, flat: Sequence[Any], rows: int, limits: Limits) -> Ar
 _FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
 
 
-def decode_invocation(body: bytes | bytearray) -> tuple[str, Any]:
+def decode_invocation(body: bytes | bytearray, limits: Limits) -> tuple[str, Any]:
     """The form of an MLflow request and its content; raises as ``decode_predict``."""
-    fields = _decoded(
-        lambda data: msgspec.json.decode(data, type=dict[str, Any]), body, "JSON", lambda error: ""
-    )
-    reject_repeated_keys(body)
+    fields = parse(body, _most_items(limits))
+    if not isinstance(fields, dict):
+        raise _invalid(f"the body is a {type(fields).__name__}; expected an object")
     if fields.pop("params", None):
         raise _invalid("'params' have no meaning for this model; leave them out")
     if len(fields) != 1 or next(iter(fields)) not in _FORMS:
@@ -319,27 +352,6 @@ def _transposed(
 
 
 # -- errors ----------------------------------------------------------------------------------
-
-
-def _decoded(
-    decode: Callable[[bytes | bytearray], Any],
-    body: bytes | bytearray,
-    what: str,
-    hint: Callable[[msgspec.ValidationError], str],
-) -> Any:
-    try:
-        return decode(body)
-    except msgspec.ValidationError as error:
-        raise _invalid(f"the {what} body: {error}{hint(error)}") from None
-    except (msgspec.DecodeError, ValueError, RecursionError, OverflowError) as error:
-        nan = "; JSON has no NaN and no Infinity: send null" if _may_have_nan(body) else ""
-        raise RequestRejected(
-            400, "malformed", f"the body is not {what}: {str(error)[:200]}{nan}"
-        ) from None
-
-
-def _may_have_nan(body: bytes | bytearray) -> bool:
-    return b"NaN" in body or b"Infinity" in body
 
 
 def _hint(error: msgspec.ValidationError) -> str:

@@ -22,7 +22,7 @@ from paimon_features.models import SHARES, ModelSignature
 from paimon_features.redaction import redact
 from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.health import StoreProbe
-from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.http_errors import RequestRejected, not_ready
 from paimon_features.serving.http.messages import (
     Handler,
     Receive,
@@ -50,7 +50,12 @@ INVOCATIONS = "/invocations"
 _JSON = b"application/json"
 _JSON_TYPES = (b"", b"application/json", b"application/x-www-form-urlencoded")
 _PLATFORM = "onnxruntime_onnx"
-_CODES = {401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "RESOURCE_DOES_NOT_EXIST"}
+_CODES = {
+    401: "UNAUTHENTICATED", 403: "PERMISSION_DENIED", 404: "RESOURCE_DOES_NOT_EXIST",
+    429: "REQUEST_LIMIT_EXCEEDED", 503: "TEMPORARILY_UNAVAILABLE",
+}  # fmt: skip
+"""Codes of MLflow (``mlflow.protos.databricks_pb2.ErrorCode``) by status; its scoring server
+answers other requests that it cannot read with BAD_REQUEST."""
 
 
 class ModelPages:
@@ -114,7 +119,7 @@ class ModelPages:
         store = await self._probe.check(definitions)
         limits = {view.name: view.max_staleness_ms for view in definitions.views}
         ready = not store.reasons(limits, now_ms())
-        ready = ready and self._state.models.is_ready(definitions)
+        ready = ready and not self._state.models.unserved(definitions)
         return _ready_reply({"ready": ready}, ready)
 
     def _of_model(
@@ -170,9 +175,14 @@ class ModelPages:
                 state = self._state
                 model = state.models.of(name, rights, state.definitions)
                 bound = self._version(model, version)
-                infer_request = decode_infer(body)
-                requested = _requested_outputs(infer_request, bound.signature)
-                arrays, rows = infer_arrays(infer_request, bound.signature, state.limits)
+
+                def decoded() -> tuple[InferRequest, set[str], list[Array], int]:
+                    infer_request = decode_infer(body, state.limits)
+                    requested = _requested_outputs(infer_request, bound.signature)
+                    inputs = infer_arrays(infer_request, bound.signature, state.limits)
+                    return infer_request, requested, *inputs
+
+                infer_request, requested, arrays, rows = await state.bodies.run(len(body), decoded)
                 state.note_rows(rights, rows)
                 outputs = await self._predict(bound, arrays, rows)
                 document: dict[str, Any] = {
@@ -204,8 +214,12 @@ class ModelPages:
             state = self._state
             model = state.models.of(self._named(request, rights), rights, state.definitions)
             bound = self._version(model, "")
-            form, content = decode_invocation(body)
-            arrays, rows = invocation_arrays(form, content, bound.signature, state.limits)
+
+            def decoded() -> tuple[list[Array], int]:
+                form, content = decode_invocation(body, state.limits)
+                return invocation_arrays(form, content, bound.signature, state.limits)
+
+            arrays, rows = await state.bodies.run(len(body), decoded)
             state.note_rows(rights, rows)
             outputs = await self._predict(bound, arrays, rows)
             return self._reply(bound, rows, {"predictions": plain_output(outputs[0])})
@@ -233,6 +247,8 @@ class ModelPages:
             for name in sorted(state.models.models)
             if state.models.may_use(name, rights, state.definitions)
         ]
+        if not usable and state.models.problem is not None:
+            raise not_ready("the models of this server could not be read, and are read again")
         if len(usable) != 1:
             raise RequestRejected(
                 422 if usable else 404,
@@ -314,7 +330,7 @@ def model_error(request: Request, rejection: RequestRejected) -> bytes | None:
     if request.path == INVOCATIONS:
         code = _CODES.get(rejection.status)
         if code is None:
-            code = "INTERNAL_ERROR" if rejection.status >= 500 else "INVALID_PARAMETER_VALUE"
+            code = "INTERNAL_ERROR" if rejection.status >= 500 else "BAD_REQUEST"
         return msgspec.json.encode(
             {"error_code": code, "message": f"{detail} (request id {request.request_id})"}
         )

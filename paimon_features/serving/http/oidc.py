@@ -12,16 +12,17 @@ keys that were fetched last are used for a day.
 
 from __future__ import annotations
 
-import json
 import ssl
 import threading
 import time
 import urllib.error
 import urllib.request
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from paimon_features.config import OidcConfig, is_trusted_url
 from paimon_features.errors import shortened
@@ -29,6 +30,7 @@ from paimon_features.extras import require
 from paimon_features.serving.http.http_errors import RequestRejected, not_ready
 from paimon_features.serving.http.logs import LOGGER
 from paimon_features.serving.http.tokens import Subject
+from paimon_features.strict_json import strict_json
 
 MAX_TOKEN_BYTES = 8_192
 MAX_DOCUMENT_BYTES = 1 << 20
@@ -38,7 +40,10 @@ _LONGEST_NAME = 256
 _TIMEOUT_S = 5.0
 _LONGEST_FETCH_S = 15.0
 _PAUSE_S = 10.0
-"""The shortest time between two fetches: tokens with made-up key names cause no more."""
+_SHORTEST_PAUSE_S = 1.0
+_BURST = 5
+"""Tokens with made-up key names cause a fetch every ten seconds, but for the first few."""
+_MOST_UNKNOWN = 1_000
 _KEPT_S = 86_400.0
 _RSA_BITS = range(2_048, 8_193)
 _FAMILIES = {"RS": "RSA", "PS": "RSA", "ES": "EC", "Ed": "OKP"}
@@ -70,7 +75,9 @@ class OidcIssuer:
         require("cryptography", "oidc", "the validation of JWTs")
         self._config = config
         self._keys: Mapping[str | None, tuple[_Key, ...]] = {}
-        self._fetched_s = self._tried_s = float("-inf")
+        self._fetched_s = self._began_s = float("-inf")
+        self._tries: deque[float] = deque(maxlen=_BURST)
+        self._unknown: dict[str | None, float] = {}
         self._wake = threading.Event()
         self._closed = False
         self._thread: threading.Thread | None = None
@@ -161,7 +168,7 @@ class OidcIssuer:
         fitting = [k for k in named if k.type == kind and k.algorithm in (None, algorithm)]
         if len(fitting) == 1:
             return fitting[0].key
-        if not named and now_s - self._tried_s > _PAUSE_S:
+        if not named and not self._is_made_up(key_id, now_s):
             self._wake.set()  # keys were exchanged: the next request finds the new one
             raise not_ready("the token's key is being fetched from the identity provider")
         raise _refused(
@@ -169,6 +176,16 @@ class OidcIssuer:
             if key_id is not None or not named
             else "it names no key (kid), and the provider's key set has several"
         )
+
+    def _is_made_up(self, key_id: str | None, now_s: float) -> bool:
+        """Whether the key set was fetched since a token named this key, not long ago."""
+        named_s = self._unknown.get(key_id, float("-inf"))
+        if now_s - named_s > _PAUSE_S:
+            self._unknown.pop(key_id, None)
+            if len(self._unknown) >= _MOST_UNKNOWN:
+                del self._unknown[next(iter(self._unknown))]
+            named_s = self._unknown[key_id] = now_s
+        return self._began_s > named_s or now_s - self._began_s < _SHORTEST_PAUSE_S
 
     # -- keys ------------------------------------------------------------------------------
 
@@ -186,7 +203,8 @@ class OidcIssuer:
 
     def refresh(self) -> bool:
         """Fetch the key set; whether that worked. Nothing is replaced if it did not."""
-        self._tried_s = time.monotonic()
+        began_s = time.monotonic()
+        self._tries.append(began_s)
         try:
             keys = self._fetch()
         except (OSError, HTTPException, ValueError, RecursionError) as error:
@@ -196,7 +214,7 @@ class OidcIssuer:
                 shortened(str(error), 300),
             )
             return False
-        self._keys, self._fetched_s = keys, time.monotonic()
+        self._keys, self._fetched_s, self._began_s = keys, time.monotonic(), began_s
         return True
 
     def _run(self) -> None:
@@ -205,9 +223,18 @@ class OidcIssuer:
             self._wake.clear()
             if self._closed:
                 return
-            if unknown and time.monotonic() - self._tried_s < _PAUSE_S:
-                continue
-            self.refresh()
+            while unknown and not self._closed and (wait_s := self._pause_s()) > 0:
+                self._wake.wait(wait_s)
+                self._wake.clear()
+            if not self._closed:
+                self.refresh()
+
+    def _pause_s(self) -> float:
+        """How long the next fetch for a key that is not there has to wait."""
+        allowed_s = self._tries[-1] + _SHORTEST_PAUSE_S if self._tries else float("-inf")
+        if len(self._tries) == _BURST:
+            allowed_s = max(allowed_s, self._tries[0] + _BURST * _PAUSE_S)
+        return allowed_s - time.monotonic()
 
     def _fetch(self) -> Mapping[str | None, tuple[_Key, ...]]:
         config = self._config
@@ -224,6 +251,12 @@ class OidcIssuer:
             url = found.get("jwks_uri")
             if not isinstance(url, str):
                 raise ValueError("its configuration has no jwks_uri")
+            if _origin(url) != _origin(config.issuer):
+                raise ValueError(
+                    f"its configuration has jwks_uri = {shortened(repr(url), 80)}, which is on "
+                    "another host or port than the issuer: the server would fetch what the "
+                    "provider names. If that is right, write it to [serve.oidc] jwks_url"
+                )
         return _keys_of(_get_json(url, config))
 
 
@@ -255,6 +288,18 @@ def _keys_of(document: Mapping[str, Any]) -> Mapping[str | None, tuple[_Key, ...
     if not out:
         raise ValueError("its key set has no public key for signatures that can be used")
     return out
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None] | None:
+    """Scheme, host and port of an address; None for one that is not plain."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port or {"https": 443, "http": 80}.get(parts.scheme)
+    except ValueError:
+        return None
+    if "@" in parts.netloc or "\\" in url or not url.isprintable():
+        return None
+    return parts.scheme, parts.hostname, port
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
@@ -291,7 +336,7 @@ def _get_json(url: str, config: OidcConfig) -> Mapping[str, Any]:
                 raise ValueError(f"{url}: more than {MAX_DOCUMENT_BYTES:,} bytes")
             if time.monotonic() > until_s:
                 raise ValueError(f"{url}: not complete within {_LONGEST_FETCH_S:g} s")
-    found = json.loads(body)
+    found = strict_json(body)
     if not isinstance(found, dict):
         raise ValueError(f"{url}: expected a JSON object")
     return found

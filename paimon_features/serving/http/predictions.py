@@ -100,22 +100,27 @@ class Predictions(EntityRequests):
             )
         return Head(rights, body_format, reply_format)
 
+    def decode(self, request: Request, body: bytes | bytearray, head: Head) -> PredictRequest:
+        """What the body says."""
+        if request.query:
+            raise RequestRejected(
+                422, "invalid_request", "the fields of a prediction belong in its body"
+            )
+        return decode_predict(body, head.body_format)
+
     def submit(
         self,
         request: Request,
-        body: bytes | bytearray,
+        decoded: PredictRequest,
+        size: int,
         head: Head,
         admitted: int,
         finish: Finish,
         client: IsGone | None,
     ) -> _Work:
-        """From a body to the coalescer's queue."""
+        """From what a body says to the coalescer's queue."""
         state = self.state
-        if request.query:
-            raise RequestRejected(
-                422, "invalid_request", "the fields of a prediction belong in its body"
-            )
-        predict_request = decode_predict(body, head.body_format)
+        predict_request = decoded
         # nothing is awaited from here to the coalescer's queue: one set of definitions and of
         # models
         definitions = state.definitions
@@ -143,7 +148,7 @@ class Predictions(EntityRequests):
             )
         state.note_rows(head.rights, rows)
         work = _Work(
-            self, request, len(body), admitted, predict_request, bound, rows, head.reply_format,
+            self, request, size, admitted, predict_request, bound, rows, head.reply_format,
             finish, client,
         )  # fmt: skip
         work.pending = state.coalescer.submit(

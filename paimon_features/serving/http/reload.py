@@ -1,6 +1,7 @@
 """Reload definitions and tokens: the new set is built completely before it replaces the old one.
 
-A file that does not load changes nothing but the log and the health document.
+A file that does not load changes nothing but the log and the health document. Definitions by which
+the online store cannot be read yet wait for the materializer; the previous ones are served.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from contextlib import contextmanager
 from paimon_features.clock import now_ms
 from paimon_features.config import ProjectConfig, ServeConfig
 from paimon_features.definitions import CompiledView, Definitions
-from paimon_features.errors import ConfigurationError, PaimonFeaturesError
+from paimon_features.errors import ConfigurationError, OnlineStoreError, PaimonFeaturesError
+from paimon_features.online.markers import ViewState
 from paimon_features.online.store import OnlineStore
 from paimon_features.redaction import redact
 from paimon_features.serving.http.app import FeatureApp
@@ -43,6 +45,7 @@ class Reloader:
 
             self._issuer = OidcIssuer(serve.oidc)
         self._stamp: Stamp = ()
+        self._next: DefinitionSet | None = None
         self._lock = asyncio.Lock()
 
     def first(self) -> tuple[DefinitionSet, Tokens | None]:
@@ -63,11 +66,17 @@ class Reloader:
         return None if self._tokens is None else Tokens(self._tokens, self._issuer)
 
     async def watch(self, app: FeatureApp) -> None:
-        """Reload whenever a file has changed; checks once a second, until cancelled."""
+        """Reload whenever a file has changed, and switch to definitions that wait for the store.
+
+        Checks once a second, until cancelled. Without ``[serve] reload`` files are not watched.
+        """
         while True:
             await asyncio.sleep(POLL_S)
-            if await asyncio.to_thread(self._stamps) != self._stamp:
+            if self._serve.reload and await asyncio.to_thread(self._stamps) != self._stamp:
                 await self.reload(app)
+            elif self._next is not None:
+                async with self._lock:
+                    await self._switch(app, self._next)
 
     async def reload(self, app: FeatureApp) -> bool:
         """Load the files and switch to them, or keep the current ones; whether it worked."""
@@ -88,12 +97,34 @@ class Reloader:
                 _count(app, "failed")
                 LOGGER.exception("reload failed, nothing was replaced")
                 return False
-            app.replace_definitions(definitions)
-            app.replace_tokens(tokens)
+            app.replace_tokens(tokens)  # at once: a token that is gone must not be accepted
             app.state.reload_error = None
             _count(app, "done")
             LOGGER.info("reloaded %s", self._source)
+            await self._switch(app, definitions)
             return True
+
+    async def _switch(self, app: FeatureApp, definitions: DefinitionSet) -> None:
+        """Switch to definitions; keep the ones before while the store lacks views by these."""
+        before = app.state.definitions
+        waiting = await asyncio.to_thread(unready_views, before, definitions)
+        if not waiting:
+            self._next, app.state.waiting_for = None, ()
+            app.replace_definitions(definitions)
+            return
+        if self._next is not definitions:
+            self._next = definitions
+            LOGGER.warning(
+                "the previous definitions are served until a materializer has written these views "
+                "by the new ones: %s",
+                ", ".join(waiting),
+            )
+            # views by the new definitions are read as soon as the store has them
+            held = [*before.variants, *definitions.views]
+            app.replace_definitions(
+                self._definition_set(before.definitions, held, before.loaded_ms)
+            )
+        app.state.waiting_for = waiting
 
     def _load(self, before: DefinitionSet) -> tuple[DefinitionSet, Tokens | None]:
         tokens = self._load_tokens()
@@ -104,9 +135,13 @@ class Reloader:
         return self._definition_set(definitions, previous_views), tokens
 
     def _definition_set(
-        self, definitions: Definitions, previous_views: Sequence[CompiledView] = ()
+        self,
+        definitions: Definitions,
+        previous_views: Sequence[CompiledView] = (),
+        loaded_ms: int | None = None,
     ) -> DefinitionSet:
-        out = DefinitionSet(self._project, definitions, self._store, now_ms(), previous_views)
+        loaded_ms = now_ms() if loaded_ms is None else loaded_ms
+        out = DefinitionSet(self._project, definitions, self._store, loaded_ms, previous_views)
         if self._serve.cache_ms:
             out.with_cache(self._serve.cache_ms, self._serve.cache_entities)
         return out
@@ -115,6 +150,34 @@ class Reloader:
         """What changes with the definitions and the tokens; may block."""
         tokens = () if self._tokens is None else (stamp_of(self._tokens),)
         return (*self._source.stamp(), *tokens)
+
+
+def unready_views(before: DefinitionSet, after: DefinitionSet) -> tuple[str, ...]:
+    """The views that can be read by ``before`` and, until they are rebuilt, not by ``after``.
+
+    A view that is new, or that the store does not have at all, is no reason to wait.
+    """
+    layouts = {view.name: view.online_fingerprint for view in before.views}
+    changed = [
+        view for view in after.views
+        if layouts.get(view.name, view.online_fingerprint) != view.online_fingerprint
+    ]  # fmt: skip
+    if not changed:
+        return ()
+    try:
+        raws = after.store.get_many([after.keys(view.name).state for view in changed])
+        states = [ViewState() if raw is None else ViewState.from_bytes(raw) for raw in raws]
+    except OnlineStoreError:  # nothing is read meanwhile
+        return tuple(view.name for view in changed)
+    readable = {(view.name, view.online_fingerprint) for view in before.variants}
+    return tuple(
+        view.name
+        for view, state in zip(changed, states, strict=True)
+        if state.epoch is not None
+        and state.content is not None
+        and state.content.online_fingerprint != view.online_fingerprint
+        and (view.name, state.content.online_fingerprint) in readable
+    )
 
 
 @contextmanager

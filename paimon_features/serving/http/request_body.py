@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import difflib
 import functools
-import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
-from paimon_features.duplicates import duplicates
 from paimon_features.errors import shortened
 from paimon_features.serving.http.arrow_body import MAX_COLUMNS, read_columns
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.strict_json import check_items, parse, repeats_no_key
+from paimon_features.serving.http.strict_pack import fields_of
 
 Scalar = bool | int | float | str | None
 
@@ -46,10 +47,6 @@ class FeatureRequest(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     as_of: int | msgspec.UnsetType | None = msgspec.UNSET
 
 
-class _TolerantRequest(FeatureRequest, forbid_unknown_fields=False, gc=False):
-    """As ``FeatureRequest``, but fields that it does not have are ignored."""
-
-
 class ParsedRequest(msgspec.Struct, gc=False):
     """A request of any format. ``columns`` are lists, or Arrow arrays for an Arrow request."""
 
@@ -63,7 +60,6 @@ class ParsedRequest(msgspec.Struct, gc=False):
     """Fields of other versions of Feast's client, which have no meaning here."""
 
 
-_Decode = Callable[..., Any]
 _JSON = msgspec.json.Decoder(FeatureRequest)
 _MESSAGE_PACK = msgspec.msgpack.Decoder(FeatureRequest)
 _TARGETS = ("entities", "features", "feature_service", "full_feature_names", "request", "as_of")
@@ -92,11 +88,15 @@ _SYNONYMS: Mapping[str, str] = {
     "service": "feature_service",
 }
 """Other names for fields that would change the response."""
+_COLUMNS: Mapping[str, tuple[Any, str]] = {
+    "entities": (list[Scalar], "entity key"),
+    "request": (Scalar | list[Scalar], "request input"),
+}
+"""Fields that are maps: the type of their values, and what these are."""
 _SIMILAR = 0.8
 _MOST_IGNORED = 20
 _LONGEST_FIELD = 64
 _REMEMBERED_BYTES = 4_096
-_KEY = re.compile(rb'"[ \t\r\n]*:')
 
 
 def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest:
@@ -116,18 +116,7 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
             f"query {query[:80].decode('latin-1')!r}: the fields of a JSON or MessagePack request "
             "belong in its body",
         )
-    if form is Format.JSON:
-        ignored: tuple[str, ...] = ()
-        try:
-            request = _JSON.decode(body)
-        except (msgspec.DecodeError, ValueError, RecursionError, OverflowError):
-            request, ignored = _decoded(_JSON.decode, msgspec.json.decode, body, "JSON")
-        if not repeats_no_key(body, _keys_of(request)):
-            reject_repeated_keys(body)
-    else:
-        request, ignored = _decoded(
-            _MESSAGE_PACK.decode, msgspec.msgpack.decode, body, "MessagePack"
-        )
+    request, ignored = _json(body) if form is Format.JSON else _message_pack(body)
     if request.include_feature_view_version_metadata is True:
         raise RequestRejected(
             422,
@@ -148,46 +137,64 @@ def decode(body: bytes | bytearray, form: Format, query: bytes) -> ParsedRequest
     )
 
 
-def _decoded(
-    strict: Callable[[bytes | bytearray], FeatureRequest],
-    decode_as: _Decode,
-    body: bytes | bytearray,
-    what: str,
-) -> tuple[FeatureRequest, tuple[str, ...]]:
+def _json(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, ...]]:
     """The request, and the names of the fields that were ignored."""
+    check_items(body)
+    with suppress(msgspec.DecodeError, ValueError, RecursionError):
+        request: FeatureRequest = _JSON.decode(body)
+        if repeats_no_key(body, _keys_of(request)):
+            return request, ()
+    document = parse(body)
+    known: dict[str, Any] = {}
     try:
+        fields = msgspec.convert(document, dict[str, Any])
+        ignored = _ignored(fields, "JSON")
+        known = {name: value for name, value in fields.items() if name not in ignored}
+        return msgspec.convert(known, FeatureRequest), ignored
+    except msgspec.ValidationError as error:
+        columns = ((field, known.get(field)) for field in _COLUMNS)
+        objects = {field: each for field, each in columns if isinstance(each, dict)}
+        _check_values(objects, msgspec.convert, "JSON")
+        raise _invalid("JSON", error) from None
+
+
+def _message_pack(body: bytes | bytearray) -> tuple[FeatureRequest, tuple[str, ...]]:
+    """The request, and the names of the fields that were ignored."""
+    what = "MessagePack"
+    columns: dict[str, Mapping[str, Any]] = {}
+    try:
+        fields = fields_of(body, "the MessagePack body")
+        for name in _COLUMNS:
+            with suppress(msgspec.ValidationError):  # it is no map: reported below
+                if name in fields:
+                    columns[name] = fields_of(fields[name], f"the MessagePack body: {name!r}")
+        ignored = _ignored(fields, what)
+        if ignored:
+            known = {name: value for name, value in fields.items() if name not in ignored}
+            body = msgspec.msgpack.encode(known)
         try:
-            return strict(body), ()
-        except msgspec.ValidationError as error:
-            return _tolerant(decode_as, body, what, error)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RequestRejected(400, "malformed", f"the body is not {what}: {error}") from None
-    except (RecursionError, ValueError, OverflowError) as error:
+            return _MESSAGE_PACK.decode(body), ignored
+        except msgspec.ValidationError:
+            _check_values(columns, msgspec.msgpack.decode, what)
+            raise
+    except msgspec.ValidationError as error:
+        raise _invalid(what, error) from None
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise RequestRejected(
-            400, "malformed", f"the body is not valid {what}: {str(error)[:200]}"
+            400, "malformed", f"the body is not {what}: {str(error)[:200]}"
         ) from None
 
 
-def _tolerant(
-    decode_as: _Decode, body: bytes | bytearray, what: str, error: msgspec.ValidationError
-) -> tuple[FeatureRequest, tuple[str, ...]]:
-    """Decode without the fields that are not known, or say what is wrong in the others."""
-    try:
-        fields: dict[str, msgspec.Raw] = decode_as(body, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError:
-        raise _invalid(what, error) from None
-    unknown = [name for name in fields if name not in FeatureRequest.__struct_fields__]
+def _ignored(fields: Iterable[str], what: str) -> tuple[str, ...]:
+    """The fields that are not known, unless one of them may mean one that is."""
+    unknown = tuple(name for name in fields if name not in FeatureRequest.__struct_fields__)
     if len(unknown) > _MOST_IGNORED:
         raise _invalid(what, f"it has {len(unknown):,} unknown fields, such as {unknown[0][:80]!r}")
     for name in unknown:
         meant = _meant(name)
         if meant is not None:
             raise _invalid(what, f"unknown field `{name}`; did you mean {meant!r}?")
-    try:
-        return decode_as(body, type=_TolerantRequest), tuple(unknown)
-    except msgspec.ValidationError as other:
-        _check_values(decode_as, fields, what)
-        raise _invalid(what, other) from None
+    return unknown
 
 
 def _meant(name: str) -> str | None:
@@ -199,19 +206,15 @@ def _meant(name: str) -> str | None:
     return found or (close[0] if close else None)
 
 
-def _check_values(decode_as: _Decode, fields: Mapping[str, msgspec.Raw], what: str) -> None:
+def _check_values(
+    fields: Mapping[str, Mapping[str, Any]], convert: Callable[..., Any], what: str
+) -> None:
     """Raise RequestRejected for the first entity key or request input with wrong values."""
-    for field, kind, noun in (
-        ("entities", list[Scalar], "entity key"),
-        ("request", Scalar | list[Scalar], "request input"),
-    ):
-        try:
-            columns = decode_as(fields.get(field, b""), type=dict[str, msgspec.Raw])
-        except msgspec.DecodeError:
-            continue  # not an object: reported by the caller
+    for field, columns in fields.items():
+        kind, noun = _COLUMNS[field]
         for name, values in columns.items():
             try:
-                decode_as(values, type=kind)
+                convert(values, type=kind)
             except msgspec.ValidationError as error:
                 raise _invalid(what, f"{noun} {name[:80]!r}: {error}") from None
 
@@ -234,33 +237,6 @@ def _keys_of(request: FeatureRequest) -> int:
     )
     inputs = request.request
     return count if inputs is unset else count + 1 + len(inputs or ())
-
-
-def repeats_no_key(body: bytes | bytearray, keys: int) -> bool:
-    """Whether a JSON body has so many keys; False also where it only may have more.
-
-    Each key is matched at least once, so equal numbers mean that no key is repeated.
-    """
-    return len(_KEY.findall(body)) == keys
-
-
-def reject_repeated_keys(body: bytes | bytearray) -> None:
-    """RequestRejected (422) for JSON with a repeated key: the exact check, where counting is not
-    conclusive."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) != len(pairs):
-            double = duplicates(name for name, _ in pairs)[0][:80]
-            raise RequestRejected(
-                422, "invalid_request", f"the JSON body has the key {double!r} twice in one object"
-            )
-        return found
-
-    try:
-        json.loads(body, object_pairs_hook=unique, parse_int=len, parse_float=len)
-    except RecursionError:
-        raise RequestRejected(400, "malformed", "the JSON body is nested too deeply") from None
 
 
 def _checked(parsed: ParsedRequest) -> ParsedRequest:

@@ -14,6 +14,7 @@ import numpy as np
 from paimon_features.array_types import Array
 from paimon_features.definitions import FeatureRef, Output
 from paimon_features.definitions.served import definition_of, definition_of_computed
+from paimon_features.definitions.value_definition import PREFIX
 from paimon_features.errors import PaimonFeaturesError
 from paimon_features.models import ModelManifest, ModelStates, VersionState
 from paimon_features.schema import type_from_text
@@ -52,6 +53,7 @@ class BoundVersion:
 
     def __init__(self, version: LoadedVersion, definitions: DefinitionSet) -> None:
         self.version = version
+        self._definitions = definitions.definitions
         self.network = version.network
         self.manifest = version.manifest
         self.signature = self.manifest.signature
@@ -97,13 +99,25 @@ class BoundVersion:
                     f"model {self.manifest}: the feature {each.of!r} is now of type {kind}, and "
                     f"it was trained with {each.type}; train it again"
                 )
+            if each.definition.startswith(PREFIX) and each.definition != (
+                self._definitions.value_definition(output)
+            ):
+                return (
+                    f"model {self.manifest}: the feature {each.of!r} is defined otherwise than "
+                    "when it was trained; train it again, or restore the definition"
+                )
         self.changed = tuple(
             name for name in self.features if self._definitions_differ(plan, outputs[name], name)
         )
         return None
 
     def _definitions_differ(self, plan: RequestPlan, output: Output, name: str) -> bool:
-        trained = {each.definition for each in self.inputs if each.of == name}
+        # those of earlier releases cover more than the value, so they are only reported
+        trained = {
+            each.definition
+            for each in self.inputs
+            if each.of == name and not each.definition.startswith(PREFIX)
+        }
         if isinstance(output, FeatureRef):
             view = next(view for view in plan.views if view.name == output.view)
             now = definition_of(view, [output.feature])
@@ -233,6 +247,8 @@ class LoadedModel:
         number = version
         if number is None:
             number = self._assigned(entities, unit)
+            if number not in bound and self.states.production is not None:
+                number = self.states.production.version  # a challenger that did not load
         if number is None:
             raise not_ready(
                 f"model {self.name!r} has no version in production; 'paimon-features models "
@@ -289,6 +305,8 @@ class ModelSet:
             404 for one that is not there, 403 for features that the token may not read.
         """
         found = self.models.get(name)
+        if found is None and self.problem is not None:
+            raise not_ready("the models of this server could not be read, and are read again")
         if found is None:
             known = [
                 each for each in sorted(self.models) if self.may_use(each, rights, definitions)
@@ -296,8 +314,7 @@ class ModelSet:
             raise RequestRejected(
                 404,
                 "unknown_name",
-                f"there is no model {name[:80]!r}; there are: {', '.join(known[:20]) or 'none'}"
-                + ("" if self.problem is None else "; the models could not be loaded"),
+                f"there is no model {name[:80]!r}; there are: {', '.join(known[:20]) or 'none'}",
             )
         if not self.may_use(name, rights, definitions):
             raise RequestRejected(
@@ -338,25 +355,38 @@ class ModelSet:
     def _versions(self, name: str, definitions: DefinitionSet) -> list[BoundVersion]:
         return list(self.models[name].bound(definitions).values())
 
-    def is_ready(self, definitions: DefinitionSet) -> bool:
-        """Whether each model has a version in production, and all its versions can answer."""
-        return all(
-            model.states.production is not None
-            and all(each.version in model.versions for each in model.states.serving)
+    def unserved(self, definitions: DefinitionSet) -> list[str]:
+        """Why something that should be served is not, a sentence each; empty if all is."""
+        found = [] if self.problem is None or self.models else [self.problem]
+        for name, model in sorted(self.models.items()):
+            bound = model.bound(definitions)
+            if not bound and model.problem is not None:
+                found.append(f"model {name!r} is not loaded: {model.problem}")
+            for each in model.states.serving:
+                own = bound.get(each.version)
+                if own is not None and own.problem is not None:
+                    found.append(own.problem)
+        return found
+
+    def well(self, definitions: DefinitionSet) -> dict[str, bool]:
+        """Whether all that is published of each model is served."""
+        return {
+            name: model.problem is None
             and all(each.problem is None for each in model.bound(definitions).values())
-            for model in self.models.values()
-        )
+            for name, model in self.models.items()
+        }
 
     def problems(self, definitions: DefinitionSet) -> list[str]:
-        """Why something that should be served is not, a sentence each."""
-        found = [] if self.problem is None else [self.problem]
+        """What is wrong with the models although they may be served, a sentence each."""
+        found = [] if self.problem is None or not self.models else [self.problem]
         for name, model in sorted(self.models.items()):
-            if model.problem is not None:
-                found.append(model.problem)
             bound = model.bound(definitions)
+            if bound and model.problem is not None:
+                found.append(model.problem)
             if model.states.production is None:
                 found.append(f"model {name!r} has no version in production")
-            found += [each.problem for each in bound.values() if each.problem is not None]
+            shadows = (bound.get(each.version) for each in model.states.shadows)
+            found += [each.problem for each in shadows if each and each.problem is not None]
             found += [
                 f"model {each.manifest}: defined otherwise than when it was trained: "
                 f"{', '.join(each.changed[:5])}; train it again"

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from paimon_features.serving.coalesce import Coalescer
 from paimon_features.serving.http.access import ANYBODY, Rights
 from paimon_features.serving.http.admission import Admission
+from paimon_features.serving.http.body_thread import BodyThread
 from paimon_features.serving.http.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.definition_set import DefinitionSet
 from paimon_features.serving.http.http_errors import RequestRejected
@@ -25,7 +26,8 @@ class ServerState:
 
     A reload replaces ``definitions`` and ``tokens``, a promotion ``models``; a request keeps the
     definitions and models that it started with. ``reload_error`` says why the last reload failed,
-    None if it succeeded. A prediction is made within ``predict_timeout_s``, or not at all.
+    None if it succeeded; ``waiting_for`` are the views that newer definitions wait for. A
+    prediction is made within ``predict_timeout_s``, or not at all.
     """
 
     definitions: DefinitionSet
@@ -38,8 +40,20 @@ class ServerState:
     batcher: Batcher
     predict_timeout_s: float
     quotas: Quotas
+    bodies: BodyThread = field(default_factory=BodyThread)
     reload_error: str | None = field(default=None)
+    waiting_for: tuple[str, ...] = ()
     models: ModelSet = field(default_factory=ModelSet)
+
+    def knows_names(self, request: Request) -> bool:
+        """Whether the client may know the names of all views: anybody's on an open server."""
+        if self.tokens is None:
+            return True
+        try:
+            grants = self.tokens.rights(request.authorization).grants
+        except RequestRejected:
+            return False
+        return grants.admin or grants.reads_everything
 
     def is_operator(self, request: Request) -> bool:
         """Whether the client's token lets it read details of the host."""

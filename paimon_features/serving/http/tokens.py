@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from paimon_features.errors import ConfigurationError
+from paimon_features.generated_text import toml_value
 from paimon_features.serving.http.access import (
     EVERYTHING,
     Grant,
@@ -396,5 +397,4 @@ def add_token(path: Path, name: str, granted: NewToken | Sequence[str], created:
 def _quoted(text: str) -> str:
     if any(ord(c) < 32 or ord(c) == 127 for c in text):
         raise ConfigurationError(f"{text!r} has control characters; expected plain text")
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return toml_value(text)

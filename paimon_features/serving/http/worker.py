@@ -24,7 +24,7 @@ from paimon_features.errors import PaimonFeaturesError
 from paimon_features.host_names import LOCAL
 from paimon_features.online import OnlineSettings, open_store
 from paimon_features.online.models import model_place_of
-from paimon_features.redaction import print_redacted
+from paimon_features.redaction import redact_uncaught_errors
 from paimon_features.serving.http.app import FeatureApp
 from paimon_features.serving.http.connections import Connections, raise_file_limit
 from paimon_features.serving.http.hosts import Hosts
@@ -65,7 +65,7 @@ class WorkerSettings(msgspec.Struct):
 
 def main() -> None:
     """Run until SIGTERM, SIGINT, or the end of the supervisor."""
-    sys.excepthook = print_redacted
+    redact_uncaught_errors()
     settings = msgspec.json.decode(sys.argv[1], type=WorkerSettings)
     status = os.fdopen(settings.status_fd, "w")
     try:
@@ -89,6 +89,7 @@ def main() -> None:
         models = ModelReloader(
             model_place_of(replace(config, serve=serve), lambda: store),
             threads=serve.predict_threads,
+            load_timeout_s=serve.predict_load_timeout_ms / 1_000,
         )
     except PaimonFeaturesError as error:
         status.write("; ".join([str(error), *getattr(error, "__notes__", ())]))
@@ -144,8 +145,8 @@ def main() -> None:
         loop.add_signal_handler(signal.SIGHUP, reload)
         loop.add_reader(settings.alive_fd, orphaned)
         begin(_tick(app, connections))
+        begin(reloader.watch(app))
         if serve.reload:
-            begin(reloader.watch(app))
             begin(models.watch(app))
         try:
             await server.serve(listening, stop, GRACE_S, partial(_report_ready, status))

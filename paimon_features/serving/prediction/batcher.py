@@ -127,7 +127,8 @@ class Batcher:
     While a run is under way, rows wait; the next run takes those that wait for the same network, at
     most ``max_rows``. A request for more rows is run in parts, and others come in between. With
     ``max_delay_s``, a run waits for that long for more rows, unless it is full: where the load is
-    high, runs are large without it. Shadow versions are run while nothing else waits.
+    high, runs are large without it. Shadow versions are run while nothing else waits. A run that
+    takes more than ``max_run_s`` is ended by ``expire``: a network may loop without an end.
 
     A run has the rows that there are: padding it to one of a few sizes was measured, and cost more
     than it gained, since onnxruntime computes any number of rows at once on a processor.
@@ -141,6 +142,7 @@ class Batcher:
         max_rows: int = MAX_ROWS,
         max_delay_s: float = 0.0,
         max_waiting_rows: int = MAX_WAITING_ROWS,
+        max_run_s: float = float("inf"),
     ) -> None:
         if max_rows < 1 or max_delay_s < 0 or max_waiting_rows < 1:
             raise DefinitionError(
@@ -150,6 +152,8 @@ class Batcher:
         self.stats = BatcherStats()
         self._max_rows, self._max_delay_s = max_rows, max_delay_s
         self._max_waiting_rows = max_waiting_rows
+        self._max_run_s = max_run_s
+        self._running: tuple[OnnxNetwork, float] | None = None
         self._waiting: set[Prediction] = set()
         self._waiting_rows = 0
         self._fresh: list[Prediction] = []
@@ -196,7 +200,13 @@ class Batcher:
         return True
 
     def expire(self, now_s: float) -> None:
-        """Give up what waits for too long; called now and then."""
+        """Give up what waits for too long, and end a run of more than ``max_run_s``.
+
+        Called now and then.
+        """
+        running = self._running
+        if running is not None and now_s - running[1] > self._max_run_s:
+            running[0].stop()
         for prediction in [each for each in self._waiting if each.until_s < now_s]:
             self._late(prediction)
 
@@ -327,7 +337,9 @@ class Batcher:
         is_shadow: bool,
     ) -> None:
         started_s = time.perf_counter()
+        self._running = run.network, time.monotonic()
         results = _outputs(run.network, run.pieces)
+        self._running = None
         stats = self.stats
         if is_shadow:
             stats.shadow_rows += run.rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.array_types import Array
-from paimon_features.errors import ModelError
+from paimon_features.errors import ModelError, OverloadedError
 from paimon_features.extras import require
 from paimon_features.models import ModelInput, ModelManifest, check_network
 from paimon_features.online.models import ServedModel
@@ -18,7 +19,10 @@ Outputs = list[npt.NDArray[np.float32]]
 """One array of shape (rows, width) for each output of the signature."""
 
 _TYPES = {"float64": "tensor(double)", "string": "tensor(string)"}
+FIRST_RUN_S = 60.0
+"""How long a network may take for its first row."""
 _MOST_TEXT = 300
+_SILENT = 4
 
 
 class OnnxNetwork:
@@ -26,7 +30,9 @@ class OnnxNetwork:
 
     A network is checked before onnxruntime reads it (``check_network``), its inputs and outputs are
     compared with the signature, and one row of nulls is run: a version that cannot predict is
-    never served. ``threads`` compute one run.
+    never served, and the run ends after ``first_run_s``. ``threads`` compute one run.
+    ``try_network`` does the same in a process that can be ended: loading, and a single operator,
+    may take for ever.
 
     Raises
     ------
@@ -36,7 +42,9 @@ class OnnxNetwork:
         For a network that is refused, is not that of the signature, or does not run.
     """
 
-    def __init__(self, model: ServedModel, *, threads: int = 1) -> None:
+    def __init__(
+        self, model: ServedModel, *, threads: int = 1, first_run_s: float = FIRST_RUN_S
+    ) -> None:
         require("onnxruntime", "predict", "serving models")
         import onnxruntime
 
@@ -50,7 +58,9 @@ class OnnxNetwork:
         # threads that spin between runs take the processor from the event loop
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.add_session_config_entry("session.inter_op.allow_spinning", "0")
-        options.log_severity_level = 4  # errors are raised; warnings are about optimizations
+        options.log_severity_level = _SILENT  # errors are raised; warnings are about optimizations
+        self._run_options = onnxruntime.RunOptions
+        self._running: Any = None
         try:
             self._session = onnxruntime.InferenceSession(
                 model.network, options, providers=["CPUExecutionProvider"]
@@ -64,7 +74,13 @@ class OnnxNetwork:
         self._outputs = [each.name for each in signature.outputs]
         self._widths = [each.width for each in signature.outputs]
         self._check_session()
-        self.run([null_rows(each, 1) for each in self.inputs])
+        deadline = threading.Timer(first_run_s, self.stop)
+        deadline.daemon = True
+        deadline.start()
+        try:
+            self.run([null_rows(each, 1) for each in self.inputs])
+        finally:
+            deadline.cancel()
 
     def __str__(self) -> str:
         return str(self.manifest)
@@ -78,15 +94,25 @@ class OnnxNetwork:
         ------
         ModelError
             If the network fails, or returns something else than its signature says.
+        OverloadedError
+            If ``stop`` has ended the run.
         """
+        options = self._running = self._run_options()
+        options.log_severity_level = _SILENT
         try:
             found: list[Any] = self._session.run(
-                self._outputs, dict(zip(self._names, arrays, strict=True))
+                self._outputs, dict(zip(self._names, arrays, strict=True)), options
             )
         except Exception as error:
+            if options.terminate:
+                raise OverloadedError(
+                    f"model {self.manifest}: its network did not end in time on these inputs"
+                ) from error
             raise ModelError(
                 f"model {self.manifest}: its network failed: {_said(error)}"
             ) from error
+        finally:
+            self._running = None
         rows = len(arrays[0])
         for name, width, array in zip(self._outputs, self._widths, found, strict=True):
             if array.shape != (rows, width):
@@ -95,6 +121,12 @@ class OnnxNetwork:
                     f"{rows} rows, expected {(rows, width)}"
                 )
         return found
+
+    def stop(self) -> None:
+        """End the run that another thread is in, after its present operator; if there is one."""
+        running = self._running
+        if running is not None:
+            running.terminate = True
 
     def _check_session(self) -> None:
         """Compare what onnxruntime has read with the signature."""

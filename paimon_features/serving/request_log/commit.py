@@ -180,7 +180,8 @@ class SpoolCommitter:
     def _finish_what_was_begun(self) -> None:
         begun = read_json(self._ledger)
         if begun is None:
-            _put_away(self._in_table())
+            waiting = [path for folder in self.folders for path in folder.glob(f"*{COMPLETE}")]
+            _put_away(self._in_table(waiting))
             self._record({})
         if not begun:
             return
@@ -189,30 +190,44 @@ class SpoolCommitter:
             _put_away([Path(file) for file in begun["files"]])
         self._record({})
 
-    def _in_table(self) -> list[Path]:
-        """The waiting files that were committed."""
-        waiting = [path for folder in self.folders for path in folder.glob(f"*{COMPLETE}")]
-        if not waiting:
+    def _in_table(self, paths: Sequence[Path]) -> list[Path]:
+        """The files among ``paths`` that were committed, as the rows of the table show."""
+        if not paths:
             return []
-        names = [path.name for path in waiting]
+        names = [path.name for path in paths]
         rows = read_arrow(self.lake, self.table, columns=[SPOOL_FILE], where={SPOOL_FILE: names})
         committed = set(pc.unique(rows.column(SPOOL_FILE)).to_pylist())
-        return [path for path in waiting if path.name in committed]
+        return [path for path in paths if path.name in committed]
 
     def _new_files(self, folder: Path, done: CommitStats) -> list[Path]:
         files = []
         for path in sorted(folder.glob(f"*{COMPLETE}")):
-            if (folder / COMMITTED / path.name).exists():
-                self._tell(f"{path} was committed before; it is not committed twice")
-                path.unlink()
-                done.repeated += 1
+            # it may have been copied into another of the folders
+            if any((each / COMMITTED / path.name).exists() for each in self.folders):
+                self._repeated(path, done)
             else:
                 files.append(path)
         return files
 
+    def _repeated(self, path: Path, done: CommitStats) -> None:
+        self._tell(f"{path} was committed before; it is not committed twice")
+        path.unlink()
+        done.repeated += 1
+
+    def _without_repeated(
+        self, read: Sequence[tuple[Path, pa.Table]], done: CommitStats
+    ) -> list[tuple[Path, pa.Table]]:
+        """Leave out what was committed so long ago that ``committed/`` may not show it any more."""
+        oldest = now_ms() - int(1_000 * self.keep_s)
+        old = [path for path, rows in read if _newest_ms(rows) <= oldest]
+        repeated = set(self._in_table(old))
+        for path in repeated:
+            self._repeated(path, done)
+        return [(path, rows) for path, rows in read if path not in repeated]
+
     def _commit(self, files: Sequence[Path], done: CommitStats) -> None:
         own = CommitStats(commits=1)
-        tables, good = [], []
+        found = []
         for path in files:
             try:
                 rows = self._read(path, own)
@@ -221,12 +236,12 @@ class SpoolCommitter:
                 _move(path, path.parent / REJECTED)
                 done.rejected += 1
                 continue
-            tables.append(rows)
-            good.append(path)
-            own.files += 1
-            own.rows += rows.num_rows
-        if not good:
+            found.append((path, rows))
+        found = self._without_repeated(found, done)
+        if not found:
             return
+        good, tables = [path for path, _ in found], [rows for _, rows in found]
+        own.files, own.rows = len(good), sum(rows.num_rows for rows in tables)
         identifier = (committed_identifiers(self.lake, self.table, USER) or 0) + 1
         self._record({"identifier": identifier, "files": list(map(str, good))})
         append_arrow(
@@ -265,6 +280,11 @@ class SpoolCommitter:
             if now_ms() / 1000 - path.stat().st_mtime >= self.keep_s:
                 path.unlink()
                 done.removed += 1
+
+
+def _newest_ms(rows: pa.Table) -> int:
+    """The newest time in a file, 0 if it has no rows."""
+    return pc.max(rows.column("served_at_ms")).as_py() or 0
 
 
 def served_table(project: str) -> str:

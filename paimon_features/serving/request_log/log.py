@@ -16,7 +16,7 @@ from typing import Any
 
 from paimon_features._arrow import pa, require_arrow
 from paimon_features.clock import now_ms
-from paimon_features.config import ServeConfig
+from paimon_features.config import SALT_VARIABLE, ServeConfig
 from paimon_features.errors import ConfigurationError
 from paimon_features.serving.request_log.log_rows import (
     EntityText,
@@ -29,8 +29,6 @@ from paimon_features.serving.request_log.spool import described_schema
 from paimon_features.serving.request_log.spool_folder import SpoolFolder, SpoolLimits
 from paimon_features.serving.response import OnlineResponse
 
-SALT_VARIABLE = "PAIMON_FEATURES_REQUEST_LOG_SALT"
-"""The environment variable with the secret for hashing entities."""
 _SALT_CHARACTERS = 16
 MAX_ENTITIES = 100
 """Of a request for more entities, this many are logged, evenly spread."""

@@ -96,6 +96,27 @@ def settings(address: str, options: Mapping[str, str]) -> dict[str, str]:
     return {**found, **{known[option]: str(value) for option, value in options.items()}}
 
 
+def check_warehouse(
+    warehouse: str, options: Mapping[str, str], side_folder: str | os.PathLike[str] | None = None
+) -> None:
+    """Check the settings of a warehouse, without a connection to it.
+
+    Raises
+    ------
+    ConfigurationError
+        For a URI of an unknown scheme, an unknown option, values that no store accepts, or
+        settings of a remote warehouse for one that is a folder.
+    """
+    if urlsplit(warehouse).scheme in ("", "file"):
+        if options or side_folder is not None:
+            raise ConfigurationError(
+                f"warehouse {warehouse!r} is a folder; options and side_folder apply to remote "
+                f"warehouses"
+            )
+    elif _family(warehouse) != "hdfs":
+        s3_arguments(warehouse, settings(warehouse, options))
+
+
 def make_filesystem(address: str, found: Mapping[str, str], attempts: int = 1) -> pafs.FileSystem:
     """The file system of a URI by its ``settings``; only HDFS connects immediately.
 

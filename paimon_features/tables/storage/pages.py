@@ -186,6 +186,10 @@ def _chunk_of(row_group: Any, leaf: Leaf, place: str) -> ColumnChunk:
         raise DamagedFileError(
             f"its footer has two types, {leaf.physical_type} and {chunk.physical_type}"
         )
+    if chunk.file_path:
+        raise DamagedFileError(
+            f"its footer says that its pages are in the file {chunk.file_path[:80]!r}"
+        )
     if not leaf.is_repeated and chunk.num_values != row_group.num_rows:
         raise DamagedFileError(
             f"its footer has {row_group.num_rows} rows and {chunk.num_values} values"

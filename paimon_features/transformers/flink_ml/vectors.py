@@ -16,6 +16,7 @@ import numpy as np
 from paimon_features._arrow import pa, pc
 from paimon_features.array_types import Floats, Ints
 from paimon_features.errors import TransformError
+from paimon_features.foreign_types import plain_column
 
 
 def _sparse_type() -> pa.DataType:
@@ -308,7 +309,10 @@ def table_column(table: pa.Table, name: str) -> pa.ChunkedArray:
         raise TransformError(
             f"the table has no column {name!r}; it has: {', '.join(table.column_names)}"
         )
-    return table[name]
+    try:
+        return plain_column(table[name])
+    except (pa.ArrowException, KeyError) as error:
+        raise TransformError(f"column {name!r}: {error}") from error
 
 
 def _numeric(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:

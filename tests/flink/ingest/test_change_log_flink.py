@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.errors import ConfigurationError, JobError, UnknownNameError
 from paimon_features.flink.environment import open_environment, register_lake
 from paimon_features.flink.ingest.topic import ingest_change_log
 from paimon_features.flink.tiles.submission import submit
@@ -142,6 +142,31 @@ def test_after_every_kind_of_change_features_equal_those_of_the_table(
             decayed = "decayed_sum_amount_h1h_7d"
             assert row[decayed] == pytest.approx(values.get(decayed, 0.0), rel=1e-12)
     assert verify(project, "spend", settle_s=0, wait_s=0).ok
+
+
+def test_rows_from_before_the_change_log_are_in_or_reported(project: Project, sql: Sql) -> None:
+    #  rows        1, 2 without a log | log on | compacted: 1, 2 are in the log | 3
+    #  bounded run                         error                               in    in
+    source, lake = project.definitions.source("orders"), project.lake
+
+    def ingest() -> None:
+        ingest_change_log(
+            lake,
+            source,
+            "shop.silent",
+            state_dir=project.config.state_dir,
+            bounded=True,
+            checkpoint_interval_ms=200,
+        )
+
+    sql("ALTER TABLE shop.silent SET ('bucket' = '1', 'write-only' = 'true')")
+    sql("INSERT INTO shop.silent VALUES (1, 7, 10.50, 0), (2, 7, 20.25, 60000)")
+    sql("ALTER TABLE shop.silent SET ('changelog-producer' = 'lookup')")
+    with pytest.raises(JobError, match="2 rows of the table are not among the events.*compact"):
+        ingest()
+    sql("CALL sys.compact(`table` => 'shop.silent')")
+    ingest()
+    assert sorted(read_arrow(lake, source.table).column("order_id").to_pylist()) == [1, 2]
 
 
 def test_tables_without_changelog_and_sources_without_retraction_are_rejected(

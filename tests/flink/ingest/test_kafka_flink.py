@@ -199,6 +199,34 @@ def test_a_stream_resumes_exactly_once_and_finds_partitions_that_are_added(
     assert run.ids() == {*range(301), *range(306, 311)}
 
 
+def test_what_happens_to_group_and_topic_while_a_stream_is_stopped_is_noticed(
+    kafka_broker: KafkaServer, tmp_path: Path
+) -> None:
+    topic = Topic(kafka_broker)
+    run = Ingestion(tmp_path, CLICKS, topic)
+    topic.send(map(click, range(20)))
+    run.run_until(20)
+
+    # the broker deletes the offsets of a group without members, at the age of the messages
+    topic.send(map(click, range(20, 40)))
+    topic.delete_before(0, 30)
+    topic.delete_group(topic.name)
+    with pytest.raises(JobError, match="were deleted .*partition 0, offsets 20 to 29"):
+        run.run()
+    run.run_while(lambda: 39 not in run.ids(), accept_loss=True)
+    assert run.ids() == {*range(20), *range(30, 40)}
+
+    # offsets of the topic of before are none of this one, also where they exist in it
+    topic.delete()
+    again = Topic(kafka_broker, name=topic.name)
+    again.send(map(click, range(100, 160)))
+    with pytest.raises(JobError, match="was deleted and created again since the last run"):
+        run.run()
+    run.options = {"start": "earliest"}
+    run.run_while(lambda: 159 not in run.ids(), restart=True)
+    assert sorted(run.ids()) == [*range(20), *range(30, 40), *range(100, 160)]
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("start", ["latest", 2_000_000])
 def test_a_first_run_begins_where_it_is_told(

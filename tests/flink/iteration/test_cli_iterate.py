@@ -90,6 +90,7 @@ def test_a_program_runs_from_the_command_line(program: Path) -> None:
     project = ["--project", str(program.parent)]
     result = CliRunner().invoke(cli, ["jobs", "iterate", str(program), "--json", *project])
     assert result.exit_code == 0, result.output
+    assert result.stderr == "", "libraries have nothing to say in a normal run"
     reported = json.loads(result.stdout)
     assert reported["outputs"] == {"model": 1}
     assert reported["epochs"] == [10]  # 64 / 2**10 is the first that is at most 0.1

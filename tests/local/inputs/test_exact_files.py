@@ -18,7 +18,7 @@ from paimon_features.definitions import EventSource
 from paimon_features.errors import ConfigurationError, JobError
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest_job import ingest_files
-from paimon_features.local.inputs.opening import newest_metadata
+from paimon_features.local.inputs.iceberg import newest_metadata
 from paimon_features.local.inputs.profiles import InputProfile, profile_input
 from paimon_features.local.inputs.trial import read_events
 from paimon_features.schema import Date, Float64, Int64, String

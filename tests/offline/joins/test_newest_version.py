@@ -24,9 +24,11 @@ from paimon_features.definitions import (
 )
 from paimon_features.errors import DefinitionError
 from paimon_features.offline.store import OfflineStore
+from paimon_features.oracle.versions import newest_version
 from paimon_features.schema import Float64, Int32, Int64, String, arrow_schema
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.specs import events_spec
+from paimon_features.tables.writer import EventWriter
 from paimon_features.testing.sizes import seeds
 from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
@@ -92,31 +94,11 @@ def random_versions(rng: random.Random, count: int, span_ms: int) -> pa.Table:
         "user": [rng.choice([None, *range(12)]) for _ in range(count)],
         "shop": [rng.choice([None, "a", "b"]) for _ in range(count)],
         "since_ms": [rng.randrange(span_ms) for _ in range(count)],
-        "made_ms": [rng.choice([None, rng.randrange(5)]) for _ in range(count)],
+        "made_ms": [rng.choice([None, 0, rng.randrange(2 * span_ms)]) for _ in range(count)],
         "plan": [rng.choice([None, "x", "y", "z"]) for _ in range(count)],
         "age": [rng.choice([None, rng.randrange(9)]) for _ in range(count)],
     }
     return pa.table(columns, schema=arrow_schema(dict(PROFILES.schema)))
-
-
-def naive(
-    view: CompiledTable, rows: list[dict[str, Any]], key: dict[str, Any], as_of_ms: int
-) -> dict[str, Any] | None:
-    """The version that counts, by a loop; None where there is none."""
-    best: dict[str, Any] | None = None
-    for row in rows:
-        if None in key.values() or any(row[name] != value for name, value in key.items()):
-            continue
-        seen = row["since_ms"] <= as_of_ms if view.closed else row["since_ms"] < as_of_ms
-        fresh = view.ttl_ms is None or row["since_ms"] >= as_of_ms - view.ttl_ms
-        if seen and fresh and (best is None or rank(row) > rank(best)):
-            best = row
-    return best
-
-
-def rank(row: dict[str, Any]) -> list[Any]:
-    names = ("since_ms", "made_ms", "ingest_time_ms", "plan", "age")
-    return [(row[n] is not None, row[n] if row[n] is not None else 0) for n in names]
 
 
 @pytest.mark.parametrize("seed", seeds(10))
@@ -151,7 +133,7 @@ def test_random_versions_equal_a_loop_in_memory_and_in_parts(tmp_path: Path, see
     names = [f.name for f in view.compiled.features]
     for row in got.to_pylist():
         key = {name: row[name] for name in entity.keys}
-        best = naive(view.compiled, rows, key, row["event_time_ms"])
+        best = newest_version(view.compiled, rows, key, row["event_time_ms"])
         assert {n: row[n] for n in names} == {n: best[n] if best else None for n in names}, row
         assert {row[f"{n}__status"] for n in names} == {"PRESENT" if best else "MISSING"}
     assert lake.read(table, statuses=True, memory_mb=0.005).equals(got)
@@ -222,8 +204,46 @@ def test_of_versions_of_one_time_the_one_made_last_counts_and_null_is_the_least(
     lake.commit(versions((1, 1, 7, "made last"), (1, 1, 5, "z"), (1, 1, None, "z")))
     lake.commit(versions((2, 1, None, "z")), ingest_time_ms=1)
     lake.commit(versions((2, 1, None, "ingested last")), ingest_time_ms=2)
-    got = lake.read(pa.table({"user": [1, 2], "event_time_ms": [5, 5]}))
+    got = lake.read(pa.table({"user": [1, 2], "event_time_ms": [7, 7]}))
     assert got["plan"].to_pylist() == ["made last", "ingested last"]
+
+
+def test_a_version_counts_from_when_it_was_known_on(tmp_path: Path) -> None:
+    #  since      1: a       5: b            9: c
+    #  known      1          50              9
+    view = TableView("profile", source=PROFILES, entity=USER, columns=["plan"])
+    lake = LakeOfTables(tmp_path, view)
+    lake.commit(versions((1, 1, 1, "a"), (1, 5, 50, "b"), (1, 9, 9, "c"), (2, 5, 6, "x")))
+    lake.commit(versions((3, 5, 50, "late"), (3, 5, 6, "early"), (3, 5, None, "null")))
+    times = [0, 1, 8, 9, 50]
+    got = lake.read(pa.table({"user": [1] * 5, "event_time_ms": times}))
+    assert got["plan"].to_pylist() == [None, "a", "a", "c", "c"]
+    users = pa.table({"user": [2, 2, 3, 3, 3], "event_time_ms": [5, 6, 5, 6, 50]})
+    got = lake.read(users, statuses=True)
+    assert got["plan"].to_pylist() == [None, "x", "null", "early", "late"]
+    assert got["plan__status"].to_pylist() == ["MISSING", *["PRESENT"] * 4]
+
+
+@pytest.mark.parametrize("unit", ["us", "ns"])
+def test_a_version_a_fraction_of_a_millisecond_ahead_is_not_used(tmp_path: Path, unit: str) -> None:
+    view = TableView("profile", source=PROFILES, entity=USER, columns=["plan"])
+    lake = LakeOfTables(tmp_path, view)
+    per_ms = {"us": 1_000, "ns": 1_000_000}[unit]
+    writer = EventWriter.of(lake.lake, PROFILES, lambda: 10_000)
+    ticks = {
+        "since_ms": [5 * per_ms, 6 * per_ms + 9 * per_ms // 10, 8 * per_ms],
+        "made_ms": [None, None, 8 * per_ms + 1],
+    }
+    rows = {name: pa.array(values, pa.timestamp(unit)) for name, values in ticks.items()}
+    writer.write(
+        pa.table({**rows, "user": [1] * 3, "shop": ["s"] * 3, "plan": ["a", "b", "c"],
+                  "age": pa.array([0] * 3, pa.int32())})
+    )  # fmt: skip
+    times = pa.array(
+        [5 * per_ms, 6 * per_ms, 7 * per_ms, 8 * per_ms, 9 * per_ms], rows["made_ms"].type
+    )
+    got = lake.read(pa.table({"user": [1] * 5, "event_time_ms": times}))
+    assert got["plan"].to_pylist() == ["a", "a", "b", "b", "c"]
 
 
 def test_which_version_counts_does_not_depend_on_the_columns_requested(tmp_path: Path) -> None:
@@ -243,7 +263,7 @@ def test_versions_committed_after_as_of_are_not_seen(tmp_path: Path) -> None:
     time.sleep(0.02)
     as_of = time.time_ns() // 1_000_000
     time.sleep(0.02)
-    lake.commit(versions((1, 1, 9, "corrected later")))
+    lake.commit(versions((1, 1, 4, "corrected later")))
     rows = pa.table({"user": [1], "event_time_ms": [5]})
     for pins in (as_of, {PROFILES.table: first}):
         assert lake.read(rows, as_of=pins)["plan"].to_pylist() == ["as it was"]

@@ -31,6 +31,7 @@ from paimon_features.errors import (
     RequestError,
     SnapshotExpiredError,
     TableError,
+    UnfilledError,
 )
 from paimon_features.job_control.target import TileTarget
 from paimon_features.offline.reading.pinning import AsOf, Pin
@@ -213,12 +214,14 @@ def counts(table: pa.Table) -> list[tuple[int | None, str]]:
 def test_a_time_before_a_rebuild_is_an_error_and_not_an_empty_table(shop: Shop) -> None:
     #  tiles   none   1: 2 events   |emptied|   1 again: 3 events
     #  as_of        a             b           c                 d
-    before = shop.answer()
+    before_ms = shop.tick()
     shop.backfill()
     filled = shop.answer()
     assert counts(filled.table)[0] == (2, "PRESENT")
     shop.rebuild()
-    emptied = shop.answer()
+    emptied_ms = shop.tick()
+    with pytest.raises(UnfilledError, match=r"never computed.*'paimon-features backfill spend'"):
+        shop.read()
     shop.write((1, 2, 7))
     shop.backfill()
     again = shop.answer()
@@ -227,8 +230,9 @@ def test_a_time_before_a_rebuild_is_an_error_and_not_an_empty_table(shop: Shop) 
         SnapshotExpiredError, match=r"'tiles_spend_g1': .* is gone; it was emptied at .* later"
     ):
         shop.read(filled.time_ms)
-    assert shop.read(before.time_ms) == before.table  # there was nothing yet
-    assert shop.read(emptied.time_ms) == emptied.table
+    for without_ms in (before_ms, emptied_ms):
+        with pytest.raises(UnfilledError, match=f"none of its tiles .* by {without_ms} ms"):
+            shop.read(without_ms)
     assert shop.read(again.time_ms) == again.table
 
 

@@ -207,7 +207,7 @@ def test_a_stopped_materializer_is_a_warning_without_max_staleness_and_an_idle_s
         got = samples(client.get("/metrics").body)
         assert got["behind view=clicks"] == behind
         assert got["freshness_seconds view=clicks"] >= minutes * 60
-    assert "its materializer has stopped or is too slow" in answer.json["warnings"][0]
+    assert "none runs with --follow, or it is too slow" in answer.json["warnings"][0]
 
 
 def test_a_store_that_fails_is_not_ready_with_its_reason(make_client: Any) -> None:

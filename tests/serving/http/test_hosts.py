@@ -95,3 +95,35 @@ def test_a_local_server_without_tokens_answers_local_requests_only(
     server: Server, head: bytes, expected: int
 ) -> None:
     assert status(server, head) == expected
+
+
+@pytest.mark.parametrize(
+    ("headers", "accepted"),
+    [
+        ({}, True),
+        ({"origin": "http://localhost:6566"}, True),
+        ({"sec-fetch-site": "same-origin", "origin": "http://LOCALHOST:6566"}, True),
+        ({"sec-fetch-site": "none"}, True),
+        ({"origin": "http://evil.example"}, False),
+        ({"origin": "http://localhost:3000"}, False),
+        ({"origin": "http://10.0.0.7:6566"}, False),
+        ({"origin": "null"}, False),
+        ({"sec-fetch-site": "cross-site"}, False),
+        ({"sec-fetch-site": "same-site"}, False),
+        ({"sec-fetch-site": "same-origin", "origin": "https://evil.example"}, False),
+    ],
+)
+@pytest.mark.parametrize("path", ["/get-online-features", "/predict/x", "/invocations"])
+def test_a_form_of_another_site_is_refused_on_an_open_server_of_this_host(
+    make_client: Any, headers: dict[str, str], accepted: bool, path: str
+) -> None:
+    client = make_client(hosts=LOCAL)
+    form = {"content-type": "application/x-www-form-urlencoded", "host": "localhost:6566"}
+    body = b'{"feature_service":"reading_v1","entities":{"user":[1]}}'
+    answer = client.request("POST", path, body, headers={**form, **headers})
+    assert (answer.status != 403) == accepted
+    # a page may still be linked to
+    assert client.get("/health/live", headers={**form, **headers}).status == 200
+    # no form has a token
+    known = {**form, **headers, "authorization": "Bearer x"}
+    assert client.request("POST", path, body, headers=known).status != 403

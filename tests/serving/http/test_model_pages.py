@@ -163,7 +163,7 @@ def test_each_form_of_mlflow_is_answered(served: Any, document: Any) -> None:
 def test_wrong_invocations_are_told_what_is_wrong(served: Any, document: Any, says: str) -> None:
     answer = post(served, "/invocations", document)
     assert answer.status == 422
-    assert answer.json["error_code"] == "INVALID_PARAMETER_VALUE"
+    assert answer.json["error_code"] == "BAD_REQUEST"
     assert says in answer.json["message"]
 
 

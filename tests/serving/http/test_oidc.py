@@ -105,6 +105,7 @@ class Provider:
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """No fetch takes too long on a loaded machine, and none is due while a test runs."""
     monkeypatch.setattr(oidc, "_PAUSE_S", 3_600.0)
+    monkeypatch.setattr(oidc, "_SHORTEST_PAUSE_S", 3_600.0)
     monkeypatch.setattr(oidc, "_TIMEOUT_S", LONG_S)
     monkeypatch.setattr(oidc, "_LONGEST_FETCH_S", 2 * LONG_S)
 
@@ -192,19 +193,41 @@ def test_keys_are_exchanged_without_a_restart(
     assert issuer.subject_of(new.encode()).name == issuer.subject_of(old.encode()).name
     provider.keys = [public(EC_KEY, "third")]
     monkeypatch.setattr(oidc, "_PAUSE_S", 0.05)
+    monkeypatch.setattr(oidc, "_SHORTEST_PAUSE_S", 0.05)
     third = provider.token(EC_KEY, "ES256", headers={"kid": "third"})
     await_true(lambda: accepted(issuer, third))  # it is being fetched: the client retries
     assert why(issuer, old)[0] in (401, 503)  # the removed key is not used any more
 
 
-def test_made_up_key_names_cause_no_more_than_one_fetch(
-    provider: Provider, issuer: OidcIssuer
+def test_made_up_key_names_cause_few_fetches_and_are_refused(
+    provider: Provider, issuer: OidcIssuer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(oidc, "_SHORTEST_PAUSE_S", 0.01)
     issuer.start()
-    before = len(provider.paths)
+    keys = provider.paths[-1]
+
+    def fetches() -> int:
+        return provider.paths.count(keys)
+
     for number in range(50):
-        assert why(issuer, provider.token(headers={"kid": f"made up {number}"}))[0] == 401
-    assert len(provider.paths) == before
+        made_up = provider.token(headers={"kid": f"made up {number}"})
+        if fetches() < oidc._BURST:
+            # not known until the key set was fetched again; then it is known to be made up
+            await_true(lambda made_up=made_up: why(issuer, made_up)[0] == 401)  # type: ignore[misc]
+        else:
+            assert why(issuer, made_up)[0] in (401, 503)
+    assert fetches() == oidc._BURST
+
+
+def test_a_new_key_is_accepted_soon_after_a_made_up_one(
+    provider: Provider, issuer: OidcIssuer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oidc, "_SHORTEST_PAUSE_S", 0.01)
+    issuer.start()
+    await_true(lambda: why(issuer, provider.token(headers={"kid": "made up"}))[0] == 401)
+    provider.keys = [public(NEXT_KEY, "second")]
+    new = provider.token(NEXT_KEY, headers={"kid": "second"})
+    await_true(lambda: accepted(issuer, new))
 
 
 def test_keys_are_kept_while_the_provider_is_unavailable_and_not_for_ever(
@@ -332,6 +355,31 @@ def test_a_configuration_of_another_issuer_is_not_taken(
     assert not issuer.refresh()
     provider.body = lambda path: json.dumps({"issuer": provider.issuer}).encode()
     assert not issuer.refresh()
+    assert issuer.subject_of(provider.token().encode()).name == "user-7"
+
+
+def test_the_key_set_is_fetched_from_the_issuers_own_host_and_port_alone(
+    provider: Provider, issuer: OidcIssuer
+) -> None:
+    fetched: list[str] = []
+
+    def named(uri: str) -> None:
+        def body(path: str) -> bytes:
+            fetched.append(path)
+            return json.dumps({"issuer": provider.issuer, "jwks_uri": uri}).encode()
+
+        provider.body = body
+
+    port = provider.issuer.split(":")[2].split("/")[0]
+    for uri in (
+        "http://localhost:1/admin", f"http://localhost:{port}/admin", "http://127.0.0.1:1/x",
+        f"https://127.0.0.1:{port}/x", "https://169.254.169.254/latest", "http://[::1]/x",
+        f"http://127.0.0.1:{port}@evil.example/", f"http://evil@127.0.0.1:{port}/x",
+        f"http://127.0.0.1:{port}\\@evil.example/", "//127.0.0.1/x", "http://127.0.0.1:x/y", "",
+    ):  # fmt: skip
+        named(uri)
+        assert not issuer.refresh(), uri
+    assert {path.rsplit("/", 1)[1] for path in fetched} == {"openid-configuration"}
     assert issuer.subject_of(provider.token().encode()).name == "user-7"
 
 

@@ -18,6 +18,7 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 
 import onnx
 
+from paimon_features.definitions.value_definition import PREFIX
 from paimon_features.models import (
     ModelFile,
     ModelInput,
@@ -156,6 +157,23 @@ def test_a_large_request_is_run_in_parts_with_others_in_between(
     stats = client.app.state.batcher.stats
     assert stats.rows == 1_004
     assert stats.runs >= 251
+
+
+def test_a_version_that_was_trained_on_another_feature_of_that_name_is_refused(client: Any) -> None:
+    definitions = client.app.state.definitions.definitions
+    [output] = definitions.outputs([definitions.resolve_one("clicks:sum_n_1d")])
+    own = replace(SUM, definition=definitions.value_definition(output))
+    model = linear([0.25], [own])
+    client.app.replace_models(models((model, state(model))))
+    assert predict(client, {"entities": {"user": [1]}}).status == 200
+    model = linear([0.25], [replace(SUM, definition=f"{PREFIX}{'0' * 16}")])
+    client.app.replace_models(models((model, state(model))))
+    answer = predict(client, {"entities": {"user": [1]}})
+    assert answer.status == 503
+    assert (
+        "'clicks:sum_n_1d' is defined otherwise than when it was trained" in answer.json["detail"]
+    )
+    assert "train it again" in answer.json["detail"]
 
 
 def test_an_input_may_be_an_entity_key(client: Any) -> None:
@@ -378,7 +396,9 @@ def test_a_model_whose_features_have_changed_is_not_served(client: Any) -> None:
         status, code, detail = predict(client, {"entities": {"user": [1]}}).problem
         assert (status, code) == (503, "not_ready")
         assert says in detail
-        assert any(says in each for each in client.get("/health").json["warnings"])
+        health = client.get("/health/ready")
+        assert health.status == 503
+        assert any(says in each for each in health.json["reasons"])
 
 
 def test_a_late_prediction_is_an_error_and_not_made(make_client: Callable[..., Any]) -> None:
@@ -426,10 +446,10 @@ def test_a_network_that_fails_for_one_request_fails_for_no_other(served: Any) ->
     session = network._session
 
     class Failing:
-        def run(self, names: Any, feed: dict[str, np.ndarray]) -> Any:
+        def run(self, names: Any, feed: dict[str, np.ndarray], options: Any) -> Any:
             if (feed[SUM.name] == 1).any():
                 raise RuntimeError("no such kernel")
-            return session.run(names, feed)
+            return session.run(names, feed, options)
 
     network._session = Failing()
 

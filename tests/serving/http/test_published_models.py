@@ -24,7 +24,7 @@ from paimon_features.online.models import ModelPlace, PublishedModels, ServedMod
 from paimon_features.testing.tile_lake import PROJECT
 from tests.patient_stores import patient_store
 from tests.serving.http.test_server import Running, folder, run
-from tests.serving.prediction.networks import linear, number, sigmoid, state
+from tests.serving.prediction.networks import linear, looping, number, sigmoid, state
 from tests.waiting import await_true
 
 __all__ = ["folder", "run"]  # fixtures
@@ -148,6 +148,64 @@ def test_a_damaged_network_replaces_nothing_and_a_killed_worker_comes_back(
         return False
 
     await_true(back)
+
+
+@pytest.mark.long
+def test_a_network_that_never_ends_replaces_nothing_and_the_next_one_is_loaded(
+    published: Published, run: Callable[..., Running], folder: Path
+) -> None:
+    config = folder / "paimon-features.toml"
+    config.write_text(config.read_text() + 'predict_load_timeout = "10s"\n')
+    endless = looping(COUNT, version=2)
+    published.publish((VERSIONS[1], state(VERSIONS[1])))
+    server = run()
+    assert check(*predict(server.port)) == 1
+    await_true(lambda: server.metric("model_ok") == 1)
+    published.publish((endless, state(endless)))
+    await_true(lambda: server.metric("model_ok") == 0)
+    assert "predict_load_timeout" in server.get("/models")[1].decode()
+    assert check(*predict(server.port)) == 1
+    assert server.get("/health/ready")[0] == 200
+    published.publish((VERSIONS[3], state(VERSIONS[3])))
+    await_true(lambda: check(*predict(server.port)) == 3)
+    await_true(lambda: server.metric("model_ok") == 1)
+
+
+@pytest.mark.long
+def test_a_model_that_never_loaded_is_503_and_the_server_is_not_ready(
+    published: Published, run: Callable[..., Running], folder: Path
+) -> None:
+    config = folder / "paimon-features.toml"
+    config.write_text(config.read_text() + 'predict_load_timeout = "10s"\n')
+    endless = looping(COUNT)
+    published.publish((endless, state(endless)))
+    server = run()
+    assert predict(server.port)[0] == 503
+    status, body = server.get("/health/ready")
+    assert status == 503
+    assert "churn" in body.decode()
+    # a challenger that does not load leaves its entities to production
+    hostile = looping(COUNT, version=3)
+    challenger = state(hostile, "challenger", [(0, 9_999)])
+    published.publish((VERSIONS[2], state(VERSIONS[2])), (hostile, challenger))
+    await_true(lambda: predict(server.port)[0] == 200)
+    assert check(*predict(server.port)) == 2
+    assert server.get("/health/ready")[0] == 200
+
+
+def test_models_whose_index_is_lost_are_served_as_they_were(
+    published: Published, run: Callable[..., Running]
+) -> None:
+    published.publish((VERSIONS[1], state(VERSIONS[1])))
+    server = run()
+    for key in [key for page in published.store.scan(b"pf:") for key in page if b"#model" in key]:
+        published.store.delete([key])
+    await_true(lambda: "is lost" in server.get("/health")[1].decode())
+    assert check(*predict(server.port)) == 1
+    assert server.metric("models_ok") == 0
+    published.publish((VERSIONS[2], state(VERSIONS[2])))
+    await_true(lambda: check(*predict(server.port)) == 2)
+    await_true(lambda: server.metric("models_ok") == 1)
 
 
 def test_an_application_of_fastapi_answers_the_same(published: Published, folder: Path) -> None:

@@ -142,7 +142,9 @@ def test_a_file_that_the_definitions_import_is_read_again_too(
     (project / "windows_of_clicks.py").write_text("WINDOWS = ['12d', '60d']\n")
     assert reading._stamps() != before
     assert client.run(reading.reload(client.app)) is True
-    assert features(client.app.state.definitions) == ["count_12d", "count_60d"]
+    # the store has no records with the new window yet
+    assert reading._next is not None
+    assert features(reading._next) == ["count_12d", "count_60d"]
 
 
 @pytest.mark.parametrize(
@@ -209,3 +211,50 @@ def test_a_cache_is_used_and_counted_and_new_definitions_begin_a_new_one(
     reads = client.app.counts.reads
     assert (reads["cache_hits"], reads["cache_misses"], reads["records_read"]) == (2, 2, 2)
     assert reads["cells_read"] >= 2
+
+
+def test_a_server_keeps_the_definitions_that_the_store_has_until_it_has_the_new_ones(
+    project: Path, filled: Any, make_client: Any, tmp_path: Path
+) -> None:
+    #  file          old | wider .................
+    #  store         old ............| wider
+    #  served        old ............| wider
+    store = MemoryStore()
+    store._values.update(filled.store._values)
+    service = '\nserved = pf.FeatureService("all_v1", [view])\n'
+    (project / "features.py").write_text(FEATURES + service)
+    reading = Reloader(read_config(project), ServeConfig(), store)
+    client = make_client(store=store)
+    client.app.replace_definitions(reading.first()[0])
+    request = {"feature_service": "all_v1", "entities": {"user": [1]}}
+    before = len(client.read(request).json["results"])
+    (project / "windows_of_clicks.py").write_text("WINDOWS = ['12d', '60d']\n")
+    assert client.run(reading.reload(client.app))
+    answer = client.read(request)
+    assert (answer.status, len(answer.json["results"])) == (200, before)
+    health = client.get("/health").json["definitions"]
+    assert (health["error"], health["waiting_for"]) == (None, ["clicks"])
+
+    [wider] = reading._next.views  # type: ignore[union-attr]
+    lake = TileLake(tmp_path / "lake", reading._next.definitions.view("clicks"))  # type: ignore[union-attr]
+    assert wider.name == "clicks"
+    events = [{"user": 1, "t": filled.now_ms - i * 1_000, "n": 1, "word": None} for i in range(5)]
+    lake.commit(events)
+    lake.materializer(store).run_once()
+    # the store has the new layout before the server has looked
+    answer = client.read(request)
+    assert (answer.status, len(answer.json["results"])) == (200, before)
+
+    async def switched() -> None:
+        watching = asyncio.ensure_future(reading.watch(client.app))
+        while client.app.state.waiting_for:
+            await asyncio.sleep(0.05)
+        watching.cancel()
+
+    client.run(switched())
+    assert len(client.read(request).json["results"]) == before + 1
+    # a view that the store does not have at all is nothing to wait for
+    store._values.clear()
+    (project / "windows_of_clicks.py").write_text("WINDOWS = ['12d', '30d']\n")
+    assert client.run(reading.reload(client.app))
+    assert client.app.state.waiting_for == ()

@@ -11,6 +11,7 @@ import pytest
 
 from paimon_features.config import TOKEN_USE_FILES
 from paimon_features.errors import ConfigurationError
+from paimon_features.online import MemoryStore
 from paimon_features.serving.http.access import Quota
 from paimon_features.serving.http.token_use import TokenUse
 from paimon_features.serving.http.tokens import NewToken, Tokens, add_token
@@ -53,8 +54,8 @@ def test_a_token_reads_the_features_of_its_services_and_no_others(
     status, code, detail = client.read(paying, **head).problem
     assert (status, code) == (403, "forbidden")
     assert detail == (
-        "the token 'reader' may not read share; it may read the features of "
-        "these services: reading_v1"
+        "the token 'reader' may not read all of the requested features; it may read the features "
+        "of these services: reading_v1"
     )
     assert client.log[-1]["client"] == "reader"
     # nor does it learn what else there is
@@ -251,3 +252,22 @@ def test_a_folder_that_cannot_be_written_to_fails_no_request(make_client: Any, f
     client = make_client(tokens=file, token_use=TokenUse(file / "no folder", "shop"))
     assert client.read(READ, headers=bearer(token)).status == 200
     client.app.close()
+
+
+def test_health_says_names_only_to_those_who_may_know_them(make_client: Any, file: Path) -> None:
+    reader = add_token(file, "reader", ["reading_v1"], "2026-01-01")
+    operator = add_token(file, "operator", ["*"], "2026-01-01")
+    client = make_client(tokens=file, store=MemoryStore())  # no view is there
+    for path in ("/health", "/health/ready"):
+        for head in ({}, {"headers": bearer(reader)}, {"headers": bearer("pf_" + "x" * 43)}):
+            answer = client.get(path, **head)
+            assert answer.status == 503
+            text = answer.body.decode()
+            assert "clicks" not in text
+            assert "visits" not in text
+            assert "2 of 2 feature views cannot be read" in text
+        answer = client.get(path, headers=bearer(operator))
+        assert set(answer.json["views"]) == {"clicks", "visits"}
+        assert "clicks" in answer.json["reasons"][0]
+    open_ = make_client(store=MemoryStore())
+    assert "clicks" in open_.get("/health").json["reasons"][0]

@@ -97,6 +97,48 @@ def linear(
     return ServedModel(manifest, network)
 
 
+def looping(
+    of: ModelInput, *, when: float | None = None, version: int = 1, name: str = "churn"
+) -> ServedModel:
+    """A version that never ends: for each row, or for numbers above ``when`` only."""
+    none = helper.make_tensor_value_info
+    body = helper.make_graph(
+        [helper.make_node("Identity", [x], [f"{x}2"]) for x in ("again", "value")],
+        "body",
+        [none("i", TensorProto.INT64, []), none("again", TensorProto.BOOL, []),
+         none("value", TensorProto.FLOAT, None)],
+        [none("again2", TensorProto.BOOL, []), none("value2", TensorProto.FLOAT, None)],
+    )  # fmt: skip
+    least = -math.inf if when is None else when
+    nodes = [
+        helper.make_node("IsNaN", [of.name], ["null"]),
+        helper.make_node("Where", ["null", "instead", of.name], ["known"]),
+        helper.make_node("ReduceMax", ["known"], ["most"], keepdims=0),
+        helper.make_node("Greater", ["most", "least"], ["loops"]),
+        helper.make_node("Cast", ["known"], ["floats"], to=TensorProto.FLOAT),
+        helper.make_node("Loop", ["times", "loops", "floats"], ["last"], body=body),
+        helper.make_node("Reshape", ["last", "shape"], ["probability"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "looping",
+        [none(of.name, TensorProto.DOUBLE, ["rows", of.width])],
+        [none("probability", TensorProto.FLOAT, ["rows", 1])],
+        [
+            numpy_helper.from_array(np.array(NULL), "instead"),
+            numpy_helper.from_array(np.array(least), "least"),
+            numpy_helper.from_array(np.array(2**62), "times"),
+            numpy_helper.from_array(np.array([-1, 1]), "shape"),
+        ],
+    )
+    network = onnx_bytes(graph)
+    made = ModelManifest(
+        name, version, 1_700_000_000_000, "linear", signature([of]),
+        {"network.onnx": ModelFile(sha256_of(network), len(network))},
+    )  # fmt: skip
+    return ServedModel(made, network)
+
+
 def onnx_bytes(graph: onnx.GraphProto) -> bytes:
     """The model of a graph."""
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)

@@ -158,6 +158,70 @@ def test_progress_gives_the_state_of_what_was_trained_at_every_batch(lake: Lake,
         assert exact.state_dict() == states[number]
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_passes_that_are_broken_off_continue_where_the_training_is(
+    lake: Lake, tb: Any, prefetch: int, repeated: bool
+) -> None:
+    table = make_samples(lake, SIZES)
+    options: dict[str, Any] = {"columns": ["x"], "batch_size": 10, "seed": 3}
+    plain = SnapshotReader(lake, table, **options)
+    whole = [batch for _ in range(4) for batch in x_of(plain)]
+    reader = SnapshotReader(lake, table, **options)
+    data, progress = tb.dataset(reader, prefetch=prefetch), tb.TrainingProgress(reader)
+    if repeated:
+        data = data.repeat()
+    trained: list[list[int]] = []
+    for steps in (3, 1, 4, 9, 2, 6):  # epochs have nine
+        for batch in data.take(steps):
+            trained.append(batch["x"].numpy().tolist())
+            progress.advance()
+        assert trained == whole[: len(trained)]
+        next(iter(data))  # a look at one batch counts for nothing
+        gc.collect()
+    assert progress.state_dict() == reader.state_after(7, {**reader.state_dict(), "position": 0})
+    resumed = SnapshotReader(lake, table, **options)
+    resumed.load_state_dict(progress.state_dict())
+    assert x_of(resumed) == whole[len(trained) : 27]
+
+
+def test_fits_of_a_few_steps_train_all_rows_once(lake: Lake, tb: Any, tf: Any) -> None:
+    import keras
+
+    lake.create(TableSpec("t", {"id": Float32, "y": Float32}))
+    rows = {"id": np.arange(100, dtype="f4"), "y": np.zeros(100, "f4")}
+    append_arrow(lake, "t", pa.table(rows))
+    reader = SnapshotReader(lake, "t", batch_size=10, seed=1)
+    data = tb.dataset(reader, stack={"x": ["id"]}, features="x", label="y")
+    progress, seen = tb.TrainingProgress(reader), []
+
+    class Model(keras.Model):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, x: Any) -> Any:
+            return self.dense(x)
+
+        def train_step(self, pair: Any) -> Any:
+            seen.extend(pair[0].numpy()[:, 0].astype(int).tolist())
+            return super().train_step(pair)
+
+    model = Model()
+    model.compile("sgd", "mse", run_eagerly=True)
+    for steps, epochs in ((3, 1), (3, 1), (2, 2)):
+        model.fit(
+            data,
+            steps_per_epoch=steps,
+            epochs=epochs,
+            shuffle=False,
+            verbose=0,
+            callbacks=[tb.ProgressCallback(progress)],
+        )
+        assert len(seen) == len(set(seen)) == (progress.state_dict()["position"] or 100)
+    assert progress.state_dict()["epoch"] == 1
+
+
 def test_a_dataset_is_for_the_epoch_length_it_was_made_for(lake: Lake, tb: Any, tf: Any) -> None:
     table = make_samples(lake, SIZES)
     reader = SnapshotReader(lake, table, columns=["x"], batch_size=10)

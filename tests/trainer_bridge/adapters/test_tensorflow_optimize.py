@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,60 @@ def test_numbers_without_sense_are_refused(tf: Any, optimizer: Any) -> None:
         with pytest.raises(ConfigurationError, match=f"{option}=0: expected at least 1"):
             optimizer.optimize(data, **{option: 0})
     for option in ("batch_size", "shuffle_buffer_size", "prefetch_buffer_size"):
-        with pytest.raises(ConfigurationError, match=f"{option}=-3: expected at least 0"):
-            optimizer.optimize(data, **{option: -3})
+        for wrong in (-3, 2.5, True):
+            with pytest.raises(ConfigurationError, match=f"{option}={wrong}: expected at least 0"):
+                optimizer.optimize(data, **{option: wrong})
+    for option in ("batch_size", "shuffle_buffer_size", "num_workers"):
+        with pytest.raises(ConfigurationError, match=f"{option}=-1: expected at least"):
+            optimizer.optimize(data, **{option: -1})
+    tuned = {"prefetch_buffer_size": tf.data.AUTOTUNE, "parallel_map_calls": tf.data.AUTOTUNE}
+    assert flat(optimizer.optimize(data, shuffle_buffer_size=0, **tuned)) == list(range(10))
+    with pytest.raises(ConfigurationError, match="batch_size=0: expected at least 1"):
+        optimizer.benchmark(data, batch_size=0)
+
+
+@pytest.mark.parametrize(
+    "add",
+    [
+        lambda steps: steps.batch(-1),
+        lambda steps: steps.batch(0),
+        lambda steps: steps.shuffle(-1),
+        lambda steps: steps.shuffle(0),
+        lambda steps: steps.prefetch(-2),
+        lambda steps: steps.map(lambda x: x, num_parallel_calls=0),
+        lambda steps: steps.repeat(-2),
+        lambda steps: steps.batch(2.5),
+    ],
+)
+def test_steps_of_a_pipeline_refuse_sizes_that_tensorflow_would_take(tf: Any, add: Any) -> None:
+    from trainer_bridge.tensorflow import DatasetPipelineBuilder
+
+    with pytest.raises(ConfigurationError, match="expected at least"):
+        add(DatasetPipelineBuilder(tf.data.Dataset.range(10)))
+
+
+@pytest.mark.parametrize("call", ["py_function", "numpy_function"])
+def test_as_many_calls_of_the_maps_run_at_once_as_are_requested(
+    tf: Any, optimizer: Any, call: str
+) -> None:
+    calls, lock = [0, 0], threading.Lock()
+    all_at_once = threading.Barrier(8)
+
+    def meet(x: Any) -> Any:
+        with lock:
+            calls[0] += 1
+            calls[1] = max(calls)
+        all_at_once.wait(60)  # an error if fewer than eight come
+        with lock:
+            calls[0] -= 1
+        return x
+
+    data = tf.data.Dataset.range(32).map(lambda x: getattr(tf, call)(meet, [x], tf.int64))
+    data = data.with_options(tf.data.Options()).map(lambda x: x + 1)
+    options = {"enable_cache": False, "shuffle_buffer_size": 0, "batch_size": 5}
+    made = optimizer.optimize(data, parallel_map_calls=8, **options)
+    assert flat(made) == list(range(1, 33))
+    assert calls == [0, 8]
 
 
 def test_a_benchmark_counts_and_measures(
@@ -157,7 +210,9 @@ def test_a_benchmark_counts_and_measures(
     assert optimizer.benchmark(data.repeat(), num_batches=3, verbose=False)["batch_count"] == 3
     assert capsys.readouterr().out == ""
     scalars = optimizer.benchmark(tf.data.Dataset.range(4), batch_size=25, verbose=False)
-    assert scalars["total_samples"] == 100
+    assert (scalars["batch_count"], scalars["total_samples"]) == (4, 4)
+    samples = tf.data.Dataset.from_tensor_slices((np.zeros((6, 32)), np.zeros(6)))
+    assert optimizer.benchmark(samples, verbose=False)["total_samples"] == 6
     pairs = tf.data.Dataset.from_tensors({"a": np.zeros((3, 2)), "b": np.zeros(3)})
     assert optimizer.benchmark(pairs, verbose=False)["total_samples"] == 3
     with pytest.raises(RequestError, match="no batch"):

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
 from paimon_features.schema import Bool, Float32, Float64, Int32, Int64
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.specs import TableSpec
@@ -217,3 +217,35 @@ def test_loss_weights_come_as_a_float32_tensor(lake: Lake, adapter: Any) -> None
     for batch in adapter.loader(reader):
         assert batch["sample_weight"].dtype == torch.float32
         assert batch["sample_weight"].shape == batch["x"].shape
+
+
+@pytest.mark.parametrize(
+    "how", ["loader", "data loader", "restarting loader", "reader of the loader"]
+)
+def test_a_second_loop_over_a_loader_ends_the_first_with_an_error(
+    lake: Lake, adapter: Any, how: str
+) -> None:
+    from torch.utils.data import DataLoader
+
+    reader = SnapshotReader(lake, make_samples(lake, SIZES), columns=["x"], batch_size=10)
+    loader = adapter.loader(reader, restart=how == "restarting loader")
+    data: Any = DataLoader(loader, batch_size=None) if how == "data loader" else loader
+    first = iter(data)
+    next(first)
+    next(iter(reader if how == "reader of the loader" else data))
+    with pytest.raises(RequestError, match="used by another loop"):
+        list(first)
+
+
+@pytest.mark.parametrize("move", ["set_epoch", "load_state_dict", "remaining"])
+def test_a_loader_that_is_moved_ends_its_loop_with_an_error(
+    lake: Lake, adapter: Any, move: str
+) -> None:
+    reader = SnapshotReader(lake, make_samples(lake, SIZES), columns=["x"], batch_size=10)
+    loader = adapter.loader(reader)
+    first = iter(loader)
+    next(first)
+    arguments = {"set_epoch": (3,), "load_state_dict": (loader.state_dict(),), "remaining": ()}
+    getattr(loader, move)(*arguments[move])
+    with pytest.raises(RequestError, match=move):
+        next(first)

@@ -351,3 +351,17 @@ def test_every_loop_of_a_loader_that_restarts_is_the_same_epoch(
             assert values(data) == wanted[epoch]
         loader.set_epoch(0)
     assert values(loader) == wanted[0]
+
+
+def test_a_second_loop_in_workers_ends_the_first_with_an_error(
+    lake: Lake, table: str, adapter: Any
+) -> None:
+    counted = adapter.loader(SnapshotReader(lake, table, **OPTIONS)).in_workers(2)
+    wanted = epochs(lake, table, 1)[0]
+    first = iter(counted)
+    seen = [next(first)["x"].tolist() for _ in range(3)]
+    second = iter(counted)
+    seen.append(next(second)["x"].tolist())
+    with pytest.raises(RequestError, match="used by another loop"):
+        next(first)
+    assert [*seen, *values(second)] == wanted

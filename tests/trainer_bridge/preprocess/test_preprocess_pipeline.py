@@ -29,6 +29,7 @@ from paimon_features.tables.writer import append_arrow
 from tests.waiting import LONG_S
 from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.preprocess.stages import Rows
+from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler, WeightedRandomSampler
 from trainer_bridge.testing.leaks import own_threads
 from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
@@ -695,3 +696,25 @@ def test_a_cache_does_not_keep_what_came_in_place_of_bad_rows(lake: Lake) -> Non
     pipeline = PreprocessPipeline(lake, make_samples(lake, SIZES)).select("x").batch(4).cache(1000)
     with pytest.raises(ConfigurationError, match="on_bad_file='skip' with a cache"):
         pipeline.open(on_bad_file="skip")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"fill": {"y": 0.0}}, ConfigurationError, "those that it was made with"),
+        ({"output": "arrow"}, ConfigurationError, "those that it was made with"),
+        ({"tag": "a"}, ConfigurationError, "those that it was made with"),
+        ({"batch_size": 3}, ConfigurationError, "those that it was made with"),
+        ({"shufle": True}, TypeError, "unexpected keyword argument 'shufle'"),
+    ],
+)
+def test_an_option_of_readers_that_a_pipeline_would_ignore_is_refused(
+    lake: Lake, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    pipeline = PreprocessPipeline(lake, make_samples(lake, [5])).select("x").batch(4)
+    with pytest.raises(error, match=words):
+        pipeline.open(**options)
+    with pipeline.open() as batches:
+        prepared = batches.reader.plan.prepare
+    with pytest.raises(ConfigurationError, match="fill: with prepare= the pipeline makes"):
+        SnapshotReader(lake, "samples", batch_size=4, prepare=prepared, fill={"y": 0.0})

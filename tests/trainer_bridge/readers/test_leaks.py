@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from paimon_features.errors import RequestError
 from paimon_features.tables.catalog import Lake
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
@@ -66,7 +67,8 @@ def begin_another_loop(reader: SnapshotReader) -> None:
     next(first)
     second = iter(reader)
     next(second)
-    assert next(first, None) is None
+    with pytest.raises(RequestError, match="used by another loop"):
+        next(first)
 
 
 def never_look_at_it(reader: SnapshotReader) -> None:

@@ -29,6 +29,9 @@ class TestBalanced(SamplerContract):
         drawn = [7 + 3, 7 + 2, 7 + 2]
         return np.array([drawn[label] / LABELS.count(label) for label in LABELS])
 
+    def favoured(self) -> Any:
+        return range(27, 30), range(20), 20 / 3 / 1.2  # the rare class, the common one
+
 
 class TestMoreClassesThanRows(SamplerContract):
     even = True
@@ -43,6 +46,9 @@ class TestMoreClassesThanRows(SamplerContract):
 
     def expected(self) -> Any:
         return np.array([6 / LABELS.count(label) for label in LABELS])
+
+    def favoured(self) -> Any:
+        return range(27, 30), range(20), 20 / 3
 
 
 def test_every_batch_has_each_class_and_the_remainder_goes_round() -> None:

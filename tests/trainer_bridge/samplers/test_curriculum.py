@@ -31,6 +31,10 @@ class TestCurriculum(SamplerContract):
         rank[naive._ranked(SCORES, naive._key(5, 0xC44))] = np.arange(20)
         return np.where(rank < 5, 7 / 5, 0) + np.where(rank < 10, 17 / 10, 0)
 
+    def favoured(self) -> Any:
+        easy, hard = (np.flatnonzero(part) for part in (np.array(SCORES) < 2, np.array(SCORES) > 6))
+        return easy, hard, 2.0
+
 
 class TestCurriculumThatIsThrough(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> CurriculumSampler:
@@ -41,6 +45,9 @@ class TestCurriculumThatIsThrough(SamplerContract):
 
     def expected(self) -> Any:
         return np.full(20, 24 / 20)
+
+    def favoured(self) -> Any:
+        return None
 
 
 def test_rows_come_by_the_share_that_is_declared_and_none_is_favoured() -> None:

@@ -41,6 +41,9 @@ class TestByDifficulty(SamplerContract):
     def expected(self) -> Any:
         return 50 * chances(SCORES)
 
+    def favoured(self) -> Any:
+        return [7], [2], 5.0  # scores of 8 and 1, less a share drawn uniformly
+
 
 class TestByBinnedDifficulty(SamplerContract):
     independent = True
@@ -55,6 +58,10 @@ class TestByBinnedDifficulty(SamplerContract):
 
     def expected(self) -> Any:
         return 60 * chances(self.rounded)
+
+    def favoured(self) -> Any:
+        ranked = np.argsort(MANY)
+        return ranked[-30:], ranked[:150], 5.0
 
 
 @pytest.mark.parametrize("exponent", [0.0, 0.5, 2.0])

@@ -40,6 +40,9 @@ class TestPoisson(SamplerContract):
     def expected(self) -> Any:
         return chances(WEIGHTS, 7)
 
+    def favoured(self) -> Any:
+        return [7], [3], 8.0
+
 
 class TestPoissonByKey(SamplerContract):
     even = True
@@ -57,6 +60,9 @@ class TestPoissonByKey(SamplerContract):
 
     def expected(self) -> Any:
         return np.minimum(WEIGHTS * 0.2, 1)
+
+    def favoured(self) -> Any:
+        return [0], [2], 4.0  # by their weights
 
 
 def test_loss_weights_are_one_over_the_chance_and_make_sums_unbiased() -> None:

@@ -89,7 +89,7 @@ def balanced(dice: Dice, seed: int) -> Pair:
 
 def hard(dice: Dice, seed: int) -> Pair:
     x, ratio = numbers(dice), float(dice.random())
-    n = int(dice.integers(1, len(x) + 1))
+    n = int(dice.integers(1, 3 * len(x) + 1))
     sampler = HardExampleMiningSampler(n, x, hard_ratio=ratio, seed=seed)
     return sampler, lambda epoch: naive.hard(x.tolist(), n, ratio, seed, epoch)
 

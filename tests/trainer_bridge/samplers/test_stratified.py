@@ -27,6 +27,9 @@ class TestProportional(SamplerContract):
     def expected(self) -> Any:
         return np.ones(50)
 
+    def favoured(self) -> Any:
+        return None
+
 
 class TestSoManyOfEach(SamplerContract):
     # more than class c has, fewer than a and b have
@@ -38,6 +41,10 @@ class TestSoManyOfEach(SamplerContract):
 
     def expected(self) -> Any:
         return np.array([{"a": 12 / 30, "b": 12 / 15, "c": 12 / 5}[label] for label in LABELS])
+
+    def favoured(self) -> Any:
+        rare, common = (np.flatnonzero(np.array(LABELS) == label) for label in "ca")
+        return rare, common, 30 / 5
 
 
 class TestAsManyAsTheSmallest(SamplerContract):
@@ -51,6 +58,10 @@ class TestAsManyAsTheSmallest(SamplerContract):
 
     def expected(self) -> Any:
         return np.array([{"a": 5 / 30, "b": 5 / 15, "c": 1.0}[label] for label in LABELS])
+
+    def favoured(self) -> Any:
+        rare, common = (np.flatnonzero(np.array(LABELS) == label) for label in "ca")
+        return rare, common, 30 / 5
 
 
 def deviations(classes: Any, counts: Any) -> tuple[float, float]:

@@ -32,6 +32,9 @@ class TestWithReplacement(SamplerContract):
     def expected(self) -> Any:
         return 50 * WEIGHTS / WEIGHTS.sum()
 
+    def favoured(self) -> Any:
+        return [7], [3], 8 / 0.25  # by their weights
+
 
 class TestWithoutReplacement(SamplerContract):
     def make(self, seed: int = 5, rank: int = 0, world_size: int = 1) -> WeightedRandomSampler:
@@ -48,6 +51,9 @@ class TestWithoutReplacement(SamplerContract):
             for epoch in range(500)
         ]
         return np.mean(chances, axis=0)
+
+    def favoured(self) -> Any:
+        return range(20, 30), range(10), 2.0
 
 
 def inclusion(weights: list[float], size: int) -> np.ndarray[Any, Any]:
@@ -133,3 +139,12 @@ def test_reservoirs_of_different_samples_do_not_merge() -> None:
         WeightedReservoir(5, epoch=1).merge(WeightedReservoir(5, epoch=2))
     with pytest.raises(RequestError, match="2 rows with 1 weights"):
         WeightedReservoir(5).update(np.array([0, 1]), [1.0])
+
+
+def test_a_reservoir_keeps_heavy_rows_more_often() -> None:
+    weights, counts = np.where(np.arange(100) < 10, 9.0, 1.0), np.zeros(100)
+    for epoch in range(100):
+        reservoir = WeightedReservoir(20, seed=1, epoch=epoch)
+        reservoir.update(np.arange(100), weights)
+        counts[reservoir.rows()] += 1
+    assert counts[:10].mean() > 4 * counts[10:].mean()

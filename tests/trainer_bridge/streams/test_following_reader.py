@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,9 +20,10 @@ from paimon_features.errors import (
     RequestError,
     SnapshotExpiredError,
     TableError,
+    UnknownNameError,
 )
 from paimon_features.oracle.order import reference_stream
-from paimon_features.schema import Int64
+from paimon_features.schema import Int64, String
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.consumers import consumers, delete_consumer
 from paimon_features.tables.snapshots import snapshot
@@ -347,13 +349,14 @@ def test_breaking_off_and_closing_leave_no_thread_and_no_file(lake: Lake) -> Non
         reader.close()
 
     assert kept_each_time(break_off_and_close) <= 0
-    # a loop that runs ends when the reader goes elsewhere
+    # a loop that runs ends when the reader goes elsewhere, and says so
     reader = following()
     state = reader.state_dict()
     running = iter(reader)
     next(running)
     reader.load_state_dict(state)
-    assert next(running, None) is None
+    with pytest.raises(RequestError, match="moved by load_state_dict"):
+        next(running)
     assert own_threads() <= threads
 
 
@@ -383,3 +386,92 @@ def test_a_stream_goes_through_the_torch_adapter_and_a_data_loader(lake: Lake) -
                 loader(reader, **options)
         batches.close()
         assert own_threads() <= threads
+
+
+def make_cities(lake: Lake) -> None:
+    lake.create(TableSpec("cities", {"x": Int64, "city": String}))
+    for part in (["oslo", "rome"], ["bern", "rome"], ["rome", "rome"]):
+        append_arrow(lake, "cities", pa.table({"x": np.arange(2), "city": part}))
+
+
+@pytest.mark.parametrize("start", [1, "whole"])
+def test_where_leaves_rows_out_of_every_commit_and_is_part_of_the_state(
+    lake: Lake, tmp_path: Path, start: Any
+) -> None:
+    make_cities(lake)
+    options: dict[str, Any] = {"start": start, "batch_size": 1, "shuffle": False, "columns": ["x"]}
+    options |= {"where": "city = 'rome'", "cache": tmp_path / "masks"}
+    append_arrow(lake, "cities", pa.table({"x": [7], "city": ["bern"]}))  # no row of it is left
+    append_arrow(lake, "cities", pa.table({"x": [8], "city": ["rome"]}))
+    with FollowingReader(lake, "cities", until_snapshot=5, **options) as reader:
+        batches = iter(reader)
+        seen = [next(batches)["x"].tolist() for _ in range(4)]
+        state = reader.state_dict()
+        assert [*seen, *(batch["x"].tolist() for batch in batches)] == [[1], [1], [0], [1], [8]]
+    assert (tmp_path / "masks").is_dir() == (start == "whole")
+    with FollowingReader(lake, "cities", until_snapshot=5, **options) as reader:
+        reader.load_state_dict(state)
+        assert [batch["x"].tolist() for batch in reader] == [[8]]
+    with (
+        FollowingReader(lake, "cities", columns=["x"], batch_size=1) as reader,
+        pytest.raises(RequestError, match="a state of the rows where city = 'rome' does not fit"),
+    ):
+        reader.load_state_dict(state)
+
+
+def test_declared_codes_are_the_same_in_every_commit(lake: Lake) -> None:
+    make_cities(lake)
+    codes = {"city": ["bern", "oslo", "rome"]}
+    with FollowingReader(
+        lake, "cities", start=1, batch_size=2, until_snapshot=3, shuffle=False, codes=codes
+    ) as reader:
+        assert [batch["city"].tolist() for batch in reader] == [[1, 2], [0, 2], [2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"tag": "no-such-tag"}, ConfigurationError, "tag= is for SnapshotReader"),
+        ({"as_of_ms": 1}, ConfigurationError, "as_of_ms= is for SnapshotReader"),
+        ({"snapshot_id": 1}, ConfigurationError, "snapshot_id= is for SnapshotReader"),
+        ({"epoch": 1}, ConfigurationError, "epoch= is for SnapshotReader"),
+        ({"drop_last": True}, ConfigurationError, "drop_last= is for SnapshotReader"),
+        ({"on_bad_file": "skip"}, ConfigurationError, "on_bad_file= is for SnapshotReader"),
+        ({"prepare": None}, ConfigurationError, "prepare= is for SnapshotReader"),
+        ({"codes": ["city"]}, ConfigurationError, "declare them for all commits"),
+        ({"shufle": True}, TypeError, "unexpected keyword argument 'shufle'"),
+        ({"columns": ["z"]}, UnknownNameError, "'z'"),
+        ({"where": "z = 1"}, RequestError, "z"),
+        ({"fill": {"z": 0}}, ConfigurationError, "'z'"),
+        ({"threads": -1}, ConfigurationError, "threads=-1"),
+        ({"byte_budget": 0}, ConfigurationError, "byte_budget=0"),
+        ({"output": "pandas"}, ConfigurationError, "output='pandas'"),
+        ({"block_rows": 0}, ConfigurationError, "block_rows=0"),
+        ({"batch_size": 0}, ConfigurationError, "0 rows"),
+        ({"columns": ["city"]}, RequestError, "'city'"),
+    ],
+)
+def test_an_option_that_would_be_ignored_or_fail_later_is_refused_at_once(
+    lake: Lake, options: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    make_cities(lake)
+    with pytest.raises(error, match=words):
+        FollowingReader(lake, "cities", **{"batch_size": 2, "columns": ["x"], **options})
+
+
+@pytest.mark.torch
+def test_a_loader_waits_for_the_first_commit_of_a_table(lake: Lake) -> None:
+    from trainer_bridge.adapters.torch import loader
+
+    lake.create(TableSpec("empty", {"x": Int64}))
+    with FollowingReader(lake, "empty", batch_size=2, until_snapshot=1, poll_interval_s=0.01) as r:
+        assert list(r.column_dtypes()) == ["x"]
+        tensors = loader(r)
+        writer = threading.Timer(
+            0.1, append_arrow, (lake, "empty", pa.table({"x": pa.array([1, 2])}))
+        )
+        writer.start()
+        try:
+            assert [sorted(batch["x"].tolist()) for batch in tensors] == [[1, 2]]
+        finally:
+            writer.join()

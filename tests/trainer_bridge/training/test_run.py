@@ -37,7 +37,7 @@ from trainer_bridge.adapters.torch import loader  # noqa: E402
 from trainer_bridge.feedback.writer import FeedbackWriter  # noqa: E402
 from trainer_bridge.models import InputShapes  # noqa: E402
 from trainer_bridge.samplers import DifficultyWeightedSampler  # noqa: E402
-from trainer_bridge.training import export, quantise, run  # noqa: E402
+from trainer_bridge.training import export, program_archive, quantise, run  # noqa: E402
 from trainer_bridge.training.config import TrainConfig, compose  # noqa: E402
 from trainer_bridge.training.data_module import (  # noqa: E402
     LABEL,
@@ -538,7 +538,7 @@ def test_a_program_of_the_store_runs_no_pickle(
     zipfile.ZipFile(nothing, "w").close()
     with pytest.raises(ModelError, match="the file is no program of torch.export"):
         export.load_program(nothing.getvalue())
-    monkeypatch.setattr(export, "MAX_FILE_BYTES", 100)
+    monkeypatch.setattr(program_archive, "MAX_FILE_BYTES", 100)
     with pytest.raises(ModelError, match="bytes; expected at most 100"):
         export.load_program(data)
 

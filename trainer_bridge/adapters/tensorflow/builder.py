@@ -7,13 +7,15 @@ from typing import Any
 
 import tensorflow as tf
 
+from trainer_bridge.adapters.tensorflow.checked_sizes import check_sizes
+
 
 class DatasetPipelineBuilder:
     """Adds steps to a dataset in the order of the calls; each call returns the builder.
 
     Batches of a snapshot reader need none of these but ``map`` and ``prefetch``: they come
     shuffled and batched, and ``cache`` before an epoch's order would repeat that order. The
-    steps are for datasets of any origin, such as those of single rows.
+    steps are for datasets of any origin, such as those of single rows. Each checks its numbers.
 
     >>> rows = tf.data.Dataset.range(5)
     >>> built = DatasetPipelineBuilder(rows).map(lambda x: 2 * x).batch(2).prefetch().build()
@@ -30,14 +32,17 @@ class DatasetPipelineBuilder:
 
     def shuffle(self, buffer_size: int) -> DatasetPipelineBuilder:
         """Shuffle within a buffer of this number of elements, differently in each pass."""
+        check_sizes(buffer_size=buffer_size)
         return self._with(self._dataset.shuffle(buffer_size, reshuffle_each_iteration=True))
 
     def batch(self, batch_size: int, drop_remainder: bool = False) -> DatasetPipelineBuilder:
         """Combine this number of elements into one; ``drop_remainder`` drops a smaller last one."""
+        check_sizes(batch_size=batch_size)
         return self._with(self._dataset.batch(batch_size, drop_remainder=drop_remainder))
 
     def prefetch(self, buffer_size: int | None = None) -> DatasetPipelineBuilder:
         """Prefetch this number of elements; with None, TensorFlow chooses the number."""
+        check_sizes(least=0, tuned=True, buffer_size=buffer_size)
         size = tf.data.AUTOTUNE if buffer_size is None else buffer_size
         return self._with(self._dataset.prefetch(size))
 
@@ -45,6 +50,7 @@ class DatasetPipelineBuilder:
         self, map_func: Callable[..., Any], num_parallel_calls: int | None = None
     ) -> DatasetPipelineBuilder:
         """Apply a function to each element, this number in parallel; the order is kept."""
+        check_sizes(tuned=True, num_parallel_calls=num_parallel_calls)
         made = self._dataset.map(
             map_func,
             num_parallel_calls=num_parallel_calls,
@@ -54,6 +60,7 @@ class DatasetPipelineBuilder:
 
     def repeat(self, count: int = -1) -> DatasetPipelineBuilder:
         """So many passes; -1 is without end."""
+        check_sizes(least=-1, count=count)
         return self._with(self._dataset.repeat(count))
 
     def build(self) -> tf.data.Dataset:

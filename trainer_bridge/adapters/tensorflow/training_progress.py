@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,9 @@ class TrainingProgress:
     ``tf.data`` requests batches before they are needed, so the reader's own state is
     ahead. A loop calls :meth:`advance` after each step, Keras calls
     ``trainer_bridge.tensorflow.ProgressCallback``; a checkpoint contains :meth:`state_dict`.
-    Create it while the reader is positioned where training begins.
+    Create it while the reader is positioned where training begins. It is the position of the
+    training: a pass over a dataset of the reader that is broken off, as by
+    ``fit(steps_per_epoch=...)``, leaves the reader there, and the next pass continues.
 
     >>> from tempfile import TemporaryDirectory
     >>> from paimon_features.tables import Lake
@@ -33,6 +36,7 @@ class TrainingProgress:
     def __init__(self, reader: SnapshotReader) -> None:
         self._reader = reader
         self._state = reader.state_dict()
+        _newest[reader] = weakref.ref(self)
 
     def advance(self, batches: int = 1) -> None:
         """So many batches more were had; epoch follows on epoch."""
@@ -47,3 +51,15 @@ class TrainingProgress:
         """Go, with the reader, to where a state was taken; make the dataset after that."""
         self._reader.load_state_dict(state)
         self._state = self._reader.state_dict()
+
+
+_newest: weakref.WeakKeyDictionary[SnapshotReader, weakref.ref[TrainingProgress]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def trained_state(reader: SnapshotReader) -> dict[str, Any] | None:
+    """Return the state of the newest progress of a reader; None without one."""
+    found = _newest.get(reader)
+    progress = None if found is None else found()
+    return None if progress is None else progress.state_dict()

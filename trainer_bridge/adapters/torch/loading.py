@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Never, overload
@@ -24,6 +23,7 @@ from trainer_bridge.adapters.torch.tensors import RaggedAs, StackDtype, TensorFo
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.order.wrappers import refuse_sharded_again
 from trainer_bridge.readers.by_index import refuse_index, refuse_random_split
+from trainer_bridge.readers.loops import Loops
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader
 
@@ -197,7 +197,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         self.pin_memory = pin_memory
         self._lent = lent
         self.own_rank, self.restart = own_rank, restart
-        self._running: Callable[[], Generator[TensorBatch, None, None] | None] = _nothing
+        self._loops = _loops(reader)
         # of the iteration in this process: where it began, and how many batches were delivered
         self._start: str | None = None
         self._count = 0
@@ -223,15 +223,13 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         self._refuse_misuse(in_worker=info is not None)
         if info is not None:
             return self._share(info.id, info.num_workers)
-        self._go_back()
+        self._go_back("used by another loop")
         self._start, self._count = self._text(), 0
-        batches = self._batches()
-        self._running = weakref.ref(batches)
-        return batches
+        return self._loops.start(self._batches())
 
     def remaining(self) -> int:
         """Batches of the next loop, the same on every rank; ends one that is running."""
-        self._go_back()
+        self._go_back("used by another loop, or for remaining(),")
         return self.reader.remaining()
 
     def in_workers(self, num_workers: int, **options: Any) -> WorkerLoader:
@@ -243,7 +241,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the start of an epoch; stays where it is if it is in that epoch already."""
-        self._go_back()
+        self._go_back("moved by set_epoch()")
         before = self._text()
         self.reader.set_epoch(epoch)
         if self._text() != before:
@@ -300,13 +298,13 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
             return
         if state.get("kind") == _OF_WORKER:
             raise RequestError("the state of a worker process; expected that of a loader")
-        self._stop()
+        self._loops.end("moved by load_state_dict()")
         self.reader.load_state_dict(state)
         self._publish()
 
     def close(self) -> None:
         """Stop the running iteration and release the reader. Idempotent."""
-        self._stop()
+        self._loops.end()
         self.reader.close()
         if self._lent is not None:
             self._lent.close()
@@ -318,7 +316,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
     def __getstate__(self) -> dict[str, Any]:
         """For worker processes: the position, without the iteration that runs here."""
         refuse_sharded_again("loader", self.reader.rank, self.reader.world_size)
-        return {**vars(self), "_running": _nothing, "_lent": None, "_counted": None}
+        return {**vars(self), "_loops": _loops(self.reader), "_lent": None, "_counted": None}
 
     def _refuse_misuse(self, in_worker: bool) -> None:
         refuse_sharded_again("loader", self.reader.rank, self.reader.world_size)
@@ -337,9 +335,7 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
 
         However the loop ends, the loader is positioned after the batches delivered.
         """
-        counting = self._counting(batches, self.reader.state_dict())
-        self._running = weakref.ref(counting)
-        return counting
+        return self._loops.start(self._counting(batches, self.reader.state_dict()))
 
     def _counting(
         self, batches: Iterator[TensorBatch], start: dict[str, Any]
@@ -350,19 +346,15 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
                 self._counted = start, count
                 yield batch
         finally:
-            state, self._running, self._counted = self.state_dict(), _nothing, None
+            state, self._counted = self.state_dict(), None
             del batches  # the workers end before they receive their start
             if not self.restart:
-                self.load_state_dict(state)
+                self.reader.load_state_dict(state)
+                self._publish()
 
-    def _stop(self) -> None:
-        running, self._running = self._running(), _nothing
-        if running is not None:
-            running.close()
-
-    def _go_back(self) -> None:
+    def _go_back(self, how: str) -> None:
         """Stop, and position the reader after the batches delivered, here or by workers."""
-        self._stop()
+        self._loops.end(how)
         if self.restart:
             self.reader.load_state_dict({**json.loads(self._known), "position": 0})
             return
@@ -503,8 +495,8 @@ def _failing(error: Exception) -> Iterator[TensorBatch]:
     raise error
 
 
-def _nothing() -> None:
-    """In place of a weak reference to an iteration, while none is running."""
+def _loops(reader: SnapshotReader) -> Loops[TensorBatch]:
+    return Loops(f"loader of table {reader.table!r}")
 
 
 def _state(command: str) -> dict[str, Any]:

@@ -31,7 +31,7 @@ export async function definition(box, kind, name) {
   else parts.push(facts(document_));
   if (kind === "training_set") parts.push(panel(null, link("#/artifacts", "Pins of all training sets and models")));
   if (document_.features && kind !== "feature_view" && kind !== "service") parts.push(plainFeatures(document_.features));
-  parts.push(panel("Lineage", found.parents[i].length + found.children[i].length ? graph(found, i) : el("p", { class: "dim" }, "Nothing is derived from it here.")),
+  parts.push(panel("Lineage", found.parents[i].length + found.children[i].length ? graph(found, i) : el("p", { class: "dim" }, source.hasLake ? "Nothing is derived from it here." : "No definition is derived from it; training sets and models that use it are not visible on this host.")),
     users(found, i), changes(document_), source.hasLake ? "" : elsewhere());
   box.replaceChildren(...parts);
 }

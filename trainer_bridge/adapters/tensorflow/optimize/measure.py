@@ -77,7 +77,6 @@ def benchmark(
 
 
 def num_rows(batch: Any) -> int:
-    """Rows of a batch: the length of its first tensor; 1 for a scalar."""
-    first = tf.nest.flatten(batch)[0]
-    shape = first.shape
-    return int(shape[0]) if len(shape) else 1
+    """Rows of a batch: the length of its tensors; 1 for a single sample, which has a scalar."""
+    shapes = [part.shape for part in tf.nest.flatten(batch)]
+    return int(shapes[0][0]) if all(len(shape) for shape in shapes) else 1

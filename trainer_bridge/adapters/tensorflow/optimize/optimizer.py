@@ -11,6 +11,7 @@ from typing import Any
 import tensorflow as tf
 
 from paimon_features.errors import ConfigurationError
+from trainer_bridge.adapters.tensorflow.checked_sizes import check_sizes
 from trainer_bridge.adapters.tensorflow.optimize.measure import benchmark
 from trainer_bridge.preprocess.tune import num_bytes
 
@@ -48,8 +49,9 @@ class TensorFlowPipelineOptimizer:
     ) -> tf.data.Dataset:
         """The dataset with these steps, in this order; ``None`` lets ``tf.data`` tune a number.
 
-        1. ``parallel_map_calls``: that many of its maps run at once, and its batches are made
-           in as many threads; the order stays.
+        1. ``parallel_map_calls``: that many calls of its last maps run at once (of those before
+           a shuffle or batch only as they were made), and its batches are made in as many
+           threads; the order stays.
         2. ``enable_cache``: samples are kept after the first epoch, in memory or in files named
            ``cache_file``. In memory only what is finite and fits into half of the memory that
            is free. What is random before it is frozen: augment after it.
@@ -58,7 +60,7 @@ class TensorFlowPipelineOptimizer:
         4. ``batch_size``: rows of a batch; 0 leaves it out, for a dataset of batches.
         5. ``enable_performance_monitoring``: logs samples per second every 100 batches.
         6. ``prefetch_buffer_size``: batches made ahead of the trainer.
-        7. ``num_workers``: threads of this dataset.
+        7. ``num_workers``: threads of this dataset; as many as ``parallel_map_calls`` by default.
 
         A step that fails is left out and logged as a warning; only without prefetch there is
         no dataset.
@@ -70,13 +72,10 @@ class TensorFlowPipelineOptimizer:
         Exception
             Whatever TensorFlow raises where prefetch fails.
         """
-        _check(
-            num_workers=num_workers,
-            prefetch_buffer_size=prefetch_buffer_size,
-            parallel_map_calls=parallel_map_calls,
-            shuffle_buffer_size=shuffle_buffer_size,
-            batch_size=batch_size,
-        )
+        check_sizes(num_workers=num_workers)
+        check_sizes(tuned=True, parallel_map_calls=parallel_map_calls)
+        check_sizes(least=0, shuffle_buffer_size=shuffle_buffer_size, batch_size=batch_size)
+        check_sizes(least=0, tuned=True, prefetch_buffer_size=prefetch_buffer_size)
         calls = parallel_map_calls
         dataset = _step("parallel maps", dataset, lambda d: _parallel_maps(d, calls))
         if enable_cache:
@@ -91,7 +90,8 @@ class TensorFlowPipelineOptimizer:
             dataset = _step("performance monitoring", dataset, _monitored)
         depth = tf.data.AUTOTUNE if prefetch_buffer_size is None else prefetch_buffer_size
         dataset = dataset.prefetch(depth)
-        return _step("threads", dataset, lambda d: _with_threads(d, num_workers))
+        threads = num_workers or (None if calls in (None, tf.data.AUTOTUNE) else calls)
+        return _step("threads", dataset, lambda d: _with_threads(d, threads))
 
     def benchmark(
         self,
@@ -108,7 +108,7 @@ class TensorFlowPipelineOptimizer:
             How many batches to take, after one that is not counted; None takes all, and
             counts the first one too.
         batch_size
-            Rows of a batch where its elements are scalars, so that they do not show it.
+            At least 1; rows are counted in the batches, and a scalar is one sample.
         verbose
             Prints a line.
 
@@ -118,10 +118,8 @@ class TensorFlowPipelineOptimizer:
         ``samples_per_sec``, ``latency_per_batch_ms`` (the mean wait for a batch), and of the
         waits ``latency_p50_ms``, ``latency_p90_ms``, ``latency_p99_ms``, ``latency_max_ms``.
         """
+        check_sizes(batch_size=batch_size)
         found = benchmark(dataset, num_batches)
-        if found["total_samples"] == found["batch_count"] and _are_scalars(dataset):
-            found["total_samples"] *= batch_size
-            found["samples_per_sec"] *= batch_size
         if verbose:
             print(
                 f"{found['batch_count']} batches, {found['total_samples']:,} samples in "
@@ -186,13 +184,6 @@ class TensorFlowPipelineOptimizer:
         }
 
 
-def _check(**numbers: int | None) -> None:
-    for name, number in numbers.items():
-        least = 0 if name in ("shuffle_buffer_size", "batch_size", "prefetch_buffer_size") else 1
-        if number is not None and number != tf.data.AUTOTUNE and number < least:
-            raise ConfigurationError(f"{name}={number}: expected at least {least}, or None")
-
-
 def _step(
     name: str, dataset: tf.data.Dataset, add: Callable[[tf.data.Dataset], tf.data.Dataset]
 ) -> tf.data.Dataset:
@@ -204,15 +195,32 @@ def _step(
 
 
 def _parallel_maps(dataset: tf.data.Dataset, calls: int | None) -> tf.data.Dataset:
+    if calls is not None:
+        dataset = _last_maps_in_parallel(dataset, calls)
     options = tf.data.Options()
     options.experimental_optimization.map_parallelization = True
     options.experimental_optimization.map_and_batch_fusion = True
     options.experimental_optimization.map_fusion = True
     options.experimental_optimization.noop_elimination = True
     options.autotune.enabled = True
-    if calls is not None:
+    if calls not in (None, tf.data.AUTOTUNE):
         options.autotune.cpu_budget = calls
     return dataset.with_options(options)
+
+
+def _last_maps_in_parallel(dataset: tf.data.Dataset, calls: int) -> tf.data.Dataset:
+    """The dataset with its last maps made again, in parallel.
+
+    TensorFlow itself does so only for functions without Python or state, and starts with one call.
+    """
+    kind = type(dataset).__name__
+    if kind == "_OptionsDataset":
+        inner = _last_maps_in_parallel(dataset._input_dataset, calls)
+        return inner.with_options(dataset.options())
+    if kind != "_MapDataset":
+        return dataset
+    inner = _last_maps_in_parallel(dataset._input_dataset, calls)
+    return inner.map(dataset._map_func._func, num_parallel_calls=calls, deterministic=True)
 
 
 def _cached(dataset: tf.data.Dataset, file: str | None) -> tf.data.Dataset:
@@ -242,8 +250,9 @@ def _monitored(dataset: tf.data.Dataset) -> tf.data.Dataset:
     seen = _Seen()
 
     def count(*batch: Any) -> Any:
-        first = tf.nest.flatten(batch)[0]
-        rows = tf.shape(first)[0] if first.shape.rank else tf.constant(1)
+        parts = tf.nest.flatten(batch)
+        single = any(part.shape.rank == 0 for part in parts)
+        rows = tf.constant(1) if single else tf.shape(parts[0])[0]
         with tf.control_dependencies([tf.py_function(seen.add, [rows], [])]):
             kept = tf.nest.map_structure(tf.identity, batch)
         return kept[0] if len(kept) == 1 else kept
@@ -274,10 +283,6 @@ def _with_threads(dataset: tf.data.Dataset, num_workers: int | None) -> tf.data.
     options = tf.data.Options()
     options.threading.private_threadpool_size = num_workers
     return dataset.with_options(options)
-
-
-def _are_scalars(dataset: tf.data.Dataset) -> bool:
-    return all(spec.shape.rank == 0 for spec in tf.nest.flatten(dataset.element_spec))
 
 
 def _cores() -> set[int]:

@@ -1,0 +1,110 @@
+"""The one parser of JSON bodies: UTF-8, no key twice, no NaN, and a bounded number of objects.
+
+Requests are first decoded by msgspec straight into their type, which is much faster, and accepted
+if that says all of them: no unknown field, and as many keys as the type has values. Whatever that
+leaves open is decided here, and the values are those that are read here.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from typing import Any
+
+import msgspec
+
+from paimon_features.duplicates import duplicates
+from paimon_features.serving.http.http_errors import RequestRejected
+
+LARGE = 64 << 10
+"""Bodies of more bytes are decoded in a thread: the event loop is for all requests."""
+MAX_ITEMS = 10_000
+"""Most objects, lists and keys of a request that is about entities: it has a few for each column,
+and whatever other fields of Feast's clients have."""
+ITEMS_PER_ROW = 25
+"""Most objects, lists and keys for each row of ready-made inputs."""
+_KEY = re.compile(rb'"[ \t\r\n]*:')
+# a text always matches to its end, or to that of the body: each byte is visited once
+_TOKEN = re.compile(rb'"[^"]*(?:"|\Z)|[{\[:]')
+_QUOTE = ord('"')
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def repeats_no_key(body: bytes | bytearray, keys: int) -> bool:
+    """Whether a JSON body has so many keys; False also where it only may have more.
+
+    Each key is matched at least once, so equal numbers mean that no key is repeated.
+    """
+    return len(_KEY.findall(body)) == keys
+
+
+def parse(body: bytes | bytearray, most: int = MAX_ITEMS) -> Any:
+    """The content of a JSON body.
+
+    Raises
+    ------
+    RequestRejected
+        400 for what is not JSON: not UTF-8, NaN or Infinity, half of a surrogate pair, or nested
+        too deeply. 413 for more objects, lists and keys than ``most``. 422 for a key that is twice
+        in one object, or a number that is out of range.
+    """
+    check_items(body, most)
+    try:
+        document = json.loads(
+            body.decode(), object_pairs_hook=_unique, parse_float=_float, parse_constant=_no_number
+        )
+        if _SURROGATE.search(body):
+            msgspec.json.encode(document)  # raises for half of a pair, which no text can have
+    except RecursionError:
+        raise RequestRejected(400, "malformed", "the JSON body is nested too deeply") from None
+    except (json.JSONDecodeError, UnicodeError) as error:
+        raise _malformed(str(error)[:200]) from None
+    except ValueError as error:  # an integer of thousands of digits
+        raise RequestRejected(422, "invalid_request", f"the JSON body: {error}") from None
+    return document
+
+
+def check_items(body: bytes | bytearray, most: int = MAX_ITEMS) -> None:
+    """Raise RequestRejected (413) for a body, valid or not, with more objects, lists and keys."""
+    if len(body) <= most or body.count(b"{") + body.count(b"[") + body.count(b":") <= most:
+        return
+    left = most
+    without_escapes = body.replace(rb"\\", b"").replace(rb"\"", b"")
+    for token in _TOKEN.finditer(without_escapes):
+        if token[0][0] == _QUOTE:
+            continue
+        left -= 1
+        if left < 0:
+            raise RequestRejected(
+                413,
+                "too_large",
+                f"the JSON body has more than {most:,} objects, lists and keys; split the "
+                "request, or send fewer fields",
+            )
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        double = duplicates(name for name, _ in pairs)[0][:80]
+        raise RequestRejected(
+            422, "invalid_request", f"the JSON body has the key {double!r} twice in one object"
+        )
+    return found
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        detail = f"the JSON body: the number {text[:40]} is out of range"
+        raise RequestRejected(422, "invalid_request", detail)
+    return number
+
+
+def _no_number(text: str) -> float:
+    raise _malformed(f"{text}: JSON has no NaN and no Infinity; send null")
+
+
+def _malformed(why: str) -> RequestRejected:
+    return RequestRejected(400, "malformed", f"the body is not JSON: {why}")

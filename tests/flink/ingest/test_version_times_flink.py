@@ -1,0 +1,23 @@
+"""Times of versions on Flink: rounded up as by the local engine, in every format."""
+
+from __future__ import annotations
+
+import pytest
+
+from paimon_features.flink.ingest.files import ingest_files
+from paimon_features.project import Project
+from paimon_features.tables import read_arrow
+from tests.local.ingest.test_version_times import UP, write
+from tests.local.ingest.test_version_times import project as project
+
+__all__ = ["project"]
+
+pytestmark = pytest.mark.flink
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet"])
+def test_flink_rounds_the_times_of_versions_up_as_well(project: Project, form: str) -> None:
+    source, state_dir = project.definitions.source("prices"), project.config.state_dir
+    done = ingest_files(project.lake, source, [write(project, form)], state_dir=state_dir)
+    assert done.accepted == 3
+    assert read_arrow(project.lake, "events_prices").sort_by("item")["since"].to_pylist() == UP
