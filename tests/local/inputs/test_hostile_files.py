@@ -326,7 +326,7 @@ def test_a_line_of_json_without_end_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "line.jsonl.gz"
     with gzip.open(path, "wb") as file:
         file.write(b'{"user_id":1,"ts":1600000000000}\n{"t":"' + b"x" * (40 << 20))
-    with pytest.raises(ConfigurationError, match=r"line\.jsonl\.gz: a line of more than 16,777,216"):
+    with pytest.raises(ConfigurationError, match=r"line\.jsonl\.gz: a line of more than"):
         profile_input(path, InputSettings(), set())
 
 
