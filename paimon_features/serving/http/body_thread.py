@@ -33,8 +33,11 @@ class BodyThread:
             except Exception as error:
                 return error
 
-        future = asyncio.get_running_loop().run_in_executor(self._thread, decoded)
-        future.add_done_callback(lambda ended: ended.cancelled() or done(ended.result()))
+        def report(ended: asyncio.Future[Any]) -> None:
+            if not ended.cancelled():
+                done(ended.result())
+
+        asyncio.get_running_loop().run_in_executor(self._thread, decoded).add_done_callback(report)
 
     def close(self) -> None:
         """Release the thread; a body that is being decoded is abandoned."""
