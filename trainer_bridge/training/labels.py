@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from paimon_features.array_types import Floats
 from paimon_features.errors import ConfigurationError
 
 
@@ -68,3 +69,8 @@ def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
             f"data.weights: {name!r} has nulls, negative or infinite numbers; expected weights"
         )
     return found.astype(np.float32)
+
+
+def sample_weights(rows: pa.Table, name: str | None) -> Floats | None:
+    """The column of sample weights of rows as float64; None without one."""
+    return None if name is None else weights_of(rows[name], name).astype(np.float64)

@@ -18,6 +18,7 @@ import numpy.typing as npt
 import torch
 
 from paimon_features import __version__
+from paimon_features.array_types import Floats
 from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, MissingExtraError, UnknownNameError
@@ -25,12 +26,13 @@ from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPin
 from trainer_bridge.training import evaluation, export
 from trainer_bridge.training.config import GradientBoosting, TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
+from trainer_bridge.training.evaluation import EvaluatedRows
 from trainer_bridge.training.fitted_model import FittedModel, difference, lists_refused
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
-from trainer_bridge.training.labels import LabelCodec, weights_of
+from trainer_bridge.training.labels import LabelCodec, sample_weights
 from trainer_bridge.training.report import Importance, model_card, report_page
 from trainer_bridge.training.rounds import RoundTable
-from trainer_bridge.training.training_table import SplitPart, TrainingTable
+from trainer_bridge.training.training_table import SplitPart, TrainingTable, entities_of
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -235,7 +237,7 @@ def run(
     test = _part(table, config, encoder, labels, "test")
     predictions = fitted.predict(test.arrays)
     metrics = evaluation.evaluate(
-        config.objective.task, test.labels.astype(np.float64), predictions, config.seed
+        config.objective.task, test.labels.astype(np.float64), predictions, config.seed, test.about
     )
     on_message(
         ", ".join(f"{name} {metric.value:.4f}" for name, metric in metrics.items())
@@ -318,17 +320,22 @@ def validate(
         part.labels.astype(np.float64),
         fitted.predict(part.arrays),
         config.seed,
+        part.about,
     )
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the rows: raw columns by name, encoded, labels."""
+    """One part of the rows: raw columns by name, encoded, labels, entities and weights."""
 
     raw: dict[str, Any]
     arrays: Arrays
     labels: npt.NDArray[Any]
-    weights: npt.NDArray[np.float64] | None
+    about: EvaluatedRows
+
+    @property
+    def weights(self) -> Floats | None:
+        return self.about.weights
 
 
 class _Trees(FittedModel):
@@ -411,13 +418,13 @@ def _part(
 ) -> _Part:
     names = [feature.column for feature in encoder.features]
     extra = [] if config.data.weights is None else [config.data.weights]
-    rows = table.part(name, [*names, table.label, *extra])
-    weights = None if not extra else weights_of(rows[extra[0]], extra[0]).astype(np.float64)
+    keys = [key.name for key in table.keys]
+    rows = table.part(name, [*names, table.label, *extra, *keys])
     return _Part(
         {name: rows[name].combine_chunks() for name in names},
         encoder.apply(rows),
         labels.apply(rows[table.label]),
-        weights,
+        EvaluatedRows(entities_of(rows, keys), sample_weights(rows, config.data.weights)),
     )
 
 
@@ -427,7 +434,7 @@ def _test_columns(table: TrainingTable, config: TrainConfig) -> dict[str, Any]:
     return {name: rows[name].combine_chunks() for name in names}
 
 
-def _total_weights(config: TrainConfig, part: _Part) -> npt.NDArray[np.float64] | None:
+def _total_weights(config: TrainConfig, part: _Part) -> Floats | None:
     positive = config.objective.positive_weight
     if positive == 1 or config.objective.task != "binary":
         return part.weights
@@ -444,12 +451,14 @@ def _importance(
     order = dice.permutation(rows)
     arrays = {name: array[:rows] for name, array in test.arrays.items()}
     labels = test.labels[:rows].astype(np.float64)
+    weights = None if test.weights is None else test.weights[:rows]
     task = config.objective.task
     loss = "mse" if task == "regression" else "log_loss"
 
     def loss_of(changed: Arrays) -> float:
         found = fitted.predict(changed)
-        return evaluation.evaluate(task, labels, found, config.seed)[loss].value
+        rows = EvaluatedRows(weights=weights)
+        return evaluation.evaluate(task, labels, found, config.seed, rows)[loss].value
 
     before = loss_of(arrays)
     found = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trainer_bridge.training.gate import compare, judge, losses, out_of_range
+from trainer_bridge.training.gate import RowLosses, compare, judge, losses, out_of_range
 
 SETTINGS = {"confidence": 0.95, "tolerance": 0.05, "segment_rows": 20}
 
@@ -18,7 +18,7 @@ def test_the_bounds_hold_as_often_as_they_say_also_where_rows_of_an_entity_are_a
     for _ in range(rounds):
         # no difference in truth: what rows of an entity share, and noise
         difference = dice.normal(0, 1, 60)[entities] + dice.normal(0, 1, 480)
-        found = compare(difference, np.zeros(480), entities, 0.95)
+        found = compare(RowLosses(difference), RowLosses(np.zeros(480)), entities, 0.95)
         false_alarms += found.is_better
         naive += difference.mean() + 1.645 * difference.std() / np.sqrt(480) < 0
     assert 0.02 < false_alarms / rounds < 0.09
@@ -27,12 +27,12 @@ def test_the_bounds_hold_as_often_as_they_say_also_where_rows_of_an_entity_are_a
 
 def test_losses_are_those_of_their_definition() -> None:
     three = np.array([[0.2, 0.5, 0.3], [0.1, 0.1, 0.8]])
-    assert losses("multiclass", np.array([1.0, 2.0]), three) == pytest.approx(-np.log([0.5, 0.8]))
-    assert losses("regression", np.array([3.0]), np.array([[1.0]])).tolist() == [4.0]
-    assert losses("binary", np.array([1.0]), np.array([[0.0]]))[0] == pytest.approx(34.5, abs=0.1)
+    assert losses("multiclass", np.array([1.0, 2.0]), three).values == pytest.approx(-np.log([0.5, 0.8]))
+    assert losses("regression", np.array([3.0]), np.array([[1.0]])).values.tolist() == [4.0]
+    assert losses("binary", np.array([1.0]), np.array([[0.0]])).values[0] == pytest.approx(34.5, abs=0.1)
     nothing = np.array([[np.nan]])
-    assert losses("binary", np.array([0.0]), nothing)[0] == pytest.approx(34.5, abs=0.1)
-    assert losses("regression", np.array([0.0]), nothing)[0] == 1e30
+    assert losses("binary", np.array([0.0]), nothing).values[0] == pytest.approx(34.5, abs=0.1)
+    assert losses("regression", np.array([0.0]), nothing).values[0] == 1e30
 
 
 def test_a_candidate_that_is_worse_in_a_segment_is_refused() -> None:
@@ -41,18 +41,18 @@ def test_a_candidate_that_is_worse_in_a_segment_is_refused() -> None:
     country = ["DE"] * 250 + ["FR"] * 40 + ["UK"] * 10
     candidate = other - 0.5
     entities = np.arange(300)
-    assert judge(candidate, other, entities, {"country": country}, **SETTINGS).passed  # type: ignore[arg-type]
+    assert judge(RowLosses(candidate), RowLosses(other), entities, {"country": country}, **SETTINGS).passed  # type: ignore[arg-type]
     candidate[250:] = other[250:] + 1.0
-    verdict = judge(candidate, other, entities, {"country": country}, **SETTINGS)  # type: ignore[arg-type]
+    verdict = judge(RowLosses(candidate), RowLosses(other), entities, {"country": country}, **SETTINGS)  # type: ignore[arg-type]
     assert verdict.overall.is_better
     assert set(verdict.segments) == {"country=DE", "country=FR"}  # UK has too few rows
     assert not verdict.passed
     assert "in the segment country=FR" in verdict.reasons[0]
-    assert not judge(other, other, entities, {}, **SETTINGS).passed  # type: ignore[arg-type]
+    assert not judge(RowLosses(other), RowLosses(other), entities, {}, **SETTINGS).passed  # type: ignore[arg-type]
 
 
 def test_rows_of_a_single_entity_decide_nothing() -> None:
-    found = compare(np.zeros(50), np.ones(50), np.zeros(50, np.int64), 0.95)
+    found = compare(RowLosses(np.zeros(50)), RowLosses(np.ones(50)), np.zeros(50, np.int64), 0.95)
     assert (found.low, found.high, found.is_better, found.is_worse) == (None, None, False, False)
     assert "no bounds" in str(found)
 

@@ -150,7 +150,7 @@ def test_rounds_promote_what_is_better_and_return_when_it_is_worse(
     assert decisions(project, "trees") == []
     commit(project, new_rows(90, 1, seed=9))
     assert decisions(project, "trees") == []  # fewer than min_rows
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     (promoted,) = decisions(project, "trees")
     assert (promoted.action, promoted.version, promoted.production) == (
         "promoted", "trees@2", "trees@2"
@@ -200,7 +200,7 @@ def test_a_round_that_died_at_any_point_makes_the_same_version(
     shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tables: list[RoundTable]
 ) -> None:
     parts = copy_of(shop, tmp_path / "parts")
-    commit(parts, new_rows(300, 2, seed=1))
+    commit(parts, new_rows(600, 2, seed=1))
     whole = copy_of(tmp_path / "parts", tmp_path / "whole")
     assert [each.action for each in decisions(whole)] == ["promoted"]
     assert 0 < tables[0].replayed <= tables[0].new
@@ -296,7 +296,7 @@ def test_exported_graphs_take_other_weights(kind: Any) -> None:
 def test_a_person_promotes_where_the_command_may_not(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timer = threading.Timer(0.3, commit, (project, new_rows(300, 2, seed=1)))
+    timer = threading.Timer(0.3, commit, (project, new_rows(600, 2, seed=1)))
     timer.start()
     (passed,) = decisions(project, "trees", follow=True, rounds=1, poll_s=0.05, promote=False)
     timer.join()
@@ -330,7 +330,7 @@ def test_a_version_that_cannot_be_made_changes_nothing(
         raise VerificationError("the ONNX graph: its predictions differ from those by nan")
 
     monkeypatch.setattr(run, "run", diverged)
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     (failed,) = decisions(project)
     assert (failed.action, failed.version) == ("failed", "")
     assert states(project) == {1: "production"}
@@ -401,7 +401,7 @@ def test_who_follows_waits_for_rows_and_for_the_online_store(
     stop = Waits(
         lambda: None,  # nothing is new
         lambda: rows(None, new_rows(90, 1, seed=9)),  # fewer than min_rows
-        lambda: rows(0, new_rows(300, 2, seed=1)),
+        lambda: rows(0, new_rows(600, 2, seed=1)),
         back,
         lambda: rows(0, new_rows(300, 6, seed=2, turned=True)),
         back,
@@ -426,7 +426,7 @@ def test_a_round_that_cannot_publish_is_an_error_and_the_next_one_does(
     online: tuple[Project, Interrupted],
 ) -> None:
     project, store = online
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     for answers in (0, 1):  # the store is gone at the start; when the version is published
         store.answers = answers
         with pytest.raises(OnlineStoreError, match="does not answer"):
@@ -474,7 +474,7 @@ def test_states_that_others_change_meanwhile_are_read_again(
         monkeypatch.setattr(ProjectModels, name, after_others(getattr(ProjectModels, name)))
     trees = ["name=trees", "model=gradient_boosting", "model.trees=2"]
     run.train(project, compose(project.root / "churn.yaml", trees))
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     others = 1_000
     with pytest.raises(OwnershipError, match="others change its states all the time; trees@3 wait"):
         decisions(project, "trees")
@@ -526,7 +526,7 @@ def test_numbers_are_predicted_within_twice_their_span(
     version, _ = run.train(project, compose(project.root / "churn.yaml", settings))
     project.models.promote("amounts", version.version)
     tables.clear()
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     (found,) = decisions(project, "amounts")
     assert found.action == "promoted", found.text
     assert project.models.manifest("amounts", 2).signature.task == "regression"
@@ -536,7 +536,7 @@ def test_numbers_are_predicted_within_twice_their_span(
 
 @pytest.mark.long
 def test_rounds_of_another_training_set_do_not_count(project: Project) -> None:
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     (found,) = decisions(project, "trees")
     assert found.version == "trees@2"
     given = ["customer_id", "event_time_ms", "sample_id", "churned", "weight", "spent", "favourite"]
@@ -585,7 +585,7 @@ def test_trees_are_fitted_again_and_unknown_classes_are_left_out(
     version, _ = run.train(project, compose(project.root / "churn.yaml", settings))
     project.models.promote("basket", version.version)
     tables.clear()
-    rows = new_rows(300, 2, seed=1)
+    rows = new_rows(600, 2, seed=1)
     strange = pa.array(["cars"] * 50 + rows["favourite"].to_pylist()[50:])
     commit(project, rows.set_column(rows.column_names.index("favourite"), "favourite", strange))
     (found,) = retrain(project, "basket", settings={"retrain.min_rows": 100})
