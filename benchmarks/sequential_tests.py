@@ -13,11 +13,11 @@ import argparse
 from collections.abc import Callable
 
 import numpy as np
+from paimon_features.outcomes.sequences import LEAST, ConfidenceSequence
 
 from paimon_features.array_types import Floats
 from paimon_features.outcomes.compare import block_differences
 from paimon_features.outcomes.losses import LOSSES, OutcomeLoss
-from paimon_features.outcomes.sequences import LEAST, ConfidenceSequence
 from paimon_features.testing.equal_versions import equal_versions
 
 ALPHA = 0.05

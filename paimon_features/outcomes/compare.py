@@ -335,7 +335,7 @@ def _compared(loss: OutcomeLoss, chosen: _ChosenRows, alpha: float) -> LossCompa
     if chosen.design == "pairs":
         looks = paired_looks(loss, first, second, alpha)
     else:
-        ends = _ends_of_looks(chosen.first.times, chosen.second.times)
+        ends = ends_of_looks(chosen.first.times, chosen.second.times)
         looks = split_looks(loss, first, second, ends, alpha)
     known = [each for each in looks if math.isfinite(each.low)]
     means = [float(loss.of(own.labels, own.predictions).mean()) for own in (first, second)]
@@ -353,7 +353,7 @@ def _compared(loss: OutcomeLoss, chosen: _ChosenRows, alpha: float) -> LossCompa
     )
 
 
-def _ends_of_looks(times: Ints, other_times: Ints) -> list[tuple[int, int]]:
+def ends_of_looks(times: Ints, other_times: Ints) -> list[tuple[int, int]]:
     """How many rows of each stream there are at each look, in the order of their times."""
     is_second = np.repeat([False, True], [len(times), len(other_times)])
     order = np.argsort(np.concatenate([times, other_times]), kind="stable")

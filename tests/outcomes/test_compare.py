@@ -285,9 +285,7 @@ def test_what_is_printed_and_written(shop: ServedShop, tmp_path: Path) -> None:
     assert "clicks:n: PSI" in done.output
     assert "clicks:word: PSI" in done.output
     assert "clicks:m: PSI" not in done.output
-    assert "auc            churn@2: 0.5000 (95 %: " in (
-        done.output
-    )
+    assert "auc            churn@2: 0.5000 (95 %: " in (done.output)
     text = page.read_text()
     assert text.count("<svg") == 6
     assert "churn@2 is better" in text

@@ -21,7 +21,12 @@ from paimon_features import __version__
 from paimon_features.array_types import Floats
 from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from paimon_features.errors import (
+    ConfigurationError,
+    MissingExtraError,
+    ModelError,
+    UnknownNameError,
+)
 from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPins, sha256_of
 from trainer_bridge.training import evaluation, export
 from trainer_bridge.training.config import GradientBoosting, TrainConfig
@@ -235,7 +240,7 @@ def run(
             project, table, config, encoder, labels, folder, run_id, repeats is None, on_phase
         ).train()
     test = _part(table, config, encoder, labels, "test")
-    predictions = fitted.predict(test.arrays)
+    predictions = _finite(fitted.predict(test.arrays))
     metrics = evaluation.evaluate(
         config.objective.task, test.labels.astype(np.float64), predictions, config.seed, test.about
     )
@@ -318,10 +323,21 @@ def validate(
     return evaluation.evaluate(
         config.objective.task,
         part.labels.astype(np.float64),
-        fitted.predict(part.arrays),
+        _finite(fitted.predict(part.arrays)),
         config.seed,
         part.about,
     )
+
+
+def _finite(predictions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The predictions; ModelError where training has diverged."""
+    wrong = int((~np.isfinite(predictions)).sum())
+    if wrong:
+        raise ModelError(
+            f"{wrong:,} of {predictions.size:,} predictions are not finite: training diverged; "
+            "lower optimiser.lr"
+        )
+    return predictions
 
 
 @dataclass(frozen=True)
@@ -339,10 +355,10 @@ class _Part:
 
 
 class _Trees(FittedModel):
-    def __init__(self, estimator: Any, task: str, width: int) -> None:
-        self.estimator, self.task = estimator, task
+    def __init__(self, estimator: Any, task: str, width: int, classes: int) -> None:
+        self.estimator, self.task, self.classes = estimator, task, classes
         self.history = []
-        self.model = trees_to_onnx(estimator, task, width)
+        self.model = trees_to_onnx(estimator, task, width, classes)
         self.weights = self.model.SerializeToString(deterministic=True)
 
     @classmethod
@@ -358,10 +374,10 @@ class _Trees(FittedModel):
         estimator = fit_trees(
             config.model, task, numbers, part.labels, _total_weights(config, part), config.seed
         )
-        return cls(estimator, task, encoder.width)
+        return cls(estimator, task, encoder.width, len(labels.classes))
 
     def predict(self, arrays: Arrays) -> npt.NDArray[np.float64]:
-        return probabilities_of(self.estimator, self.task, arrays["numbers"])
+        return probabilities_of(self.estimator, self.task, arrays["numbers"], self.classes)
 
     def export(
         self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
@@ -398,6 +414,7 @@ def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, 
         return table.encoder, table.labels, table.train_rows.num_rows
     columns = [*(feature.column for feature in table.features), table.label]
     rows = table.part("train", columns)
+    labels = _checked_labels(table, config.objective.task, rows[table.label])
     encoder = FeatureEncoder.fit(
         rows,
         table.features,
@@ -406,7 +423,22 @@ def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, 
         max_items=config.data.max_items,
         seed=config.seed,
     )
-    return encoder, LabelCodec.of(config.objective.task, rows[table.label]), rows.num_rows
+    return encoder, labels, rows.num_rows
+
+
+def _checked_labels(table: TrainingTable, task: str, training: Any) -> LabelCodec:
+    """The labels of the training rows; those of all parts are checked before anything is fitted."""
+    labels = LabelCodec.of(task, training)
+    parts: tuple[SplitPart, ...] = ("validation", "test")
+    for name in parts:
+        column = table.part(name, [table.label])[table.label]
+        if not len(column):
+            raise ConfigurationError(f"no row of the {name} part has a label")
+        try:
+            labels.apply(column)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"the {name} part: {error}") from None
+    return labels
 
 
 def _part(

@@ -192,8 +192,11 @@ class TrainingTable:
         )
 
     def labelled(self, condition: str) -> str:
-        """The condition, for rows that have a label."""
-        return f"({condition}) AND {self.label} IS NOT NULL"
+        """The condition, for rows that have a label: neither null nor NaN."""
+        labelled = f"{self.label} IS NOT NULL"
+        if pa.types.is_floating(self.lake.schema(self.table).field(self.label).type):
+            labelled = f"({self.label} <= 0 OR {self.label} > 0)"
+        return f"({condition}) AND {labelled}"
 
     def part(self, name: SplitPart, columns: Sequence[str]) -> pa.Table:
         """The labelled rows that are trained on, that validate, or those of the report."""

@@ -303,7 +303,7 @@ def test_a_person_promotes_where_the_command_may_not(
     assert (passed.action, passed.production) == ("passed", "trees@1")
     assert states(project, "trees") == {1: "production", 2: "candidate"}
     project.models.promote("trees", 2)
-    commit(project, new_rows(90, 6, seed=2, turned=True))
+    commit(project, new_rows(200, 6, seed=2, turned=True))
     (alarm,) = decisions(project, "trees", promote=False)
     assert (alarm.action, alarm.production) == ("alarm", "trees@2")
     assert decisions(project, "trees", promote=False) == []  # it is given once
@@ -438,7 +438,7 @@ def test_a_round_that_cannot_publish_is_an_error_and_the_next_one_does(
     assert served(project) == 2
     commit(project, new_rows(40, 6, seed=4, turned=True))  # too few rows to judge by
     assert decisions(project, "trees") == []
-    commit(project, new_rows(90, 6, seed=2, turned=True))
+    commit(project, new_rows(200, 6, seed=2, turned=True))
     store.answers = 1
     with pytest.raises(OnlineStoreError, match="does not answer"):
         decisions(project, "trees")
@@ -483,7 +483,7 @@ def test_states_that_others_change_meanwhile_are_read_again(
     others = 2
     (promoted,) = decisions(project, "trees")
     assert (promoted.action, promoted.version, others) == ("promoted", "trees@3", 0)
-    commit(project, new_rows(90, 6, seed=2, turned=True))
+    commit(project, new_rows(200, 6, seed=2, turned=True))
     others = 1
     assert decisions(project, "trees") == []
     assert states(project, "trees")[3] == "production"
