@@ -127,6 +127,7 @@ def test_intervals_contain_the_truth_of_few_positives_and_of_clustered_rows(
 def test_weights_of_rows_are_as_many_rows() -> None:
     labels, scores = rows(np.random.default_rng(3), 80)
     counts = np.random.default_rng(4).integers(1, 4, 80)
+    weighed = EvaluatedRows(weights=counts.astype(float))
     weighted = evaluate("binary", labels, scores, rows=weighed)
     repeated = evaluate("binary", np.repeat(labels, counts), np.repeat(scores, counts))
     for name in ("auc", "log_loss", "brier"):

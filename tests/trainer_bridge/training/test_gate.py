@@ -18,6 +18,7 @@ from paimon_features.testing.equal_versions import (
 )
 from paimon_features.testing.sizes import seeds
 from trainer_bridge.training.gate import (
+    GateVerdict,
     RowLosses,
     compare,
     judge,
