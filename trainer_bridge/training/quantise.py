@@ -108,13 +108,13 @@ def quantise(
     inputs = parent.signature.inputs
     labels = LabelCodec(config.objective.task, parent.signature.outputs[0].classes)
 
-    def feeds(part: SplitPart) -> tuple[Arrays, _Truth]:
+    def feeds(part: SplitPart) -> tuple[Arrays, _LabelledRows]:
         names, keys = [each.name for each in inputs], [key.name for key in table.keys]
         weights = config.data.weights
         extra = [] if weights is None else [weights]
         rows = table.part(part, [*names, table.label, *keys, *extra])
         about = evaluation.EvaluatedRows(entities_of(rows, keys), sample_weights(rows, weights))
-        truth = _Truth(labels.apply(rows[table.label]), about)
+        truth = _LabelledRows(labels.apply(rows[table.label]), about)
         return feeds_of(inputs, {name: rows[name] for name in names}), truth
 
     training, _ = feeds("train")
@@ -163,7 +163,7 @@ def quantise(
 
 
 @dataclass(frozen=True)
-class _Truth:
+class _LabelledRows:
     """The labels of rows, and whose they are."""
 
     labels: npt.NDArray[Any]
@@ -330,7 +330,7 @@ def _predictions(data: bytes, feeds: Arrays) -> npt.NDArray[np.float64]:
 
 
 def _metrics(
-    config: TrainConfig, truth: _Truth, predicted: npt.NDArray[np.float64]
+    config: TrainConfig, truth: _LabelledRows, predicted: npt.NDArray[np.float64]
 ) -> dict[str, Metric]:
     task = config.objective.task
     flat = predicted if task == "multiclass" else predicted[:, 0]

@@ -10,9 +10,9 @@ import pytest
 pytest.importorskip("sklearn", reason="pip install scikit-learn")
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 
-from paimon_features.errors import ModelError
-from trainer_bridge.training.config import GradientBoosting
-from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
+from paimon_features.errors import ModelError  # noqa: E402
+from trainer_bridge.training.config import GradientBoosting  # noqa: E402
+from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx  # noqa: E402
 
 TREES = GradientBoosting(trees=5, leaves=4)
 
