@@ -338,15 +338,16 @@ def _compared(loss: OutcomeLoss, chosen: _ChosenRows, alpha: float) -> LossCompa
         ends = ends_of_looks(chosen.first.times, chosen.second.times)
         looks = split_looks(loss, first, second, ends, alpha)
     known = [each for each in looks if math.isfinite(each.low)]
-    means = [float(loss.of(own.labels, own.predictions).mean()) for own in (first, second)]
-    difference = means[0] - means[1]
+    base, other = (float(loss.of(own.labels, own.predictions).mean()) for own in (first, second))
+    difference = base - other
     return LossComparison(
         loss.name,
-        *means,
+        base,
+        other,
         difference,
         known[-1].low if known else None,
         known[-1].high if known else None,
-        difference / means[0] if means[0] else None,
+        difference / base if base else None,
         METHOD,
         next((each.rows for each in known if each.excludes(0.0)), None),
         tuple((each.rows, each.low, each.high) for each in known),
