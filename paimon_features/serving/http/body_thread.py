@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from paimon_features.serving.http.strict_json import LARGE
+from paimon_features.serving.http.json_bodies import LARGE
 
 T = TypeVar("T")
 
