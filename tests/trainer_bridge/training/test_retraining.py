@@ -426,7 +426,7 @@ def test_a_round_that_cannot_publish_is_an_error_and_the_next_one_does(
     online: tuple[Project, Interrupted],
 ) -> None:
     project, store = online
-    commit(project, new_rows(600, 2, seed=1))
+    commit(project, new_rows(1_200, 2, seed=1))
     for answers in (0, 1):  # the store is gone at the start; when the version is published
         store.answers = answers
         with pytest.raises(OnlineStoreError, match="does not answer"):
@@ -528,7 +528,7 @@ def test_numbers_are_predicted_within_twice_their_span(
     tables.clear()
     rows = new_rows(300, 2, seed=1)
     # of a label that is none, from an outcome that failed: it stops no round
-    spent = np.array(rows["spent"])
+    spent = rows["spent"].to_numpy().copy()
     spent[5], spent[-1] = np.nan, np.inf
     commit(project, rows.set_column(rows.column_names.index("spent"), "spent", pa.array(spent)))
     (found,) = decisions(project, "amounts")
