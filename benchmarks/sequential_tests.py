@@ -1,100 +1,146 @@
-"""How often ``models compare`` names a winner of equal versions, looked at after each row.
+"""How often ``models compare``, gates of ``retrain`` and intervals of ``train`` are wrong.
 
-Two versions predict with errors of their own, of one distribution, so that neither is better. Then
-against one whose errors are 2.5 times as large: how many rows it takes to find that.
+Comparisons: two versions that err by the entity, by errors of one distribution, so that neither is
+better; and one that knows nothing against one that knows the chances: how many rows it takes to
+find that. Gates: candidates that predict a multiple of the right rate. Intervals: how often they
+contain the truth.
 
-    python -m benchmarks.sequential_tests                  # 2,000 comparisons, about a minute
-    python -m benchmarks.sequential_tests --comparisons 200
+    python -m benchmarks.sequential_tests                  # 400 of each, some minutes
+    python -m benchmarks.sequential_tests --repeats 100
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 
 import numpy as np
 
 from paimon_features.array_types import Floats
-from paimon_features.outcomes.compare import block_differences
+from paimon_features.outcomes.compare import ends_of_looks
+from paimon_features.outcomes.looks import Look, Stream, paired_looks, split_looks
 from paimon_features.outcomes.losses import LOSSES, OutcomeLoss
-from paimon_features.outcomes.sequences import LEAST, ConfidenceSequence
-from paimon_features.testing.equal_versions import equal_versions
+from paimon_features.testing.equal_versions import (
+    RATES,
+    ZIPFS,
+    SimulatedRows,
+    entity_effects,
+    scaled_version,
+    visits,
+)
+from trainer_bridge.training import evaluation, gate
 
 ALPHA = 0.05
-Z = 1.959963984540054
+ROWS, ENTITIES = 10_000, 2_000
 
 
-def ordinary(differences: Floats) -> ConfidenceSequence:
-    """The interval of 95 % of a mean, computed again after each row."""
-    count = np.arange(1, len(differences) + 1)
-    mean = np.cumsum(differences) / count
-    variance = np.maximum(np.cumsum(differences**2) / count - mean**2, 0)
-    half = np.where(count < LEAST, np.inf, Z * np.sqrt(variance / count))
-    return ConfidenceSequence(mean - half, mean + half)
+def looks_of(loss: OutcomeLoss, rows: SimulatedRows, share: float | None) -> list[Look]:
+    """The looks at pairs, or at a split that gives a share of the entities to the second one."""
+    if share is None:
+        both = [Stream(rows.entities, rows.labels, each) for each in (rows.first, rows.second)]
+        return paired_looks(loss, *both, ALPHA)
+    dice = np.random.default_rng(len(rows.labels))
+    is_second = (dice.random(int(rows.entities.max()) + 1) < share)[rows.entities]
+    streams = [
+        Stream(rows.entities[own], rows.labels[own], each[own])
+        for own, each in ((~is_second, rows.first), (is_second, rows.second))
+    ]
+    times = np.arange(len(rows.labels))
+    ends = ends_of_looks(times[~is_second], times[is_second])
+    return split_looks(loss, *streams, ends, ALPHA)
 
 
-def split(loss: OutcomeLoss, first: Floats, second: Floats, share: float) -> ConfidenceSequence:
-    """The comparison of two streams: a share of the rows is of the second version."""
-    is_second = np.random.default_rng(len(first)).random(len(first)) < share
-    times = np.arange(len(first))
-    differences, rows = block_differences(
-        first[~is_second], second[is_second], times[~is_second], times[is_second]
-    )
-    found = loss.mean_difference(differences, ALPHA)
-    # after each row, the interval of the newest block
-    low, high = np.full(len(first), -np.inf), np.full(len(first), np.inf)
-    newest = np.searchsorted(rows, times + 1, side="right") - 1
-    low[newest >= 0] = found.low[newest[newest >= 0]]
-    high[newest >= 0] = found.high[newest[newest >= 0]]
-    return ConfidenceSequence(low, high)
+def comparisons(repeats: int) -> None:
+    print(f"{repeats} comparisons of {ROWS:,} rows of {ENTITIES:,} entities, alpha 5 %")
+    print("  design, loss, visits: a winner of equal versions; rows until a worse one is found")
+    for share in (None, 0.5, 0.1):
+        for loss in LOSSES["binary"]:
+            for zipf in ZIPFS:
+                wrong, found = 0, []
+                for seed in range(repeats):
+                    dice = np.random.default_rng(seed)
+                    entities = visits(dice, ROWS, ENTITIES, zipf)
+                    rows = entity_effects(dice, 0.2, entities)
+                    wrong += any(look.excludes(0.0) for look in looks_of(loss, rows, share))
+                    blind = SimulatedRows(
+                        rows.labels, np.full(ROWS, rows.labels.mean()), rows.second, entities
+                    )
+                    first = next(
+                        (k.rows for k in looks_of(loss, blind, share) if k.low > 0), 10 * ROWS
+                    )
+                    found.append(first)
+                print(
+                    f"  {'pairs' if share is None else f'split {share}':10} {loss.name:9} "
+                    f"zipf {zipf}: {wrong / repeats:.2%}; {np.median(found):,.0f}",
+                    flush=True,
+                )
+
+
+def gates(repeats: int) -> None:
+    print(f"{repeats} gates each; the largest share of promotions of what is not better")
+    for rate in RATES:
+        for rows in (150, 500, 2_000):
+            shares: dict[str, float] = {}
+            for zipf in (None, *ZIPFS):
+                worst = 0.0
+                for factor in (0.1, 0.5, 0.9, 1.1, 2.0):
+                    for alike in (0.0,) if zipf is None else (0.0, 0.3):
+                        passed = 0
+                        for seed in range(repeats):
+                            dice = np.random.default_rng([seed, rows])
+                            entities = np.arange(rows)
+                            if zipf is not None:
+                                entities = visits(dice, rows, rows // 10, zipf)
+                            found = scaled_version(dice, rate, factor, entities, alike)
+                            candidate, other = (
+                                gate.losses("binary", found.labels, each[:, None])
+                                for each in (found.second, found.first)
+                            )
+                            passed += gate.compare(candidate, other, entities, 0.95).is_better
+                        worst = max(worst, passed / repeats)
+                shares["alone" if zipf is None else f"zipf {zipf}"] = worst
+            text = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+            print(f"  {rate:.1%} positives, {rows:,} rows: {text}", flush=True)
+
+
+def intervals(repeats: int) -> None:
+    print(f"{repeats} evaluations each: how often the interval of 95 % contains the truth")
+    for count, rate, entities in (
+        (150, 0.3, None), (200, 0.05, None), (2_000, 0.005, None), (1_000, 0.2, 50),
+    ):  # fmt: skip
+        dice = np.random.default_rng(0)
+        labels, scores, _ = calibrated(dice, 200_000, rate, entities and 100_000)
+        truth = {n: m.value for n, m in evaluation.evaluate("binary", labels, scores).items()}
+        if entities is None:
+            truth["calibration_error"] = 0.0
+        hits: dict[str, list[bool]] = {name: [] for name in truth}
+        for _ in range(repeats):
+            labels, scores, of = calibrated(dice, count, rate, entities)
+            rows = evaluation.EvaluatedRows(of.astype(np.int64))
+            for name, metric in evaluation.evaluate("binary", labels, scores, 0, rows).items():
+                low, high = metric.low or 0.0, metric.high if metric.high is not None else np.inf
+                hits[name].append(low <= truth[name] <= high)
+        text = ", ".join(f"{name} {np.mean(each):.1%}" for name, each in hits.items())
+        print(f"  {count:,} rows of {entities or count:,} entities, {rate:.1%}: {text}", flush=True)
+
+
+def calibrated(
+    dice: np.random.Generator, count: int, rate: float, entities: int | None
+) -> tuple[Floats, Floats, Floats]:
+    """Labels, probabilities that are right over all entities, and the entity of each row."""
+    of = np.arange(count) if entities is None else dice.integers(0, entities, count)
+    shared = 0.0 if entities is None else dice.normal(0, 1, entities)[of]
+    known = np.log(rate / (1 - rate)) + dice.normal(0, 1.5, count)
+    labels = dice.random(count) < 1 / (1 + np.exp(-known - shared))
+    return labels.astype(np.float64), 1 / (1 + np.exp(-known)), of.astype(np.float64)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--comparisons", type=int, default=2_000)
-    parser.add_argument("--rows", type=int, default=10_000)
+    parser.add_argument("--repeats", type=int, default=400)
     given = parser.parse_args()
-    brier, log_loss = LOSSES["binary"]
-    ways: dict[str, Callable[[Floats, Floats, Floats], ConfidenceSequence]] = {
-        "brier, pairs": lambda y, a, b: brier.mean_difference(
-            brier.of(y, a) - brier.of(y, b), ALPHA
-        ),
-        "brier, split by half": lambda y, a, b: split(brier, brier.of(y, a), brier.of(y, b), 0.5),
-        "brier, split, a tenth": lambda y, a, b: split(brier, brier.of(y, a), brier.of(y, b), 0.1),
-        "log_loss, pairs": lambda y, a, b: log_loss.mean_difference(
-            log_loss.of(y, a) - log_loss.of(y, b), ALPHA
-        ),
-        "log_loss, split by half": lambda y, a, b: split(
-            log_loss, log_loss.of(y, a), log_loss.of(y, b), 0.5
-        ),
-        "ordinary interval, brier, pairs": lambda y, a, b: ordinary(
-            brier.of(y, a) - brier.of(y, b)
-        ),
-    }
-    wrong = dict.fromkeys(ways, 0)
-    found: dict[str, list[int | None]] = {name: [] for name in ways}
-    widths: dict[str, list[float]] = {name: [] for name in ways}
-    for seed in range(given.comparisons):
-        dice = np.random.default_rng(seed)
-        labels, first, second = equal_versions(dice, given.rows)
-        # the same labels, and a version whose errors are 2.5 times as large
-        worse = equal_versions(np.random.default_rng(seed), given.rows, 0.25)[1]
-        for name, way in ways.items():
-            sequence = way(labels, first, second)
-            wrong[name] += sequence.first_without(0.0) is not None
-            widths[name].append(float(sequence.high[-1] - sequence.low[-1]))
-            found[name].append(way(labels, worse, second).first_without(0.0))
-    print(
-        f"{given.comparisons:,} comparisons of {given.rows:,} rows, looked at after each; alpha 5 %"
-    )
-    for name in ways:
-        rows = sorted(given.rows + 1 if each is None else each for each in found[name])
-        missed = sum(each is None for each in found[name])
-        share = wrong[name] / given.comparisons
-        print(
-            f"  {name:32} equal: a winner in {share:.2%}, width {np.mean(widths[name]):.4f}; "
-            f"worse: found after {rows[len(rows) // 2]:,} rows (median), {missed:,} not found"
-        )
+    comparisons(given.repeats)
+    gates(given.repeats)
+    intervals(given.repeats)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,14 @@ A check and a loader may use two parsers, and parsers differ in which of two equ
 from __future__ import annotations
 
 import json
+import math
 from typing import Any, NoReturn
+
+from paimon_features.duplicates import duplicates
+
+
+class AmbiguousJsonError(ValueError):
+    """A JSON text that readers read differently: a repeated key, or a number out of range."""
 
 
 def strict_json(text: str | bytes | bytearray) -> Any:
@@ -16,29 +23,51 @@ def strict_json(text: str | bytes | bytearray) -> Any:
     {'a': [1, None]}
     >>> strict_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    ValueError: it has the key 'a' twice in one object
+    paimon_features.strict_json.AmbiguousJsonError: it has the key 'a' twice in one object
 
     Raises
     ------
+    AmbiguousJsonError
+        For a key that is twice in one object, or a number that is out of range.
     ValueError
         For another text.
     """
     if not isinstance(text, str):
         text = bytes(text).decode("utf-8")
     try:
-        return json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
+        return json.loads(
+            text, object_pairs_hook=_unique, parse_int=_int, parse_float=_float,
+            parse_constant=_no_constant,
+        )  # fmt: skip
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"it has the key {name[:80]!r} twice in one object")
-        found[name] = value
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        double = duplicates(name for name, _ in pairs)[0][:80]
+        raise AmbiguousJsonError(f"it has the key {double!r} twice in one object")
     return found
 
 
+def _int(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:  # thousands of digits
+        raise _out_of_range(text) from None
+
+
+def _float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _out_of_range(text)
+    return number
+
+
+def _out_of_range(text: str) -> AmbiguousJsonError:
+    return AmbiguousJsonError(f"the number {text[:40]} is out of range")
+
+
 def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no JSON number")
+    raise ValueError(f"{text}: JSON has no NaN and no Infinity; write null")

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.strict_json import parse
+from paimon_features.serving.http.json_bodies import parse
 
 MAX_BYTES = 1 << 20
 """The largest message: a call of a tool has a few kilobytes."""

@@ -1,46 +1,96 @@
 """Metrics of predictions and labels with 95 % confidence intervals.
 
-The area under the ROC curve has that of DeLong et al. (1988), in the O(n log n) form of Sun and Xu
-(2014). Means over rows, such as the log loss, have the normal interval of a mean. These intervals
+Means over rows, such as the log loss, have the interval of a mean of clusters, a cluster for each
+entity (``clustered_means``). The area under the ROC curve has method 5 of Newcombe, "Confidence
+intervals for an effect size measure based on the Mann-Whitney statistic" (Statistics in Medicine,
+2006, part 2), which holds for few positives and near 1; rows of one entity enlarge it by the ratio
+of the variance of Obuchowski, "Nonparametric analysis of clustered ROC curve data" (Biometrics,
+1997), to that of DeLong et al. (1988), in the O(n log n) form of Sun and Xu (2014). These intervals
 are for one look at the data.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats
+from paimon_features.array_types import Floats, Ints
+from paimon_features.models.clustered_means import ClusteredMean, PossibleOutcomes, student_t
 from paimon_features.models.manifest import Metric
 
-_Z = 1.959963984540054
-"""The 97.5 % point of the normal distribution."""
+_SIDE = 0.975
+"""The confidence of each of the two bounds."""
 _BINS = 10
 _LEAST = 1e-15
 """A probability below it counts as this one: its loss is finite."""
 
 
-def auc(labels: Floats, scores: Floats) -> Metric:
+def auc(
+    labels: Floats, scores: Floats, clusters: Ints | None = None, weights: Floats | None = None
+) -> Metric:
     """The area under the ROC curve: the share of (positive, negative) pairs in the right order.
 
-    A pair of equal scores counts half. Both classes must occur.
+    A pair of equal scores counts half, a pair of weighted rows the product of their weights. Both
+    classes must occur, with a weight. ``clusters`` is the entity of each row.
 
     >>> auc(np.array([0.0, 1.0, 1.0, 0.0]), np.array([0.1, 0.9, 0.4, 0.4])).value
     0.875
     """
     positive = labels > 0.5
-    own, others = scores[positive], scores[~positive]
-    # mid-ranks among all, and among the own class
-    among_all = _mid_ranks(np.concatenate([own, others]))
-    count, other_count = len(own), len(others)
-    value = (among_all[:count].sum() - count * (count + 1) / 2) / (count * other_count)
-    of_positives = (among_all[:count] - _mid_ranks(own)) / other_count
-    of_negatives = 1 - (among_all[count:] - _mid_ranks(others)) / count
-    variance = _variance(of_positives) / count + _variance(of_negatives) / other_count
-    return _interval(float(value), float(np.sqrt(variance)), len(labels), "DeLong", 0.0, 1.0)
+    weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
+    sides = [np.where(side, weights, 0.0) for side in (positive, ~positive)]
+    totals = [float(side.sum()) for side in sides]
+    below = [_below(scores, side) for side in sides]
+    value = float(sides[0] @ below[1]) / (totals[0] * totals[1])
+    # the share of the other class that each row is on the right side of
+    placements = np.where(positive, below[1] / totals[1], 1 - below[0] / totals[0])
+    shares = [side / total for side, total in zip(sides, totals, strict=True)]
+    by_row = (shares[0] + shares[1]) * (placements - value)
+    sizes = [1 / float(share @ share) for share in shares]
+    independent = float(by_row @ by_row)
+    together = independent
+    if clusters is not None:
+        _, codes = np.unique(clusters, return_inverse=True)
+        sums = np.bincount(codes, weights=by_row)
+        together = float(sums @ sums) * len(sums) / max(len(sums) - 1, 1)
+    design = max(together / independent, 1.0) if independent > 0 else 1.0
+    low, high = _auc_bounds(value, sizes[0] / design, sizes[1] / design)
+    return Metric(value, low, high, len(labels), "Newcombe, by entity")
+
+
+def _auc_bounds(value: float, positives: float, negatives: float) -> tuple[float, float]:
+    """Where a true area is two-sided 95 % compatible with the value: Newcombe's method 5."""
+    freedom = max(min(positives, negatives) - 1, 1.0)
+    quantile = student_t(0.975, freedom)
+    mean_size = (positives + negatives) / 2 - 1
+
+    def apart(area: float) -> float:
+        variance = area * (1 - area) / (positives * negatives) * (
+            1 + max(mean_size, 0.0) * ((1 - area) / (2 - area) + area / (1 + area))
+        )  # fmt: skip
+        return abs(value - area) - quantile * math.sqrt(variance)
+
+    found = []
+    for end in (0.0, 1.0):
+        inside, outside = value, end
+        for _ in range(60):
+            middle = (inside + outside) / 2
+            inside, outside = (middle, outside) if apart(middle) <= 0 else (inside, middle)
+        found.append(end if apart(end) <= 0 and value == end else inside)
+    return found[0], found[1]
+
+
+def _below(values: Floats, weights: Floats) -> Floats:
+    """The weights of the values below each value; those of equal ones count half."""
+    order = np.argsort(values, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(weights[order])])
+    left, right = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
+    found: Floats = (sums[left] + sums[right]) / 2
+    return found
 
 
 def log_losses(chosen: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -72,26 +122,20 @@ def calibration_curve(labels: Floats, probabilities: Floats) -> list[Calibration
     ]
 
 
-def mean_metric(values: Floats) -> Metric:
-    """The mean of values, of one or more."""
-    deviation = float(np.sqrt(_variance(values) / max(len(values), 1)))
-    return _interval(float(values.mean()), deviation, len(values), "normal")
+def mean_metric(
+    values: Floats,
+    clusters: Ints | None = None,
+    weights: Floats | None = None,
+    possible: PossibleOutcomes | None = None,
+) -> Metric:
+    """The mean of values, of one or more; without bounds for a single cluster.
 
-
-def _mid_ranks(values: Floats) -> Floats:
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    ranks: Floats = (last - (counts - 1) / 2)[inverse]
-    return ranks
-
-
-def _variance(values: Floats) -> float:
-    return float(values.var(ddof=1)) if len(values) > 1 else 0.0
-
-
-def _interval(
-    value: float, deviation: float, rows: int, method: str,
-    low: float = -np.inf, high: float = np.inf,
-) -> Metric:  # fmt: skip
-    half = _Z * deviation
-    return Metric(value, max(value - half, low), min(value + half, high), rows, method)
+    ``clusters`` is the entity of each row; ``possible`` are the values by outcomes that the rows
+    may lack.
+    """
+    found = ClusteredMean.of(values, clusters, weights, possible)
+    low, high = found.low(_SIDE), found.high(_SIDE)
+    known = math.isfinite(high - low)
+    return Metric(
+        found.mean, low if known else None, high if known else None, found.rows, "t, by entity"
+    )

@@ -118,6 +118,8 @@ class PinnedRead:
         engine: OfflineEngine | None = None,
     ) -> FeatureResult:
         """Compute the features of rows that were taken in."""
+        if statuses:
+            self._check_free(entity_rows.schema, [f"{c}__status" for c in self.columns.values()])
         result = FeatureResult(
             self.lake,
             entity_rows,
@@ -139,13 +141,17 @@ class PinnedRead:
         return result
 
     def _check(self, rows: pa.Schema) -> None:
-        taken = [name for name in self.columns.values() if name in rows.names]
+        self._check_free(rows, list(self.columns.values()))
+        row_inputs(self.selection.inputs, rows.empty_table())
+
+    def _check_free(self, rows: pa.Schema, names: Sequence[str]) -> None:
+        """Raise RequestError if entity rows have a column with the name of a result's column."""
+        taken = [name for name in names if name in rows.names]
         if taken:
             raise RequestError(
-                f"entity rows have a column {taken[0]!r}, which is also the name of a feature; "
-                "rename the column"
+                f"entity rows have a column {taken[0]!r}, which is also the name of a feature or "
+                "its status; rename the column"
             )
-        row_inputs(self.selection.inputs, rows.empty_table())
 
 
 def _of_checking(options: HistoryKeywords) -> dict[str, Any]:

@@ -1,14 +1,14 @@
 """Two versions of a model compared by the outcomes of their predictions.
 
 A *shadow* predicts for the same requests as the version that answers: losses are compared in pairs,
-row by row. Where traffic is *split*, each entity has one version: mean losses are compared in
-blocks, which end as soon as both versions have answered. Either way the interval is a confidence
-sequence (see ``sequences``), so the comparison may be repeated at any time, and ended as soon as it
-has decided.
+row by row. Where traffic is *split*, each entity has one version, and mean losses are compared.
+Either way an entity counts as one observation, and the looks share the error (see ``looks``), so
+the comparison may be repeated at any time, and ended as soon as it has decided.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -19,16 +19,19 @@ import pyarrow.compute as pc
 
 from paimon_features.array_types import Bools, Floats, Ints
 from paimon_features.errors import RequestError
-from paimon_features.models import Metric
+from paimon_features.models import Metric, ModelStates
 from paimon_features.models.metrics import CalibrationBin, auc, calibration_curve
 from paimon_features.outcomes.join import counted_once
+from paimon_features.outcomes.looks import Stream, look_rows, paired_looks, split_looks
 from paimon_features.outcomes.losses import OutcomeLoss, losses_of
+from paimon_features.outcomes.sample_ratio import SampleRatio
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
 from paimon_features.tables.specs import OUTCOMES_PREFIX, SERVED_DAY
 from paimon_features.windows import DAY_MS
 
 ALPHA = 0.05
+METHOD = "by entity, looks share the error"
 Design = Literal["pairs", "split"]
 _COLUMNS = (
     "version", "role", "prediction", "label", "entity", "event_time_ms", "matured_at_ms",
@@ -36,8 +39,6 @@ _COLUMNS = (
 )  # fmt: skip
 _REQUEST = ("request_id", "worker", "served_at_ms", "number", "row")
 _ANSWERS = ("production", "challenger")
-_POINTS = 200
-"""Points of a path that a report has."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,10 @@ class LossComparison:
     """A loss of two versions.
 
     ``difference`` is that of the first less that of the second, estimated; positive: the second
-    is better. It is in [``low``, ``high``] with the confidence of the comparison, at all times at
-    once. ``lift`` is the difference over the first one's loss. ``decided_after`` is after how
-    many rows the interval excluded zero first, None if it never did; ``path`` has (rows, low,
-    high) at some of them.
+    is better. By the last look it is in [``low``, ``high``], with the confidence of the comparison
+    for all looks at once; None: too few entities are known. ``lift`` is the difference over the
+    first one's loss. ``decided_after`` is after how many rows the interval excluded zero first,
+    None if it never did; ``path`` has (rows, low, high) of each look.
     """
 
     metric: str
@@ -84,6 +85,9 @@ class VersionComparison:
     not count twice. ``unpaired`` ones have no counterpart. Of two streams, ``outside`` are those
     that the split has not assigned while both versions answered: from before or after, of a shadow,
     of further entities of a request. ``auc`` is by version, with an interval for one look.
+    ``sample_ratio`` compares how many entities had each version with the shares of the split, None
+    where these are not known. Where they do not agree there is no ``winner``: which entities had a
+    version was not left to chance.
     """
 
     model: str
@@ -103,6 +107,7 @@ class VersionComparison:
     auc: dict[int, Metric]
     calibration: dict[int, tuple[CalibrationBin, ...]]
     days: tuple[DayOfVersion, ...]
+    sample_ratio: SampleRatio | None = None
 
     def to_document(self) -> dict[str, Any]:
         """Return the comparison in JSON values."""
@@ -122,6 +127,10 @@ class _Rows:
 
     def __len__(self) -> int:
         return len(self.times)
+
+    @property
+    def stream(self) -> Stream:
+        return Stream(self.entities, self.labels, self.predictions)
 
     def take(self, chosen: Ints | Bools) -> _Rows:
         return _Rows(*(getattr(self, name)[chosen] for name in self.__dataclass_fields__))
@@ -178,6 +187,11 @@ def compare_versions(
         winner = numbers[1]
     elif deciding.high is not None and deciding.high < 0:
         winner = numbers[0]
+    ratio = None
+    if chosen.design == "split":
+        ratio = _sample_ratio(project.models.states(model), numbers, chosen)
+        if ratio is not None and ratio.is_mismatch:
+            winner = None
     scores: dict[int, Metric] = {}
     curves: dict[int, tuple[CalibrationBin, ...]] = {}
     for number, own in zip(numbers, (chosen.first, chosen.second), strict=True):
@@ -185,12 +199,12 @@ def compare_versions(
             continue
         curves[number] = tuple(calibration_curve(own.labels, own.predictions))
         if 0 < (own.labels > 0.5).sum() < len(own):
-            scores[number] = auc(own.labels, own.predictions)
+            scores[number] = auc(own.labels, own.predictions, own.entities)
     times = np.concatenate([chosen.first.times, chosen.second.times])
     return VersionComparison(
         model, *numbers, chosen.design, alpha, winner, len(chosen.first), len(chosen.second),
         chosen.repeated, chosen.unpaired, chosen.outside, int(times.min()), int(times.max()), found,
-        scores, curves, days,
+        scores, curves, days, ratio,
     )  # fmt: skip
 
 
@@ -317,73 +331,51 @@ class _ChosenRows:
 
 
 def _compared(loss: OutcomeLoss, chosen: _ChosenRows, alpha: float) -> LossComparison:
-    first = loss.of(chosen.first.labels, chosen.first.predictions)
-    second = loss.of(chosen.second.labels, chosen.second.predictions)
+    first, second = chosen.first.stream, chosen.second.stream
     if chosen.design == "pairs":
-        differences, rows = first - second, np.arange(1, len(first) + 1)
+        looks = paired_looks(loss, first, second, alpha)
     else:
-        differences, rows = block_differences(
-            first, second, chosen.first.times, chosen.second.times
-        )
-    sequence = loss.mean_difference(differences, alpha)
-    difference = float(first.mean() - second.mean())
-    low, high = (float(each[-1]) if len(each) else np.nan for each in (sequence.low, sequence.high))
-    decided = sequence.first_without(0.0)
-    shown: Ints = np.unique(np.linspace(0, max(len(rows) - 1, 0), _POINTS).astype(np.int64))
-    base = float(first.mean())
+        ends = ends_of_looks(chosen.first.times, chosen.second.times)
+        looks = split_looks(loss, first, second, ends, alpha)
+    known = [each for each in looks if math.isfinite(each.low)]
+    base, other = (float(loss.of(own.labels, own.predictions).mean()) for own in (first, second))
+    difference = base - other
     return LossComparison(
         loss.name,
         base,
-        float(second.mean()),
+        other,
         difference,
-        low if np.isfinite(low) else None,
-        high if np.isfinite(high) else None,
+        known[-1].low if known else None,
+        known[-1].high if known else None,
         difference / base if base else None,
-        loss.method,
-        None if decided is None else int(rows[decided - 1]),
-        tuple(
-            (int(rows[at]), float(sequence.low[at]), float(sequence.high[at]))
-            for at in shown[: len(rows)]
-            if np.isfinite(sequence.low[at]) and np.isfinite(sequence.high[at])
-        ),
+        METHOD,
+        next((each.rows for each in known if each.excludes(0.0)), None),
+        tuple((each.rows, each.low, each.high) for each in known),
     )
 
 
-def block_numbers(is_second: Bools) -> Ints:
-    """The block of each row, where a block ends as soon as it has rows of both versions; -1 for
-    those of a last one that has not ended.
-
-    Which rows are in a block depends on the versions alone, so that each block is an unbiased
-    comparison, of rows that are near in time.
-
-    >>> block_numbers(np.array([False, False, True, True, False, True])).tolist()
-    [0, 0, 0, 1, 1, -1]
-    """
-    out = np.full(len(is_second), -1, np.int64)
-    start, number = 0, 0
-    for at in (np.flatnonzero(is_second[1:] != is_second[:-1]) + 1).tolist():
-        if at > start:  # not the first row of the next block
-            out[start : at + 1] = number
-            start, number = at + 1, number + 1
-    return out
-
-
-def block_differences(
-    first: Floats, second: Floats, times: Ints, other_times: Ints
-) -> tuple[Floats, Ints]:
-    """Mean loss of the first less that of the second in each block; rows up to its end."""
-    is_second = np.repeat([False, True], [len(first), len(second)])
+def ends_of_looks(times: Ints, other_times: Ints) -> list[tuple[int, int]]:
+    """How many rows of each stream there are at each look, in the order of their times."""
+    is_second = np.repeat([False, True], [len(times), len(other_times)])
     order = np.argsort(np.concatenate([times, other_times]), kind="stable")
-    losses, is_second = np.concatenate([first, second])[order], is_second[order]
-    numbers = block_numbers(is_second)
-    ended = numbers >= 0
-    means = []
-    for side in (~is_second, is_second):
-        own = side & ended
-        counts = np.bincount(numbers[own])
-        means.append(np.bincount(numbers[own], weights=losses[own]) / counts)
-    ends = np.flatnonzero(np.diff(np.append(numbers[ended], -1))) + 1
-    return means[0] - means[1], ends
+    seconds = np.cumsum(is_second[order])
+    found = [(rows, int(seconds[rows - 1])) for rows in look_rows(len(order))]
+    return [(rows - second, second) for rows, second in found]
+
+
+def _sample_ratio(
+    states: ModelStates, numbers: tuple[int, int], chosen: _ChosenRows
+) -> SampleRatio | None:
+    """The entities since the shares are what they are; None for versions without a share."""
+    shares = [each.traffic for number in numbers for each in states.serving
+              if each.version == number]  # fmt: skip
+    counts = [
+        len(np.unique(own.entities[own.times >= states.changed_at_ms]))
+        for own in (chosen.first, chosen.second)
+    ]
+    if len(shares) < 2 or not all(shares) or not any(counts):
+        return None
+    return SampleRatio.of((counts[0], counts[1]), shares[1] / sum(shares))
 
 
 def _by_day(number: int, rows: _Rows) -> list[DayOfVersion]:

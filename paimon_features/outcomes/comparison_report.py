@@ -36,6 +36,17 @@ def comparison_lines(found: VersionComparison, drift: Sequence[DayDrift]) -> Ite
             f"  {found.first_rows:,} predictions of {first}, {found.second_rows:,} of {second} "
             "(split traffic)"
         )
+    ratio = found.sample_ratio
+    if ratio is not None:
+        yield (
+            f"  entities: {ratio.first:,} of {first}, {ratio.second:,} of {second}; the split "
+            f"expects {ratio.share:.2%} for {second} (p = {ratio.p_value:.2g})"
+        )
+    if ratio is not None and ratio.is_mismatch:
+        yield (
+            "  SAMPLE RATIO MISMATCH: no winner is named, since the entities of the two versions "
+            "are not those that the split assigned; look for requests or outcomes that are missing"
+        )
     for count, reason in (
         (found.repeated, "of an entity whose outcome counts already"),
         (found.unpaired, "without a counterpart"),

@@ -9,7 +9,7 @@ import numpy as np
 
 from paimon_features.array_types import Floats
 from paimon_features.errors import RequestError
-from paimon_features.outcomes.sequences import ConfidenceSequence, any_mean, bounded_mean
+from paimon_features.models.clustered_means import PossibleOutcomes
 
 LEAST = 1e-6
 """Probabilities are cut to [LEAST, 1 - LEAST] in the log loss: one row must not decide alone."""
@@ -17,22 +17,20 @@ LEAST = 1e-6
 
 @dataclass(frozen=True)
 class OutcomeLoss:
-    """A loss of rows; ``is_bounded``: it is in [0, 1], and its intervals hold at every length."""
+    """A loss of rows; ``is_binary``: of probabilities, by labels 0 and 1."""
 
     name: str
     of: Callable[[Floats, Floats], Floats]
-    is_bounded: bool
+    is_binary: bool
 
-    @property
-    def method(self) -> str:
-        """How its intervals are computed."""
-        return "empirical Bernstein" if self.is_bounded else "asymptotic"
-
-    def mean_difference(self, differences: Floats, alpha: float) -> ConfidenceSequence:
-        """The sequence for the mean of differences of losses."""
-        if not self.is_bounded:
-            return any_mean(differences, alpha)
-        return bounded_mean((differences + 1) / 2, alpha).scaled(2.0, -1.0)
+    def possible(self, labels: Floats, predictions: Floats) -> PossibleOutcomes:
+        """The losses by each label that a row could have: 0 and 1, or the ends of their range."""
+        ends = (0.0, 1.0) if self.is_binary else (labels.min(), labels.max())
+        values = np.column_stack([self.of(np.full(len(labels), end), predictions) for end in ends])
+        if not self.is_binary:
+            return PossibleOutcomes(values)
+        chances = np.column_stack([1 - predictions, predictions])
+        return PossibleOutcomes(values, chances, (labels > 0.5).astype(np.int64))
 
 
 def _brier(labels: Floats, predictions: Floats) -> Floats:

@@ -19,7 +19,7 @@ from paimon_features.definitions import (
     FeatureView,
     FeedbackSource,
 )
-from paimon_features.errors import DefinitionError
+from paimon_features.errors import DefinitionError, PaimonFeaturesError
 from paimon_features.partition_days import parse_partition_days, partition_text
 from paimon_features.planning import registry
 from paimon_features.planning.center_proposals import proposed_centers
@@ -261,7 +261,10 @@ def _with_offline_reason(definitions: Definitions, change: Change) -> Change:
     """Add the reason why the online store cannot serve a service."""
     if change.kind != "service":
         return change
-    reason = definitions.offline_reason(definitions.services[change.name])
+    try:
+        reason = definitions.offline_reason(definitions.services[change.name])
+    except PaimonFeaturesError as error:  # a fit of another definition, say: nothing reads it
+        reason = str(error)
     if reason is None:
         return change
     warning = f"warning: cannot be served, and no model over it can be promoted: {reason}"

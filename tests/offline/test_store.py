@@ -286,3 +286,17 @@ def test_an_unknown_option_is_an_error_before_rows_are_read(filled: LakeOfViews)
     for read in (store.get_historical_features, store.stream_historical_features):
         with pytest.raises(TypeError, match="unexpected keyword argument 'memory'"):
             read(refs, nothing, memory=1)
+
+
+@pytest.mark.parametrize("column", ["count_7d", "count_7d__status"])
+def test_a_column_of_the_rows_with_the_name_of_a_result_is_refused(
+    lake: LakeOfViews, column: str
+) -> None:
+    rows = {"user": [1], "event_time_ms": [0], column: ["mine"]}
+    with pytest.raises(RequestError, match=f"{column}.* also the name of a feature or its status"):
+        lake.store.get_historical_features(lake.refs("spend"), rows, statuses=True)
+
+
+def test_a_series_is_no_entity_rows(lake: LakeOfViews) -> None:
+    with pytest.raises(RequestError, match="entity rows of type Series; expected"):
+        lake.store.get_historical_features(lake.refs("spend"), pd.Series([1]))

@@ -40,10 +40,17 @@ class Network(nn.Module):
 
     uses_lists = False
     """Whether it reads lists; others are refused."""
+    label_mean: torch.Tensor
+    label_scale: torch.Tensor
 
     def __init__(self, shapes: InputShapes, outputs: int) -> None:
         super().__init__()
         self.shapes, self.outputs = shapes, outputs
+
+    def scale_labels(self, mean: float, scale: float) -> None:
+        """Learn labels less ``mean``, over ``scale``: part of the weights of a regression."""
+        self.register_buffer("label_mean", torch.tensor([mean]))
+        self.register_buffer("label_scale", torch.tensor([scale]))
 
     def examples(self, rows: int = 2) -> dict[str, torch.Tensor]:
         """Inputs of that many rows by name, to trace it with."""

@@ -50,7 +50,7 @@ class EncodeForm:
         values: dict[str, Any] = {
             name: torch.from_numpy(array) for name, array in self.encoder.apply(rows).items()
         }
-        labels = self.labels.apply(rows[self.label])
+        labels = self.labels.targets(rows[self.label])
         kind = torch.int64 if self.labels.task == "multiclass" else torch.float32
         values[LABEL] = torch.from_numpy(labels).to(kind)
         weights = np.ones(len(labels), np.float32)

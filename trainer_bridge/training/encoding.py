@@ -121,6 +121,12 @@ class FeatureEncoder:
             raise ConfigurationError(
                 "the model reads no number, text or vector: add one to the service, such as Count()"
             )
+        for feature in own["text"]:
+            if table[feature.column].null_count == table.num_rows:
+                raise ConfigurationError(
+                    f"feature {feature.output} is null in all {table.num_rows:,} training rows, so "
+                    "that its categories are not known; leave it out: data.exclude"
+                )
         branches: list[Any] = []
         if own["number"]:
             scale: StoredTransformer = StandardScaler()

@@ -35,12 +35,14 @@ BOUND = 1e-4
 relative to them."""
 
 
-def predictions_of(task: str, logits: torch.Tensor) -> torch.Tensor:
+def predictions_of(network: Network, task: str, logits: torch.Tensor) -> torch.Tensor:
     """The prediction, float32: of true (rows, 1), of each class (rows, classes), or the value."""
     logits = logits.float()
     if task == "binary":
         return torch.sigmoid(logits)
-    return torch.softmax(logits, dim=-1) if task == "multiclass" else logits
+    if task == "multiclass":
+        return torch.softmax(logits, dim=-1)
+    return logits * network.label_scale + network.label_mean
 
 
 class Predictor(torch.nn.Module):
@@ -57,8 +59,8 @@ class Predictor(torch.nn.Module):
         values: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if not self.network.uses_lists:
-            return predictions_of(self.task, self.network(numbers))
-        return predictions_of(self.task, self.network(numbers, codes, values))
+            return predictions_of(self.network, self.task, self.network(numbers))
+        return predictions_of(self.network, self.task, self.network(numbers, codes, values))
 
 
 def export_program(network: Network, task: str) -> tuple[Any, bytes]:

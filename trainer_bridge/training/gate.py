@@ -1,8 +1,8 @@
 """Whether a version is better than another one on the same rows, by how much, and how sure that is.
 
 Both predict the same rows: the mean of the differences of their losses has a smaller error than the
-difference of their means. Rows of one entity resemble each other; the error of the mean is that of
-clustered rows (Liang and Zeger 1986), a cluster for each entity.
+difference of their means. Rows of one entity resemble each other, and rare outcomes may be missing
+among the rows: the bounds are those of ``paimon_features.models.clustered_means``.
 """
 
 from __future__ import annotations
@@ -10,14 +10,19 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats, Ints
+from paimon_features.array_types import Bools, Floats, Ints
 from paimon_features.errors import shortened
+from paimon_features.models.clustered_means import (
+    SEEN,
+    ClusteredMean,
+    PossibleOutcomes,
+    rare_label_clusters,
+)
 from paimon_features.models.metrics import log_losses
 
 MAX_SEGMENTS = 50
@@ -29,7 +34,8 @@ class Difference:
     """The mean of a candidate's loss minus that of another version, less is better.
 
     ``low`` and ``high`` are its one-sided bounds, each with the requested confidence: None for rows
-    of a single entity, whose error is unknown. ``loss`` is the mean loss of the other version, over
+    of a single entity, and where fewer than ten entities have another label than the most frequent
+    one: the error is unknown. ``loss`` is the mean loss of the other version, over
     ``rows`` rows of ``entities`` entities.
     """
 
@@ -51,7 +57,7 @@ class Difference:
         return self.low is not None and self.low > 0
 
     def __str__(self) -> str:
-        bounds = "no bounds"
+        bounds = "no bounds: too few entities, or too few with a rare label"
         if self.low is not None and self.high is not None:
             bounds = f"{self.low:+.4g} to {self.high:+.4g}"
         return (
@@ -77,57 +83,106 @@ class GateVerdict:
         return not self.reasons
 
 
-def losses(task: str, labels: Floats, predictions: npt.NDArray[Any]) -> Floats:
+@dataclass(frozen=True)
+class RowLosses:
+    """The loss of each row, ``values``, of the labels ``labels``.
+
+    ``possible`` are the losses by other labels, shape (rows, outcomes): every class, or the lowest
+    and the highest value of a regression. None: nothing is known of them.
+    """
+
+    values: Floats
+    labels: Floats | None = None
+    possible: PossibleOutcomes | None = None
+
+    def take(self, rows: Bools) -> RowLosses:
+        """The losses of some rows."""
+        labels = None if self.labels is None else self.labels[rows]
+        possible = None if self.possible is None else self.possible.take(rows)
+        return RowLosses(self.values[rows], labels, possible)
+
+
+def losses(
+    task: str,
+    labels: Floats,
+    predictions: npt.NDArray[Any],
+    span: tuple[float, float] | None = None,
+) -> RowLosses:
     """The loss of each row: log loss, or the squared error of a regression.
 
-    ``labels`` are 0 and 1, class numbers or values; ``predictions`` have the shape (rows, width). A
-    prediction that is no finite number has the loss of one that is as wrong as can be.
+    ``labels`` are 0 and 1, class numbers or values; ``predictions`` have the shape (rows, width).
+    ``span`` is the range of the labels that are known in addition to these. A prediction that is no
+    finite number has the loss of one that is as wrong as can be.
 
-    >>> losses("binary", np.array([1.0, 0.0]), np.array([[0.5], [0.5]])).round(3).tolist()
+    >>> losses("binary", np.array([1.0, 0.0]), np.array([[0.5], [0.5]])).values.round(3).tolist()
     [0.693, 0.693]
     """
     if task == "regression":
-        errors = (predictions[:, 0].astype(np.float64) - labels) ** 2
-        return np.where(np.isfinite(errors), errors, _WORST_ERROR)
+        extremes = np.array([labels.min(), labels.max(), *(span or ())])
+        outcomes = np.array([extremes.min(), extremes.max()])
+        values = _squared(predictions[:, 0], labels)
+        possible = PossibleOutcomes(_squared(predictions[:, :1], outcomes))
+        return RowLosses(values, labels, possible)
+    chances = predictions.astype(np.float64)
     if task == "binary":
-        chosen = np.where(labels > 0.5, predictions[:, 0], 1 - predictions[:, 0])
-    else:
-        chosen = predictions[np.arange(len(labels)), labels.astype(np.int64)]
-    chosen = np.where(np.isfinite(chosen), chosen, 0.0)
-    return np.asarray(log_losses(chosen), np.float64)
+        chances = np.column_stack([1 - chances[:, 0], chances[:, 0]])
+    chances = np.where(np.isfinite(chances), chances, 0.0)
+    by_class = np.asarray(log_losses(chances), np.float64)
+    classes = (labels > 0.5 if task == "binary" else labels).astype(np.int64)
+    values = by_class[np.arange(len(labels)), classes]
+    return RowLosses(values, labels, PossibleOutcomes(by_class, chances, classes))
 
 
-def compare(candidate: Floats, other: Floats, entities: Ints, confidence: float) -> Difference:
+def _squared(predictions: npt.NDArray[Any], labels: Floats) -> Floats:
+    errors = (predictions.astype(np.float64) - labels) ** 2
+    return np.where(np.isfinite(errors), errors, _WORST_ERROR)
+
+
+def compare(
+    candidate: RowLosses,
+    other: RowLosses,
+    entities: Ints,
+    confidence: float,
+    weights: Floats | None = None,
+) -> Difference:
     """Compare the losses of two versions on the same rows.
 
-    ``entities`` numbers the entity of each row. There is at least one row.
+    ``entities`` numbers the entity of each row, ``weights`` are those of the rows. There is at
+    least one row.
 
-    >>> compare(np.array([1.0, 2.0]), np.array([2.0, 4.0]), np.array([0, 1]), 0.5).mean
+    >>> first, second = RowLosses(np.array([1.0, 2.0])), RowLosses(np.array([2.0, 4.0]))
+    >>> compare(first, second, np.array([0, 1]), 0.5).mean
     -1.5
     """
-    difference = candidate - other
-    mean = float(difference.mean())
-    rows = len(difference)
-    _, cluster = np.unique(entities, return_inverse=True)
-    sums = np.bincount(cluster, weights=difference - mean)
-    count = len(sums)
-    loss = float(other.mean())
-    if count == 1:
-        return Difference(mean, None, None, loss, rows, count)
-    error = math.sqrt(float(sums @ sums) * count / (count - 1)) / rows
-    half = NormalDist().inv_cdf(confidence) * error
-    return Difference(mean, mean - half, mean + half, loss, rows, count)
+    possible = None
+    if candidate.possible is not None and other.possible is not None:
+        possible = PossibleOutcomes(
+            candidate.possible.values - other.possible.values,
+            other.possible.chances,
+            other.possible.happened,
+        )
+    difference = candidate.values - other.values
+    found = ClusteredMean.of(difference, entities, weights, possible)
+    loss = float(np.average(other.values, weights=weights))
+    low: float | None = found.low(confidence)
+    high: float | None = found.high(confidence)
+    labels = candidate.labels
+    is_known = labels is None or rare_label_clusters(labels, entities) >= SEEN
+    if found.clusters < 2 or not is_known:
+        low = high = None
+    return Difference(found.mean, low, high, loss, found.rows, found.clusters)
 
 
 def judge(
-    candidate: Floats,
-    other: Floats,
+    candidate: RowLosses,
+    other: RowLosses,
     entities: Ints,
     segments: Mapping[str, Sequence[Any]],
     *,
     confidence: float,
     tolerance: float,
     segment_rows: int,
+    weights: Floats | None = None,
 ) -> GateVerdict:
     """Decide whether a candidate may replace another version, by their losses on the same rows.
 
@@ -136,7 +191,7 @@ def judge(
     with fewer than ``segment_rows`` rows is no segment, and of a column at most ``MAX_SEGMENTS``
     are, those with most rows.
     """
-    overall = compare(candidate, other, entities, confidence)
+    overall = compare(candidate, other, entities, confidence, weights)
     reasons = []
     if not overall.is_better:
         reasons.append(f"its loss is not lower with a confidence of {confidence:.3%}: {overall}")
@@ -148,7 +203,10 @@ def judge(
         for value in known[order[counts[order] >= segment_rows]]:
             rows = texts == value
             name = f"{column}={shortened(str(value))}"
-            found[name] = compare(candidate[rows], other[rows], entities[rows], confidence)
+            own = None if weights is None else weights[rows]
+            found[name] = compare(
+                candidate.take(rows), other.take(rows), entities[rows], confidence, own
+            )
             if found[name].mean > tolerance * found[name].loss:
                 reasons.append(
                     f"in the segment {name} its loss is higher by more than {tolerance:.3%}: "

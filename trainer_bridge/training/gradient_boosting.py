@@ -7,10 +7,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.errors import MissingExtraError
+from paimon_features.errors import MissingExtraError, ModelError
 from trainer_bridge.training.config import GradientBoosting
 
 _INNER, _LEAF = "BRANCH_LEQ", "LEAF"
+_NEVER = -1e30
+"""The logit of a class that no row had."""
 
 
 def fit_trees(
@@ -21,7 +23,15 @@ def fit_trees(
     weights: npt.NDArray[np.float64] | None,
     seed: int,
 ) -> Any:
-    """Fit on encoded features; returns scikit-learn's estimator."""
+    """Fit on encoded features; returns scikit-learn's estimator.
+
+    Raises
+    ------
+    ModelError
+        For rows of a single class.
+    """
+    if task != "regression" and labels.min() == labels.max():
+        raise ModelError("the rows to train on are of a single class; trees need two")
     try:
         from sklearn.ensemble import (
             HistGradientBoostingClassifier,
@@ -47,20 +57,27 @@ def fit_trees(
 
 
 def probabilities_of(
-    estimator: Any, task: str, numbers: npt.NDArray[np.float32]
+    estimator: Any, task: str, numbers: npt.NDArray[np.float32], classes: int
 ) -> npt.NDArray[np.float64]:
-    """Predictions: of true, of each class, or the value."""
+    """Predictions: of true, of each class, or the value; 0 for a class that no row had."""
     inputs = numbers.astype(np.float64)
     if task == "regression":
         return np.asarray(estimator.predict(inputs), np.float64)
     found = np.asarray(estimator.predict_proba(inputs), np.float64)
-    return found[:, 1] if task == "binary" else found
+    if task == "binary":
+        return found[:, 1]
+    every = np.zeros((len(found), classes))
+    every[:, estimator.classes_] = found
+    return every
 
 
-def trees_to_onnx(estimator: Any, task: str, width: int) -> Any:
-    """The estimator from ``numbers`` to ``logits``, as ONNX, opset 18 and ai.onnx.ml 3."""
+def trees_to_onnx(estimator: Any, task: str, width: int, classes: int) -> Any:
+    """The estimator from ``numbers`` to ``logits``, as ONNX, opset 18 and ai.onnx.ml 3.
+
+    ``classes`` are those of the model, which may be more than the estimator was fitted on.
+    """
     import onnx
-    from onnx import TensorProto, helper
+    from onnx import TensorProto, helper, numpy_helper
 
     nodes: dict[str, Any] = {
         name: []
@@ -103,15 +120,36 @@ def trees_to_onnx(estimator: Any, task: str, width: int) -> Any:
         **nodes,
     )  # fmt: skip
     # with double thresholds the operator returns float32
+    nodes_of_logits = [helper.make_node("Cast", ["raw"], ["trees"], to=TensorProto.FLOAT)]
+    constants: list[Any] = []
+    outputs = len(base)
+    if task == "multiclass":
+        # two classes have one tree a stage, whose logit is that of the second one; a class that no
+        # row had has no probability
+        place = np.zeros((len(base), classes), np.float32)
+        own = estimator.classes_[-len(base) :]
+        place[np.arange(len(base)), own] = 1.0
+        absent = np.full((1, classes), _NEVER, np.float32)
+        absent[0, estimator.classes_] = 0.0
+        constants = [numpy_helper.from_array(place, "place"),
+                     numpy_helper.from_array(absent, "absent")]  # fmt: skip
+        nodes_of_logits += [
+            helper.make_node("MatMul", ["trees", "place"], ["placed"]),
+            helper.make_node("Add", ["placed", "absent"], ["logits"]),
+        ]
+        outputs = classes
+    else:
+        nodes_of_logits.append(helper.make_node("Identity", ["trees"], ["logits"]))
     graph = helper.make_graph(
         [
             helper.make_node("Cast", ["numbers"], ["as_double"], to=double),
             ensemble,
-            helper.make_node("Cast", ["raw"], ["logits"], to=TensorProto.FLOAT),
+            *nodes_of_logits,
         ],
         "trees",
         [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, ["rows", width])],
-        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", len(base)])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["rows", outputs])],
+        constants,
     )
     opsets = [helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3)]
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -89,12 +90,17 @@ class NetworkRun(FittedModel):
         )
         torch.manual_seed(config.seed)
         self.network = make_network(config, shapes, max(1, len(labels.classes)))
+        if config.objective.task == "regression":
+            self.network.scale_labels(labels.mean, labels.scale)
         if encoder.length and not self.network.uses_lists:
             raise lists_refused(config, encoder)
         if isinstance(table, RoundTable) and table.weights is not None:
             from safetensors.torch import load
 
             self.network.load_state_dict(load(table.weights))
+            if config.objective.task == "regression":
+                mean, scale = float(self.network.label_mean), float(self.network.label_scale)
+                labels = replace(labels, mean=mean, scale=scale)
         feedback = config.feedback
         self.data = PaimonDataModule(
             table,
@@ -224,7 +230,11 @@ class NetworkRun(FittedModel):
                     for name in names
                     if name in arrays
                 }
-                parts.append(export.predictions_of(task, self.network(**batch)).double().numpy())
+                parts.append(
+                    export.predictions_of(self.network, task, self.network(**batch))
+                    .double()
+                    .numpy()
+                )
         found = np.concatenate(parts)
         return found if task == "multiclass" else found[:, 0]
 

@@ -35,10 +35,10 @@ from trainer_bridge.training import evaluation
 from trainer_bridge.training.config import TrainConfig
 from trainer_bridge.training.encoding import Arrays, feeds_of
 from trainer_bridge.training.fitted_model import difference
-from trainer_bridge.training.labels import LabelCodec
+from trainer_bridge.training.labels import LabelCodec, sample_weights
 from trainer_bridge.training.notes import quiet
 from trainer_bridge.training.run import QUANTISATION, config_of, pinned
-from trainer_bridge.training.training_table import SplitPart
+from trainer_bridge.training.training_table import SplitPart, entities_of
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -108,12 +108,14 @@ def quantise(
     inputs = parent.signature.inputs
     labels = LabelCodec(config.objective.task, parent.signature.outputs[0].classes)
 
-    def feeds(part: SplitPart) -> tuple[Arrays, npt.NDArray[Any]]:
-        names = [each.name for each in inputs]
-        rows = table.part(part, [*names, table.label])
-        return feeds_of(inputs, {name: rows[name] for name in names}), labels.apply(
-            rows[table.label]
-        )
+    def feeds(part: SplitPart) -> tuple[Arrays, _LabelledRows]:
+        names, keys = [each.name for each in inputs], [key.name for key in table.keys]
+        weights = config.data.weights
+        extra = [] if weights is None else [weights]
+        rows = table.part(part, [*names, table.label, *keys, *extra])
+        about = evaluation.EvaluatedRows(entities_of(rows, keys), sample_weights(rows, weights))
+        truth = _LabelledRows(labels.apply(rows[table.label]), about)
+        return feeds_of(inputs, {name: rows[name] for name in names}), truth
 
     training, _ = feeds("train")
     on_message(f"quantising {parent}: {method}")
@@ -126,7 +128,7 @@ def quantise(
     microseconds = speeds(before, after, training)
     loss = "mse" if config.objective.task == "regression" else "log_loss"
     found = Quantised(
-        str(parent), method, len(truth), metrics,
+        str(parent), method, len(truth.labels), metrics,
         float(np.abs(predicted[0] - predicted[1]).max()),
         microseconds, (len(before), len(after)),
         reasons(microseconds, measured[0][loss].value, measured[1][loss].value), None,
@@ -152,12 +154,20 @@ def quantise(
         files={each: ModelFile(sha256_of(data), len(data)) for each, data in files.items()},
         metrics={
             **_metrics(config, test_truth, tested),
-            "quantised_difference": difference(apart, len(test_truth)),
+            "quantised_difference": difference(apart, len(test_truth.labels)),
         },
         card=f"{parent.card.rstrip()}\n\n{parent} in {method}.\n",
         parents=(str(parent),),
     )
     return replace(found, manifest=project.models.register(manifest, files))
+
+
+@dataclass(frozen=True)
+class _LabelledRows:
+    """The labels of rows, and whose they are."""
+
+    labels: npt.NDArray[Any]
+    about: evaluation.EvaluatedRows
 
 
 def quantised(data: bytes, method: Method, training: Arrays, seed: int = 0) -> bytes:
@@ -324,8 +334,10 @@ def _predictions(data: bytes, feeds: Arrays) -> npt.NDArray[np.float64]:
 
 
 def _metrics(
-    config: TrainConfig, truth: npt.NDArray[Any], predicted: npt.NDArray[np.float64]
+    config: TrainConfig, truth: _LabelledRows, predicted: npt.NDArray[np.float64]
 ) -> dict[str, Metric]:
     task = config.objective.task
     flat = predicted if task == "multiclass" else predicted[:, 0]
-    return evaluation.evaluate(task, truth.astype(np.float64), flat, config.seed)
+    return evaluation.evaluate(
+        task, truth.labels.astype(np.float64), flat, config.seed, truth.about
+    )

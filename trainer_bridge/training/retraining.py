@@ -32,9 +32,11 @@ from paimon_features.tables.side_files import locked
 from paimon_features.tables.snapshots import latest_snapshot, ref_of, split_ref
 from trainer_bridge.training import gate, run
 from trainer_bridge.training.config import GradientBoosting, RoundConfig
-from trainer_bridge.training.round_gate import entities_of, gate_card, judge_round, losses_of
+from trainer_bridge.training.labels import sample_weights
+from trainer_bridge.training.round_gate import gate_card, judge_round, losses_of
 from trainer_bridge.training.round_planning import VERDICT, ProductionVersion, RoundPlanner
 from trainer_bridge.training.rounds import RoundTable, parent_of, round_config
+from trainer_bridge.training.training_table import entities_of
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -287,8 +289,9 @@ class Retrainer:
             losses_of(self.project, each, rows, current.source.label, current.labels)
             for each in (current.manifest, before)
         )
-        entities = entities_of(rows, current.manifest)
-        found = gate.compare(own, other, entities, 1 - risk)
+        keys = [key.name for key in current.manifest.signature.entities]
+        weights = sample_weights(rows, current.config.data.weights)
+        found = gate.compare(own, other, entities_of(rows, keys), 1 - risk, weights)
         if not found.is_worse:
             return None
         version = current.manifest.version
@@ -352,7 +355,7 @@ class Retrainer:
             self.planner.forget(folder)
             production = str(current.manifest)
             return RetrainDecision("failed", "", production, f"no version was made: {error}")
-        verdict = judge_round(self.project, config.retrain, table, trained)
+        verdict = judge_round(self.project, config, table, trained)
         document = asdict(verdict)
         files = {**trained.files, VERDICT: (json.dumps(document, indent=1) + "\n").encode()}
         found = verdict.overall

@@ -8,43 +8,43 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from paimon_features.array_types import Floats, Ints
 from paimon_features.generated_text import markdown_text
 from paimon_features.models import ModelManifest
 from trainer_bridge.training import export, gate
-from trainer_bridge.training.config import RetrainConfig
-from trainer_bridge.training.labels import LabelCodec
+from trainer_bridge.training.config import TrainConfig
+from trainer_bridge.training.labels import LabelCodec, sample_weights
 from trainer_bridge.training.rounds import RoundTable
 from trainer_bridge.training.run import Trained
+from trainer_bridge.training.training_table import entities_of
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
 
 
 def judge_round(
-    project: Project, settings: RetrainConfig, table: RoundTable, trained: Trained
+    project: Project, config: TrainConfig, table: RoundTable, trained: Trained
 ) -> gate.GateVerdict:
     """Compare what was trained with its parent; both predict the rows that are held out."""
+    settings = config.retrain
     signature, parent = trained.manifest.signature, table.parent
     network, task, rows = trained.files["network.onnx"], signature.task, table.held_out
     labels = table.labels.apply(rows[table.label]).astype(np.float64)
+    seen = table.labels.apply(table.train_rows[table.label]).astype(np.float64)
+    span = float(seen.min()), float(seen.max())
     predicted = export.run_onnx(network, signature.inputs, _raw(rows, signature.inputs))
     verdict = gate.judge(
-        gate.losses(task, labels, predicted),
-        losses_of(project, parent, rows, table.label, table.labels),
-        entities_of(rows, parent),
+        gate.losses(task, labels, predicted, span),
+        losses_of(project, parent, rows, table.label, table.labels, span),
+        entities_of(rows, [key.name for key in parent.signature.entities]),
         {name: rows[name].to_pylist() for name in settings.segments},
+        weights=sample_weights(rows, config.data.weights),
         confidence=settings.confidence,
         tolerance=settings.tolerance,
         segment_rows=settings.segment_rows,
     )
-    bounds = None
-    if task == "regression":
-        seen = table.labels.apply(table.train_rows[table.label])
-        span = float(seen.max() - seen.min())
-        bounds = float(seen.min()) - span, float(seen.max()) + span
+    width = span[1] - span[0]
+    bounds = (span[0] - width, span[1] + width) if task == "regression" else None
     probes = export.run_onnx(
         network, signature.inputs, _with_nulls(_raw(rows.slice(0, 1), signature.inputs))
     )
@@ -60,22 +60,19 @@ def judge_round(
 
 
 def losses_of(
-    project: Project, manifest: ModelManifest, rows: pa.Table, label: str, labels: LabelCodec
-) -> Floats:
-    """The loss of what a version would have answered to each row."""
+    project: Project,
+    manifest: ModelManifest,
+    rows: pa.Table,
+    label: str,
+    labels: LabelCodec,
+    span: tuple[float, float] | None = None,
+) -> gate.RowLosses:
+    """The loss of what a version would have answered to each row: see ``gate.losses``."""
     network = project.models.file(manifest, "network.onnx")
     signature = manifest.signature
     predicted = export.run_onnx(network, signature.inputs, _raw(rows, signature.inputs))
-    return gate.losses(signature.task, labels.apply(rows[label]).astype(np.float64), predicted)
-
-
-def entities_of(rows: pa.Table, manifest: ModelManifest) -> Ints:
-    """The number of the entity of each row."""
-    codes = np.zeros(rows.num_rows, np.int64)
-    for key in manifest.signature.entities:
-        own = pc.rank(rows[key.name], tiebreaker="dense", null_placement="at_start")
-        _, codes = np.unique(codes * (rows.num_rows + 1) + own.to_numpy(), return_inverse=True)
-    return codes
+    truth = labels.apply(rows[label]).astype(np.float64)
+    return gate.losses(signature.task, truth, predicted, span)
 
 
 def gate_card(table: RoundTable, verdict: gate.GateVerdict) -> str:

@@ -37,7 +37,7 @@ from trainer_bridge.training.config import (
     TrainConfig,
 )
 from trainer_bridge.training.encoding import FeatureEncoder
-from trainer_bridge.training.labels import LabelCodec
+from trainer_bridge.training.labels import LabelCodec, known_weights
 from trainer_bridge.training.training_table import SplitPart, TimeSplit, TrainingTable, built_from
 
 if TYPE_CHECKING:
@@ -134,7 +134,8 @@ class RoundTable(TrainingTable):
 class TrainingRows:
     """Labelled rows of a training set by commit and time, with some columns.
 
-    A row whose label is null, or a class that the model does not know, is left out.
+    A row is left out whose label is null, not finite, or a class that the model does not know; and
+    one whose weight is none.
     """
 
     lake: Lake
@@ -143,6 +144,7 @@ class TrainingRows:
     label: str
     labels: LabelCodec
     columns: tuple[str, ...]
+    weights: str | None
 
     @classmethod
     def of(
@@ -179,7 +181,7 @@ class TrainingRows:
                     f"has: {', '.join(known)}{did_you_mean(name, known)}"
                 )
         columns = tuple(dict.fromkeys(names))
-        return cls(lake, table, data.time, str(data.label), labels, columns)
+        return cls(lake, table, data.time, str(data.label), labels, columns, data.weights)
 
     def committed(self, after: str, until: str, most: int | None = None) -> pa.Table:
         """The rows of the commits after a snapshot, up to another one, inclusive.
@@ -236,8 +238,9 @@ class TrainingRows:
             output="arrow",
             threads=0,
         ) as reader:
-            known = reader.read_columns([self.time, self.label])
-            mask = self._within(known[self.time], start_ms, end_ms) & self._known(known[self.label])
+            weights = [] if self.weights is None else [self.weights]
+            known = reader.read_columns([self.time, self.label, *weights])
+            mask = self._within(known[self.time], start_ms, end_ms) & self._known(known)
             numbers = np.flatnonzero(mask)
             if len(numbers) > most:
                 numbers = np.sort(dice.choice(numbers, most, replace=False))
@@ -252,14 +255,11 @@ class TrainingRows:
         return pa.schema([schema.field(name) for name in self.columns])
 
     def _labelled(self, rows: pa.Table) -> pa.Table:
-        return rows.filter(pa.array(self._known(rows[self.label])))
+        return rows.filter(pa.array(self._known(rows)))
 
-    def _known(self, labels: Any) -> npt.NDArray[np.bool_]:
-        found = pc.is_valid(labels)
-        if self.labels.classes:
-            classes = pa.array(self.labels.classes, pa.string())
-            found = pc.and_(found, pc.is_in(labels.cast(pa.string()), value_set=classes))
-        return np.asarray(found)
+    def _known(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
+        found = self.labels.known(rows[self.label])
+        return found if self.weights is None else found & known_weights(rows[self.weights])
 
     def _within(
         self, times: Any, start_ms: int | None, end_ms: int | None

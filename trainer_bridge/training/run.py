@@ -18,19 +18,26 @@ import numpy.typing as npt
 import torch
 
 from paimon_features import __version__
+from paimon_features.array_types import Floats
 from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError, MissingExtraError, UnknownNameError
+from paimon_features.errors import (
+    ConfigurationError,
+    MissingExtraError,
+    ModelError,
+    UnknownNameError,
+)
 from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPins, sha256_of
 from trainer_bridge.training import evaluation, export
 from trainer_bridge.training.config import GradientBoosting, TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder
+from trainer_bridge.training.evaluation import EvaluatedRows
 from trainer_bridge.training.fitted_model import FittedModel, difference, lists_refused
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx
-from trainer_bridge.training.labels import LabelCodec, weights_of
+from trainer_bridge.training.labels import LabelCodec, sample_weights
 from trainer_bridge.training.report import Importance, model_card, report_page
 from trainer_bridge.training.rounds import RoundTable
-from trainer_bridge.training.training_table import SplitPart, TrainingTable
+from trainer_bridge.training.training_table import SplitPart, TrainingTable, entities_of
 
 if TYPE_CHECKING:
     from paimon_features.project import Project
@@ -233,9 +240,9 @@ def run(
             project, table, config, encoder, labels, folder, run_id, repeats is None, on_phase
         ).train()
     test = _part(table, config, encoder, labels, "test")
-    predictions = fitted.predict(test.arrays)
+    predictions = _finite(fitted.predict(test.arrays))
     metrics = evaluation.evaluate(
-        config.objective.task, test.labels.astype(np.float64), predictions, config.seed
+        config.objective.task, test.labels.astype(np.float64), predictions, config.seed, test.about
     )
     on_message(
         ", ".join(f"{name} {metric.value:.4f}" for name, metric in metrics.items())
@@ -316,26 +323,42 @@ def validate(
     return evaluation.evaluate(
         config.objective.task,
         part.labels.astype(np.float64),
-        fitted.predict(part.arrays),
+        _finite(fitted.predict(part.arrays)),
         config.seed,
+        part.about,
     )
+
+
+def _finite(predictions: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The predictions; ModelError where training has diverged."""
+    wrong = int((~np.isfinite(predictions)).sum())
+    if wrong:
+        raise ModelError(
+            f"{wrong:,} of {predictions.size:,} predictions are not finite: training diverged; "
+            "lower optimiser.lr"
+        )
+    return predictions
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One part of the rows: raw columns by name, encoded, labels."""
+    """One part of the rows: raw columns by name, encoded, labels, entities and weights."""
 
     raw: dict[str, Any]
     arrays: Arrays
     labels: npt.NDArray[Any]
-    weights: npt.NDArray[np.float64] | None
+    about: EvaluatedRows
+
+    @property
+    def weights(self) -> Floats | None:
+        return self.about.weights
 
 
 class _Trees(FittedModel):
-    def __init__(self, estimator: Any, task: str, width: int) -> None:
-        self.estimator, self.task = estimator, task
+    def __init__(self, estimator: Any, task: str, width: int, classes: int) -> None:
+        self.estimator, self.task, self.classes = estimator, task, classes
         self.history = []
-        self.model = trees_to_onnx(estimator, task, width)
+        self.model = trees_to_onnx(estimator, task, width, classes)
         self.weights = self.model.SerializeToString(deterministic=True)
 
     @classmethod
@@ -351,10 +374,10 @@ class _Trees(FittedModel):
         estimator = fit_trees(
             config.model, task, numbers, part.labels, _total_weights(config, part), config.seed
         )
-        return cls(estimator, task, encoder.width)
+        return cls(estimator, task, encoder.width, len(labels.classes))
 
     def predict(self, arrays: Arrays) -> npt.NDArray[np.float64]:
-        return probabilities_of(self.estimator, self.task, arrays["numbers"])
+        return probabilities_of(self.estimator, self.task, arrays["numbers"], self.classes)
 
     def export(
         self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
@@ -391,6 +414,7 @@ def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, 
         return table.encoder, table.labels, table.train_rows.num_rows
     columns = [*(feature.column for feature in table.features), table.label]
     rows = table.part("train", columns)
+    labels = _checked_labels(table, config.objective.task, rows[table.label])
     encoder = FeatureEncoder.fit(
         rows,
         table.features,
@@ -399,7 +423,22 @@ def _fitted(table: TrainingTable, config: TrainConfig) -> tuple[FeatureEncoder, 
         max_items=config.data.max_items,
         seed=config.seed,
     )
-    return encoder, LabelCodec.of(config.objective.task, rows[table.label]), rows.num_rows
+    return encoder, labels, rows.num_rows
+
+
+def _checked_labels(table: TrainingTable, task: str, training: Any) -> LabelCodec:
+    """The labels of the training rows; those of all parts are checked before anything is fitted."""
+    labels = LabelCodec.of(task, training)
+    parts: tuple[SplitPart, ...] = ("validation", "test")
+    for name in parts:
+        column = table.part(name, [table.label])[table.label]
+        if not len(column):
+            raise ConfigurationError(f"no row of the {name} part has a label")
+        try:
+            labels.apply(column)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"the {name} part: {error}") from None
+    return labels
 
 
 def _part(
@@ -411,13 +450,13 @@ def _part(
 ) -> _Part:
     names = [feature.column for feature in encoder.features]
     extra = [] if config.data.weights is None else [config.data.weights]
-    rows = table.part(name, [*names, table.label, *extra])
-    weights = None if not extra else weights_of(rows[extra[0]], extra[0]).astype(np.float64)
+    keys = [key.name for key in table.keys]
+    rows = table.part(name, [*names, table.label, *extra, *keys])
     return _Part(
         {name: rows[name].combine_chunks() for name in names},
         encoder.apply(rows),
         labels.apply(rows[table.label]),
-        weights,
+        EvaluatedRows(entities_of(rows, keys), sample_weights(rows, config.data.weights)),
     )
 
 
@@ -427,7 +466,7 @@ def _test_columns(table: TrainingTable, config: TrainConfig) -> dict[str, Any]:
     return {name: rows[name].combine_chunks() for name in names}
 
 
-def _total_weights(config: TrainConfig, part: _Part) -> npt.NDArray[np.float64] | None:
+def _total_weights(config: TrainConfig, part: _Part) -> Floats | None:
     positive = config.objective.positive_weight
     if positive == 1 or config.objective.task != "binary":
         return part.weights
@@ -444,12 +483,14 @@ def _importance(
     order = dice.permutation(rows)
     arrays = {name: array[:rows] for name, array in test.arrays.items()}
     labels = test.labels[:rows].astype(np.float64)
+    weights = None if test.weights is None else test.weights[:rows]
     task = config.objective.task
     loss = "mse" if task == "regression" else "log_loss"
 
     def loss_of(changed: Arrays) -> float:
         found = fitted.predict(changed)
-        return evaluation.evaluate(task, labels, found, config.seed)[loss].value
+        rows = EvaluatedRows(weights=weights)
+        return evaluation.evaluate(task, labels, found, config.seed, rows)[loss].value
 
     before = loss_of(arrays)
     found = []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import multiprocessing
 import os
 import shutil
@@ -330,9 +331,11 @@ class _Sweep:
             return False
         if kind == "step":
             step, loss = rest
-            with quiet("optuna"):
-                trial.report(loss, step)  # of a trial that is trained again: has no effect
-                stop = bool(trial.should_prune())
+            stop = not math.isfinite(loss)  # it has diverged
+            if not stop:
+                with quiet("optuna"):
+                    trial.report(loss, step)  # of a trial that is trained again: has no effect
+                    stop = bool(trial.should_prune())
             self._send(worker, stop)
             return True
         worker.trial = None
@@ -341,7 +344,11 @@ class _Sweep:
         else:
             metrics, seconds = rest
             loss = metrics["mse" if "mse" in metrics else "log_loss"]
-            self._end(trial, kind, loss, seconds, metrics)
+            if math.isfinite(loss):
+                self._end(trial, kind, loss, seconds, metrics)
+            else:  # Optuna takes no such value
+                message = f"training diverged: the loss on the validation rows is {loss}"
+                self._end(trial, "failed", None, seconds, message=message)
         return True
 
     def _died(self, worker: _TrialProcess) -> Any:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from paimon_features.array_types import Ints
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.selection import Output
 from paimon_features.definitions.transformed import CompiledTransformed
@@ -204,8 +206,11 @@ class TrainingTable:
         )
 
     def labelled(self, condition: str) -> str:
-        """The condition, for rows that have a label."""
-        return f"({condition}) AND {self.label} IS NOT NULL"
+        """The condition, for rows that have a label: neither null nor NaN."""
+        labelled = f"{self.label} IS NOT NULL"
+        if pa.types.is_floating(self.lake.schema(self.table).field(self.label).type):
+            labelled = f"({self.label} <= 0 OR {self.label} > 0)"
+        return f"({condition}) AND {labelled}"
 
     def part(self, name: SplitPart, columns: Sequence[str]) -> pa.Table:
         """The labelled rows that are trained on, that validate, or those of the report."""
@@ -281,6 +286,15 @@ def _items(project: Project, output: Output) -> int:
         return 0
     feature = project.any_view(output.view).feature(output.feature)
     return int(getattr(getattr(feature, "aggregate", None), "n", 0))
+
+
+def entities_of(rows: pa.Table, keys: Sequence[str]) -> Ints:
+    """The number of the entity of each row, by the columns of its keys."""
+    codes = np.zeros(rows.num_rows, np.int64)
+    for key in keys:
+        own = pc.rank(rows[key], tiebreaker="dense", null_placement="at_start")
+        _, codes = np.unique(codes * (rows.num_rows + 1) + own.to_numpy(), return_inverse=True)
+    return codes
 
 
 def column_of(lake: Lake, table: str, snapshot: str, column: str) -> Any:

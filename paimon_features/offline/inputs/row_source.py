@@ -144,7 +144,7 @@ def _source(rows: Any, lake: Lake | None) -> RowSource:
         return _of_table(pa.Table.from_batches([rows]))
     if isinstance(rows, pa.RecordBatchReader):
         return _of_reader(rows)
-    if package == "pandas":
+    if package == "pandas" and hasattr(rows, "columns"):
         return _of_table(pa.Table.from_pandas(rows, preserve_index=False))
     if package == "polars" and hasattr(rows, "collect_schema") and hasattr(rows, "collect"):
         return _of_lazy_frame(rows)

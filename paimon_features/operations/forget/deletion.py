@@ -37,7 +37,7 @@ from paimon_features.operations.forget.rejected import RejectedRows
 from paimon_features.operations.forget.remains import Remaining, remaining
 from paimon_features.operations.forget.request_log import COLUMNS, LoggedEntities
 from paimon_features.operations.forget.rewriting import TableRows, delete_rows, find_rows
-from paimon_features.operations.forget.samples import Loop, loops
+from paimon_features.operations.forget.samples import SampledLoop, loops
 from paimon_features.project import Project
 from paimon_features.serving.request_log.commit import served_table
 from paimon_features.serving.request_log.log import optional_salt
@@ -177,7 +177,7 @@ class Deletion:
 
         return sorted(found, key=rank)
 
-    def _loop_of(self, table: str) -> Loop | None:
+    def _loop_of(self, table: str) -> SampledLoop | None:
         """The loop whose samples name the rows of a table, if it can be searched."""
         return next((loop for loop in self._loops if loop.origins and table in loop.tables), None)
 

@@ -18,7 +18,7 @@ from paimon_features.tables import Lake, generations, iter_batches, latest_snaps
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class SampledLoop:
     """A loop whose samples are not named by the columns of the entities.
 
     ``tables`` have its feedback and the tiles of its views; ``origins`` are the tables that have
@@ -45,7 +45,7 @@ class Loop:
         return EntitySet(tuple(keys), dict(self.source.sample_keys), frozenset(found))
 
 
-def loops(lake: Lake, definitions: Definitions, entities: EntitySet) -> Iterator[Loop]:
+def loops(lake: Lake, definitions: Definitions, entities: EntitySet) -> Iterator[SampledLoop]:
     """Yield the loops whose feedback has no column of the entities."""
     columns = {table: set(lake.schema(table).names) for table in lake.list()}
     for source in definitions.sources.values():
@@ -57,4 +57,4 @@ def loops(lake: Lake, definitions: Definitions, entities: EntitySet) -> Iterator
         own = frozenset({source.table, *tiles} & columns.keys())
         wanted = {*entities.columns, *source.sample_keys}
         origins = sorted(t for t, names in columns.items() if wanted <= names and t not in own)
-        yield Loop(source, tuple(views), own, tuple(origins))
+        yield SampledLoop(source, tuple(views), own, tuple(origins))

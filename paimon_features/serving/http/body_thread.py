@@ -7,7 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from paimon_features.serving.http.strict_json import LARGE
+from paimon_features.serving.http.json_bodies import LARGE
 
 T = TypeVar("T")
 
@@ -33,8 +33,11 @@ class BodyThread:
             except Exception as error:
                 return error
 
-        future = asyncio.get_running_loop().run_in_executor(self._thread, decoded)
-        future.add_done_callback(lambda ended: ended.cancelled() or done(ended.result()))
+        def report(ended: asyncio.Future[Any]) -> None:
+            if not ended.cancelled():
+                done(ended.result())
+
+        asyncio.get_running_loop().run_in_executor(self._thread, decoded).add_done_callback(report)
 
     def close(self) -> None:
         """Release the thread; a body that is being decoded is abandoned."""

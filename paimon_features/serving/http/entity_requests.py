@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 from paimon_features.serving.http.access import Rights
 from paimon_features.serving.http.formats import Format
+from paimon_features.serving.http.json_bodies import LARGE
 from paimon_features.serving.http.logs import StoreLog
 from paimon_features.serving.http.messages import (
     ClientGoneError,
@@ -27,7 +28,6 @@ from paimon_features.serving.http.messages import (
     take_body,
 )
 from paimon_features.serving.http.state import ServerState
-from paimon_features.serving.http.strict_json import LARGE
 from paimon_features.serving.request_log.log import RequestLog
 from paimon_features.traces import ended_now
 

@@ -20,15 +20,15 @@ from paimon_features.errors import shortened
 from paimon_features.models import ModelInput, ModelSignature
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.limits import Limits
-from paimon_features.serving.http.request_body import ParsedRequest, Scalar
-from paimon_features.serving.http.strict_json import (
+from paimon_features.serving.http.json_bodies import (
     ITEMS_PER_ROW,
     MAX_ITEMS,
     check_items,
     parse,
     repeats_no_key,
 )
+from paimon_features.serving.http.limits import Limits
+from paimon_features.serving.http.request_body import ParsedRequest, Scalar
 from paimon_features.serving.http.strict_pack import fields_of
 from paimon_features.serving.prediction.input_arrays import input_array
 from paimon_features.suggestions import did_you_mean

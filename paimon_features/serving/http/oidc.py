@@ -221,13 +221,14 @@ class OidcIssuer:
         while not self._closed:
             unknown = self._wake.wait(self._config.refresh_ms / 1_000 if self._keys else _PAUSE_S)
             self._wake.clear()
-            if self._closed:
-                return
-            while unknown and not self._closed and (wait_s := self._pause_s()) > 0:
+            while unknown and not self._is_closed() and (wait_s := self._pause_s()) > 0:
                 self._wake.wait(wait_s)
                 self._wake.clear()
-            if not self._closed:
+            if not self._is_closed():
                 self.refresh()
+
+    def _is_closed(self) -> bool:
+        return self._closed  # read again each time: another thread sets it
 
     def _pause_s(self) -> float:
         """How long the next fetch for a key that is not there has to wait."""

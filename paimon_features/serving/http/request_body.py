@@ -21,7 +21,7 @@ from paimon_features.errors import shortened
 from paimon_features.serving.http.arrow_body import MAX_COLUMNS, read_columns
 from paimon_features.serving.http.formats import Format
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.strict_json import check_items, parse, repeats_no_key
+from paimon_features.serving.http.json_bodies import check_items, parse, repeats_no_key
 from paimon_features.serving.http.strict_pack import fields_of
 
 Scalar = bool | int | float | str | None

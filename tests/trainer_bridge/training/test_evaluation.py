@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
+from paimon_features.testing.sizes import seeds
 from trainer_bridge.training.evaluation import (
+    EvaluatedRows,
     auc,
     calibration_curve,
     calibration_error,
@@ -59,7 +63,9 @@ def test_edges() -> None:
     labels = np.array([0.0, 0.0, 1.0])
     assert "auc" not in evaluate("binary", np.zeros(3), np.full(3, 0.5))
     perfect = auc(labels, np.array([0.1, 0.2, 0.9]))
-    assert (perfect.value, perfect.low, perfect.high) == (1.0, 1.0, 1.0)
+    assert (perfect.value, perfect.high) == (1.0, 1.0)
+    assert perfect.low is not None
+    assert perfect.low < 0.2  # a single positive says little
     sure = evaluate("binary", labels, np.array([0.0, 0.0, 0.0]))["log_loss"]
     assert np.isfinite(sure.value)
     assert evaluate("binary", labels[:1], np.array([0.5]))["log_loss"].rows == 1
@@ -74,3 +80,60 @@ def test_calibration_finds_overconfident_predictions() -> None:
     assert wrong.low is not None
     assert fair.high < 0.04 < wrong.low
     assert sum(each.rows for each in calibration_curve(labels, scores)) == 5_000
+
+
+def coverage(
+    count: int, rate: float, seed: int, samples: int, entities: int | None = None
+) -> dict[str, float]:
+    """How often the intervals of calibrated predictions contain the truth."""
+
+    def drawn(dice: np.random.Generator, count: int, entities: int | None) -> tuple[Any, Any, Any]:
+        of = np.arange(count) if entities is None else dice.integers(0, entities, count)
+        shared = 0.0 if entities is None else dice.normal(0, 1, of.max() + 1)[of]
+        known = np.log(rate / (1 - rate)) + dice.normal(0, 1.5, count)
+        labels = dice.random(count) < 1 / (1 + np.exp(-known - shared))
+        return labels.astype(float), 1 / (1 + np.exp(-known)), of
+
+    dice = np.random.default_rng(seed)
+    labels, scores, _ = drawn(dice, 200_000, None if entities is None else 100_000)
+    truth = {name: each.value for name, each in evaluate("binary", labels, scores).items()}
+    if entities is None:
+        truth["calibration_error"] = 0.0
+    hits = dict.fromkeys(truth, 0)
+    known = dict.fromkeys(truth, 0)
+    for _ in range(samples):
+        labels, scores, of = drawn(dice, count, entities)
+        found = evaluate("binary", labels, scores, rows=EvaluatedRows(of))
+        for name, metric in found.items():
+            assert metric.low is not None
+            assert metric.high is not None
+            known[name] += 1
+            hits[name] += metric.low <= truth[name] <= metric.high
+    return {name: hits[name] / known[name] for name in truth}
+
+
+@pytest.mark.parametrize(
+    ("count", "rate", "entities"), [(200, 0.05, None), (150, 0.3, None), (1_000, 0.2, 50)]
+)
+def test_intervals_contain_the_truth_of_few_positives_and_of_clustered_rows(
+    count: int, rate: float, entities: int | None
+) -> None:
+    for seed in seeds(1):
+        found = coverage(count, rate, seed, 100, entities)
+        # 95 of 100 expected at least, standard deviation 2.2
+        assert min(found.values()) >= 0.88, (seed, found)
+
+
+def test_weights_of_rows_are_as_many_rows() -> None:
+    labels, scores = rows(np.random.default_rng(3), 80)
+    counts = np.random.default_rng(4).integers(1, 4, 80)
+    weighed = EvaluatedRows(weights=counts.astype(float))
+    weighted = evaluate("binary", labels, scores, rows=weighed)
+    repeated = evaluate("binary", np.repeat(labels, counts), np.repeat(scores, counts))
+    for name in ("auc", "log_loss", "brier"):
+        assert weighted[name].value == pytest.approx(repeated[name].value)
+    values = evaluate(
+        "regression", scores, labels, rows=EvaluatedRows(weights=counts.astype(float))
+    )
+    again = evaluate("regression", np.repeat(scores, counts), np.repeat(labels, counts))
+    assert values["r2"].value == pytest.approx(again["r2"].value)

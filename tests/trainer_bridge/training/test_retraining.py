@@ -150,7 +150,7 @@ def test_rounds_promote_what_is_better_and_return_when_it_is_worse(
     assert decisions(project, "trees") == []
     commit(project, new_rows(90, 1, seed=9))
     assert decisions(project, "trees") == []  # fewer than min_rows
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     (promoted,) = decisions(project, "trees")
     assert (promoted.action, promoted.version, promoted.production) == (
         "promoted", "trees@2", "trees@2"
@@ -296,14 +296,14 @@ def test_exported_graphs_take_other_weights(kind: Any) -> None:
 def test_a_person_promotes_where_the_command_may_not(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timer = threading.Timer(0.3, commit, (project, new_rows(300, 2, seed=1)))
+    timer = threading.Timer(0.3, commit, (project, new_rows(600, 2, seed=1)))
     timer.start()
     (passed,) = decisions(project, "trees", follow=True, rounds=1, poll_s=0.05, promote=False)
     timer.join()
     assert (passed.action, passed.production) == ("passed", "trees@1")
     assert states(project, "trees") == {1: "production", 2: "candidate"}
     project.models.promote("trees", 2)
-    commit(project, new_rows(90, 6, seed=2, turned=True))
+    commit(project, new_rows(200, 6, seed=2, turned=True))
     (alarm,) = decisions(project, "trees", promote=False)
     assert (alarm.action, alarm.production) == ("alarm", "trees@2")
     assert decisions(project, "trees", promote=False) == []  # it is given once
@@ -401,7 +401,7 @@ def test_who_follows_waits_for_rows_and_for_the_online_store(
     stop = Waits(
         lambda: None,  # nothing is new
         lambda: rows(None, new_rows(90, 1, seed=9)),  # fewer than min_rows
-        lambda: rows(0, new_rows(300, 2, seed=1)),
+        lambda: rows(0, new_rows(600, 2, seed=1)),
         back,
         lambda: rows(0, new_rows(300, 6, seed=2, turned=True)),
         back,
@@ -426,7 +426,7 @@ def test_a_round_that_cannot_publish_is_an_error_and_the_next_one_does(
     online: tuple[Project, Interrupted],
 ) -> None:
     project, store = online
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(1_200, 2, seed=1))
     for answers in (0, 1):  # the store is gone at the start; when the version is published
         store.answers = answers
         with pytest.raises(OnlineStoreError, match="does not answer"):
@@ -438,7 +438,7 @@ def test_a_round_that_cannot_publish_is_an_error_and_the_next_one_does(
     assert served(project) == 2
     commit(project, new_rows(40, 6, seed=4, turned=True))  # too few rows to judge by
     assert decisions(project, "trees") == []
-    commit(project, new_rows(90, 6, seed=2, turned=True))
+    commit(project, new_rows(200, 6, seed=2, turned=True))
     store.answers = 1
     with pytest.raises(OnlineStoreError, match="does not answer"):
         decisions(project, "trees")
@@ -474,7 +474,7 @@ def test_states_that_others_change_meanwhile_are_read_again(
         monkeypatch.setattr(ProjectModels, name, after_others(getattr(ProjectModels, name)))
     trees = ["name=trees", "model=gradient_boosting", "model.trees=2"]
     run.train(project, compose(project.root / "churn.yaml", trees))
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     others = 1_000
     with pytest.raises(OwnershipError, match="others change its states all the time; trees@3 wait"):
         decisions(project, "trees")
@@ -483,7 +483,7 @@ def test_states_that_others_change_meanwhile_are_read_again(
     others = 2
     (promoted,) = decisions(project, "trees")
     assert (promoted.action, promoted.version, others) == ("promoted", "trees@3", 0)
-    commit(project, new_rows(90, 6, seed=2, turned=True))
+    commit(project, new_rows(200, 6, seed=2, turned=True))
     others = 1
     assert decisions(project, "trees") == []
     assert states(project, "trees")[3] == "production"
@@ -526,17 +526,23 @@ def test_numbers_are_predicted_within_twice_their_span(
     version, _ = run.train(project, compose(project.root / "churn.yaml", settings))
     project.models.promote("amounts", version.version)
     tables.clear()
-    commit(project, new_rows(300, 2, seed=1))
+    rows = new_rows(300, 2, seed=1)
+    # of a label that is none, from an outcome that failed: it stops no round
+    spent = rows["spent"].to_numpy().copy()
+    spent[5], spent[-1] = np.nan, np.inf
+    commit(project, rows.set_column(rows.column_names.index("spent"), "spent", pa.array(spent)))
     (found,) = decisions(project, "amounts")
     assert found.action == "promoted", found.text
     assert project.models.manifest("amounts", 2).signature.task == "regression"
     (table,) = tables
     assert table.held_out.num_rows == found.figures["overall"]["rows"] == 90
+    for rows in (table.held_out, table.train_rows):
+        assert np.isfinite(np.array(rows["spent"])).all()
 
 
 @pytest.mark.long
 def test_rounds_of_another_training_set_do_not_count(project: Project) -> None:
-    commit(project, new_rows(300, 2, seed=1))
+    commit(project, new_rows(600, 2, seed=1))
     (found,) = decisions(project, "trees")
     assert found.version == "trees@2"
     given = ["customer_id", "event_time_ms", "sample_id", "churned", "weight", "spent", "favourite"]

@@ -143,3 +143,17 @@ def test_a_trial_stops_at_the_validation_that_says_so(project: Project, tmp_path
     torch.set_num_threads(threads)
     assert [step for step, _ in seen] == [6, 12]  # batches of two epochs
     assert metrics["log_loss"].value == pytest.approx(min(loss for _, loss in seen), abs=1e-5)
+
+
+def test_a_trial_that_diverges_fails_and_the_others_finish(tmp_path: Path) -> None:
+    project = make_shop(tmp_path)
+    settings = [
+        "name=amounts", "objective=regression", "data.label=spent", "model=wide_and_deep",
+        "model.dim=8", "trainer.epochs=1", "optimiser=sgd", "optimiser.clip=null",
+        "optimiser.lr=0.01,900",
+    ]  # fmt: skip
+    for _ in range(2):  # the second call finds the trials in the journal
+        done = sweep(project, project.root / "churn.yaml", [*settings], jobs=1)
+        assert [each.state for each in done.trials] == ["finished", "failed"]
+        assert done.best.number == 0
+        assert "diverged" in done.trials[1].message

@@ -7,15 +7,13 @@ leaves open is decided here, and the values are those that are read here.
 
 from __future__ import annotations
 
-import json
-import math
 import re
 from typing import Any
 
 import msgspec
 
-from paimon_features.duplicates import duplicates
 from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.strict_json import AmbiguousJsonError, strict_json
 
 LARGE = 64 << 10
 """Bodies of more bytes are decoded in a thread: the event loop is for all requests."""
@@ -51,17 +49,14 @@ def parse(body: bytes | bytearray, most: int = MAX_ITEMS) -> Any:
     """
     check_items(body, most)
     try:
-        document = json.loads(
-            body.decode(), object_pairs_hook=_unique, parse_float=_float, parse_constant=_no_number
-        )
+        document = strict_json(body)
         if _SURROGATE.search(body):
             msgspec.json.encode(document)  # raises for half of a pair, which no text can have
-    except RecursionError:
-        raise RequestRejected(400, "malformed", "the JSON body is nested too deeply") from None
-    except (json.JSONDecodeError, UnicodeError) as error:
-        raise _malformed(str(error)[:200]) from None
-    except ValueError as error:  # an integer of thousands of digits
+    except AmbiguousJsonError as error:
         raise RequestRejected(422, "invalid_request", f"the JSON body: {error}") from None
+    except ValueError as error:
+        detail = f"the body is not JSON: {str(error)[:200]}"
+        raise RequestRejected(400, "malformed", detail) from None
     return document
 
 
@@ -82,29 +77,3 @@ def check_items(body: bytes | bytearray, most: int = MAX_ITEMS) -> None:
                 f"the JSON body has more than {most:,} objects, lists and keys; split the "
                 "request, or send fewer fields",
             )
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        double = duplicates(name for name, _ in pairs)[0][:80]
-        raise RequestRejected(
-            422, "invalid_request", f"the JSON body has the key {double!r} twice in one object"
-        )
-    return found
-
-
-def _float(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        detail = f"the JSON body: the number {text[:40]} is out of range"
-        raise RequestRejected(422, "invalid_request", detail)
-    return number
-
-
-def _no_number(text: str) -> float:
-    raise _malformed(f"{text}: JSON has no NaN and no Infinity; send null")
-
-
-def _malformed(why: str) -> RequestRejected:
-    return RequestRejected(400, "malformed", f"the body is not JSON: {why}")
