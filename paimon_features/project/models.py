@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError, PaimonFeaturesError, RequestError
+from paimon_features.errors import (
+    ConfigurationError,
+    DefinitionError,
+    PaimonFeaturesError,
+    RequestError,
+)
 from paimon_features.models import SHARES, ModelManifest, ModelState, ModelStates, VersionNote
 from paimon_features.online.models import (
     AGAIN,
@@ -166,7 +171,10 @@ class ProjectModels:
     def _check_served(self, name: str, version: int, state: ModelState) -> None:
         """Raise RequestError if the online store cannot serve what a version reads."""
         service = self.manifest(name, version).signature.service
-        definitions = self._project.definitions
+        try:
+            definitions = self._project.definitions
+        except DefinitionError:  # nothing is served by a file that cannot be read
+            return
         if service not in definitions.services:
             return  # another project, or an older state of the definitions, has it
         reason = definitions.offline_reason(definitions.services[service])

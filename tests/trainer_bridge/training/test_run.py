@@ -375,7 +375,11 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
         (["data.exclude=[x]"], ConfigurationError, "has no output 'x'"),
         (["data.gap=99d"], ConfigurationError, "training part has no rows"),
         (["data.label=favourite"], ConfigurationError, "objective=binary takes numbers"),
-        (["data.label=spent"], ConfigurationError, "other values than 0 and 1"),
+        (
+            ["data.label=spent"],
+            ConfigurationError,
+            "labels are .*; expected 0 and 1",
+        ),
         (["data.service=basket_v1"], ConfigurationError, "reads no lists.*last_n_category"),
         (
             ["data.service=basket_v1", "model=gradient_boosting"],
@@ -390,7 +394,7 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
                 "data.training_set=one_word",
             ],
             ConfigurationError,
-            "the label has 1 class; expected 2 or",
+            "the label has 1 class in the training rows; expected 2 or",
         ),
         (
             ["data.training_set=one_word", "data.weights=spent"],
@@ -415,7 +419,7 @@ def test_validation_rows_are_later_and_the_gap_is_in_no_part(project: Project) -
                 "model=gradient_boosting",
             ],
             ConfigurationError,
-            r"the label 'new' is no class of the training rows: \('common', 'often'\)",
+            r"labels are 'new'; expected one of the classes .*: \('common', 'often'\)",
         ),
         pytest.param(
             ["trainer.accelerator=gpu"],
