@@ -30,6 +30,8 @@ from paimon_features.tables.rejects import UNREADABLE
 
 LONGEST_OBJECT = 16 << 20
 """Bytes of one object of a JSON array, or of one line."""
+MOST_KEYS = 10_000
+"""Keys of all objects of a file: each is a column, and every batch has all of them."""
 _BETWEEN_ITEMS, _BETWEEN_LINES = re.compile(r"[ \t\r\n,]*"), re.compile(r"\s*")
 _BOM = b"\xef\xbb\xbf"
 # a constant such as NaN is a text here, which is no number to ``ingest``
@@ -39,7 +41,10 @@ _DECODER = json.JSONDecoder(parse_int=short_number, parse_float=short_number, pa
 class ObjectBatches:
     """Batches of the objects of a file; ``names`` and ``nested`` grow with the keys."""
 
-    def __init__(self, rows: Iterable[dict[str, Any]], on_unreadable: OnUnreadable) -> None:
+    def __init__(
+        self, path: Path, rows: Iterable[dict[str, Any]], on_unreadable: OnUnreadable
+    ) -> None:
+        self._path = path
         self._rows = iter(rows)
         self._on_unreadable = on_unreadable
         self.names: dict[str, None] = {}
@@ -48,8 +53,7 @@ class ObjectBatches:
     def peek(self, count: int) -> bool:
         """Look at the first objects; whether there is one."""
         first = next(pieces(self._rows, count), [])
-        for row in first:
-            self.names.update(dict.fromkeys(row))
+        self._add_names(first)
         self._rows = chain(first, self._rows)
         return bool(first)
 
@@ -60,6 +64,15 @@ class ObjectBatches:
             except UnicodeEncodeError:
                 yield self._batch([row for row in piece if self._is_text(row)])
 
+    def _add_names(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            self.names.update(dict.fromkeys(row))
+        if len(self.names) > MOST_KEYS:
+            raise ConfigurationError(
+                f"{self._path}: its objects have more than {MOST_KEYS:,} different keys; expected "
+                "the same columns in all: write keys that are data as values"
+            )
+
     def _is_text(self, row: dict[str, Any]) -> bool:
         if has_half_character(row):
             text = str(cell_text(row)).encode("utf-8", "backslashreplace").decode()
@@ -68,8 +81,7 @@ class ObjectBatches:
         return True
 
     def _batch(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
-        for row in rows:
-            self.names.update(dict.fromkeys(row))
+        self._add_names(rows)
         columns = []
         for name in self.names:
             values = [row.get(name) for row in rows]

@@ -278,7 +278,7 @@ def _open_json(path: Path, settings: InputSettings) -> OpenedInput:
     def unreadable(reason: str, detail: str, text: str) -> None:
         opened.unreadable.append(UnreadableRow(reason, detail, text[:100_000]))
 
-    objects = ObjectBatches(read_objects(path, text_bytes, unreadable), unreadable)
+    objects = ObjectBatches(path, read_objects(path, text_bytes, unreadable), unreadable)
     if not objects.peek(1_000):
         first = next(iter(opened.unreadable), None)
         found = "" if first is None else f"; found {first.text[:40]!r}: {first.detail}"

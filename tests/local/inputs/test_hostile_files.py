@@ -322,6 +322,19 @@ def test_long_json_texts_are_read_in_parts(tmp_path: Path) -> None:
     assert (sum(sizes), max(sizes)) == (12, 7)
 
 
+@pytest.mark.parametrize("ending", ["json", "jsonl"])
+def test_json_with_other_keys_in_each_object_is_an_error(ending: str, tmp_path: Path) -> None:
+    """Each key is a column of every batch: memory would grow with the square of the objects."""
+    path = tmp_path / f"keys.{ending}"
+    objects = [json.dumps({f"key_{number}": 1}) for number in range(20_000)]
+    path.write_text("\n".join(objects) if ending == "jsonl" else f"[{','.join(objects)}]")
+    with pytest.raises(
+        ConfigurationError, match=r"keys\.jsonl?: .* more than 10,000 different keys"
+    ):
+        for _ in open_input(path, InputSettings()).batches:
+            pass
+
+
 def test_a_line_of_json_without_end_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "line.jsonl.gz"
     with gzip.open(path, "wb") as file:
