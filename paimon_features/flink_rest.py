@@ -175,6 +175,23 @@ class FlinkRest:
                         lags.append(int(float(metric["sum"])))
         return sum(lags) if lags else None
 
+    def receives_from_brokers(self, job_id: str) -> bool | None:
+        """Whether a job's consumers of Kafka have a connection and have received data in the last
+        minute (brokers answer also where there are no messages); None if no source reports it."""
+        signs = {"connection-count": 0.0, "incoming-byte-rate": 0.0}
+        found: set[str] = set()
+        for vertex in self.sources(job_id):
+            path = f"/jobs/{job_id}/vertices/{vertex}/subtasks/metrics"
+            for name in (str(metric["id"]) for metric in self._get_list(path)):
+                sign = name.rpartition(".KafkaConsumer.")[2]
+                if sign == name or sign not in signs:
+                    continue
+                query = urllib.parse.quote(name)
+                for metric in self._get_list(f"{path}?get={query}&agg=max"):
+                    found.add(sign)
+                    signs[sign] = max(signs[sign], float(metric["max"]))
+        return all(signs[sign] > 0 for sign in found) if found else None
+
     def running_s(self, job_id: str) -> float:
         """For how long a job has run, or ran until its end."""
         return float(self._request(f"/jobs/{job_id}")["duration"]) / 1_000

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from paimon_features.cli._options import time_text
 from paimon_features.cli._tables import table_lines
+from paimon_features.job_control.stream_jobs import StreamJob
 from paimon_features.operations.status import ProjectStatus
 from paimon_features.operations.status.job_status import JobStatus, LeaseStatus
 from paimon_features.operations.status.tables import RejectedStatus, TableStatus
@@ -20,6 +21,11 @@ def screen(status: ProjectStatus) -> list[str]:
     lines = [f"project {status.project} at {time_text(now_ms)}", *_online(status.online)]
     for title, headings, rows in (
         ("jobs", _JOBS, [_job(each, now_ms) for each in status.jobs]),
+        (
+            "ingestion and iteration jobs",
+            STREAM_JOBS,
+            [stream_job(each, now_ms) for each in status.stream_jobs],
+        ),
         ("views", _VIEWS, [_view(each, now_ms) for each in status.views]),
         ("rejected and held events", _REJECTED, [_rejected(each) for each in status.rejected]),
         ("leases", _LEASES, [_lease(each, now_ms) for each in status.leases]),
@@ -88,6 +94,29 @@ def _job(job: JobStatus, now_ms: int) -> Sequence[str]:
         age(job.checkpoint_ms, now_ms),
         _number(job.restarts),
         "-" if job.lag_snapshots is None else f"{job.lag_snapshots:,} snapshots",
+    )
+
+
+STREAM_JOBS = (
+    "KIND", "NAME", "STATE", "WHERE", "SINCE (UTC)", "WRITES", "COMMIT", "RESTARTS", "LAG", "ERROR",
+)  # fmt: skip
+
+
+def stream_job(job: StreamJob, now_ms: int) -> Sequence[str]:
+    """The cells of an ingestion or iteration job."""
+    running = job.kind == "ingest" and job.state in ("RUNNING", "RESTARTING", "UNKNOWN")
+    unknown = "unknown" if running else "-"
+    return (
+        job.kind,
+        job.name,
+        job.state,
+        job.where,
+        _time(job.since_ms),
+        ", ".join(job.writes) or "-",
+        age(job.committed_ms, now_ms),
+        _number(job.restarts),
+        unknown if job.lag is None else f"{job.lag:,} messages",
+        job.last_error or job.detail or "-",
     )
 
 

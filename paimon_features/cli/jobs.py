@@ -12,8 +12,10 @@ from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import table_lines
 from paimon_features.cli.jobs_iterate import iterate
+from paimon_features.clock import now_ms
 from paimon_features.job_control import jobs as job_control
 from paimon_features.job_control.jobs import JobRow
+from paimon_features.job_control.stream_jobs import list_stream_jobs
 from paimon_features.project import Project
 
 
@@ -27,7 +29,7 @@ from paimon_features.project import Project
 @JSON
 @click.pass_context
 def jobs(context: click.Context, release: str | None, path: str, as_json: bool) -> None:
-    """List the newest tile job of each generation, running or not; or run an iteration.
+    """List the newest job of each generation, ingested stream and iteration; or run an iteration.
 
     LOST and FAILED jobs ended without a final checkpoint: 'submit' resumes from the previous one.
     UNKNOWN: the job's cluster does not respond.
@@ -46,12 +48,21 @@ def jobs(context: click.Context, release: str | None, path: str, as_json: bool) 
         text = "it was not held" if ended is None else f"{ended.holder} no longer holds it"
         click.echo(f"{release}: {text}", err=as_json)
     rows = job_control.list_jobs(project.lake)
+    streams = list_stream_jobs(project.lake, project.config.state_dir)
     if as_json:
-        click.echo(json.dumps([asdict(row) for row in rows], indent=2))
-    elif not rows:
+        no_view = dict.fromkeys(JobRow.__slots__)
+        found = [*map(asdict, rows), *({**no_view, **asdict(job)} for job in streams)]
+        click.echo(json.dumps(found, indent=2))
+    elif not rows and not streams:
         click.echo("no jobs yet; 'paimon-features submit VIEW' starts one")
     else:
-        click.echo("\n".join(table_lines([_HEADINGS, *map(_cells, rows)])))
+        lines = table_lines([_HEADINGS, *map(_cells, rows)]) if rows else []
+        if streams:
+            from paimon_features.cli._status_screen import STREAM_JOBS, stream_job
+
+            shown = [stream_job(job, now_ms()) for job in streams]
+            lines += [*([""] if lines else []), *table_lines([STREAM_JOBS, *shown])]
+        click.echo("\n".join(lines))
 
 
 jobs.add_command(iterate)

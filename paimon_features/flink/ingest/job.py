@@ -7,6 +7,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError
 from paimon_features.flink.cluster import LocalCluster
@@ -28,6 +29,7 @@ from paimon_features.ingestion.ingest_progress import REPORT_S, IngestProgress, 
 from paimon_features.ingestion.input_columns import FileGroup
 from paimon_features.ingestion.ledger import ClusterJob, IngestLedger
 from paimon_features.ingestion.runs import IngestRun
+from paimon_features.job_control.stream_jobs import StreamJobRecord, record_end, recorded
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
 from paimon_features.tables.storage.file_path import FilePath
@@ -149,12 +151,13 @@ class IngestJob:
         checkpoints: FilePath | None = None,
         until: Callable[[], bool] | None = None,
         job_id: str | None = None,
+        stream: str | None = None,
     ) -> str:
         """Execute the inserts chosen by ``sinks`` and wait for the end; returns the job's id.
 
         Error messages contain ``doing``. A stream on a cluster is not waited for unless it has an
         end: once ``until`` returns True, it is stopped with a savepoint in ``checkpoints``. A job
-        on a cluster owns the tables itself.
+        on a cluster owns the tables itself. The job of a ``stream`` is recorded for ``status``.
 
         Raises
         ------
@@ -164,7 +167,40 @@ class IngestJob:
         job_id = job_id or new_job_id()
         address, reachable = local_rest() if self.cluster is None else (self.cluster, {})
         rest = FlinkRest(address)
-        env = self.environment(mode, {**reachable, **(conf or {}), FIXED_JOB_ID: job_id})
+        with ExitStack() as stack:
+            if stream is not None:
+                stack.enter_context(recorded(self.state_dir, self._record(stream, job_id, rest)))
+            ended = self._run(
+                mode, statements, doing, sinks, {**reachable, **(conf or {})}, checkpoints, until,
+                job_id, rest,
+            )  # fmt: skip
+        if stream is not None and ended:
+            record_end(self.state_dir, job_id, "FINISHED")
+        return job_id
+
+    def _record(self, stream: str, job_id: str, rest: FlinkRest) -> StreamJobRecord:
+        local = self.cluster is None
+        process = (
+            self._holder if local else LocalCluster(self.state_dir).process_of(str(self.cluster))
+        )
+        return StreamJobRecord(
+            "ingest", stream, job_id, rest.url, local, process, now_ms(), self.tables, self.tables
+        )
+
+    def _run(
+        self,
+        mode: Literal["streaming", "batch"],
+        statements: IngestStatements,
+        doing: str,
+        sinks: tuple[bool, bool],
+        conf: Mapping[str, str],
+        checkpoints: FilePath | None,
+        until: Callable[[], bool] | None,
+        job_id: str,
+        rest: FlinkRest,
+    ) -> bool:
+        """Submit the job and wait for its end; False if it continues detached."""
+        env = self.environment(mode, {**conf, FIXED_JOB_ID: job_id})
         with flink_errors(f"planning {doing}"):
             inserts = prepare(env, statements, sinks)
         if self.cluster is None:
@@ -179,7 +215,7 @@ class IngestJob:
                 result = inserts.execute()
             self.leases = [held.transfer(holder) for held in self.leases]
             if mode == "streaming" and until is None:
-                return job_id
+                return False
         tick = _watch(rest, job_id, self.progress)
         if until is not None and checkpoints is not None:
             tick = _stopping(tick, rest, job_id, until, checkpoints / job_id)
@@ -189,7 +225,7 @@ class IngestJob:
             self.leases = [
                 self._stack.enter_context(held.transfer(self._holder)) for held in self.leases
             ]
-        return job_id
+        return True
 
     def run_files(
         self,

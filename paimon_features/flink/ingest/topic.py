@@ -32,6 +32,7 @@ from paimon_features.ingestion.ingest_progress import OnIngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.runs import IngestRun
 from paimon_features.job_control.restart import Checkpoint
+from paimon_features.job_control.stream_jobs import record_end
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.consumers import consumers, register_consumer
@@ -238,6 +239,7 @@ def follow(
                 checkpoints=folder,
                 until=until,
                 job_id=job_id,
+                stream=run.id,
             )
         finally:
             if job.cluster is None or until is not None:
@@ -336,5 +338,6 @@ def stop_cluster_job(
         return sent.job_id, None
     savepoint = rest.stop_with_savepoint(sent.job_id, f"{sent.checkpoints}/{sent.job_id}")
     if state_dir is not None:
+        record_end(state_dir, sent.job_id, "STOPPED")
         remove_secrets(secret_folder(state_dir, source.name))
     return sent.job_id, savepoint

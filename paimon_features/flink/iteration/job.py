@@ -7,12 +7,14 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import cloudpickle
 
 from paimon_features.arguments import checked_integer, checked_text, shown
+from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.flink.environment import flink_errors, is_application
@@ -34,7 +36,7 @@ from paimon_features.flink.iteration.memory_limits import (
 from paimon_features.flink.iteration.outputs import FileOutput, IterationOutput, SinkOutput
 from paimon_features.flink.iteration.running_job import RunningIteration
 from paimon_features.flink.iteration.source_functions import FlinkSource
-from paimon_features.flink.iteration.table_outputs import TableOwnership
+from paimon_features.flink.iteration.table_outputs import PaimonTable, TableOwnership
 from paimon_features.flink.iteration.topology import Topology
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration.dataflow import NodeKind
@@ -47,6 +49,7 @@ from paimon_features.iteration.program import (
 )
 from paimon_features.iteration.streams import IterationStream
 from paimon_features.iteration.wires.spec import WireSpec
+from paimon_features.job_control.stream_jobs import StreamJobRecord, record_end, record_job
 from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder
 from paimon_features.tables.storage.file_path import SAVEPOINTS, FilePath
 
@@ -256,7 +259,9 @@ class IterationJob:
             bundle_ms=self.settings.bundle_ms,
             drain=drain,
         )
-        owned = TableOwnership(outputs, ProcessHolder.of(start_gateway().pid))
+        jvm = ProcessHolder.of(start_gateway().pid)
+        owned = TableOwnership(outputs, jvm)
+        rest: str | None = None
         try:
             topology.build(outputs)
             topology.check()
@@ -266,12 +271,35 @@ class IterationJob:
             owned.release()
             raise
         running = RunningIteration(
-            self.name, client, plan, wires, self.job_state, self.settings, owned
+            self.name,
+            client,
+            plan,
+            wires,
+            self.job_state,
+            self.settings,
+            owned,
+            partial(record_end, self.state_dir, str(client.get_job_id())),
         )
         target = self._target()
+        process: ProcessHolder | None = jvm
         if target is not None and target != UNKNOWN_CLUSTER:
             cluster = LocalCluster(self.state_dir).process_of(target)
             owned.hand_over(FlinkJobHolder(FlinkRest(target).url, running.job_id, cluster))
+            rest, process = FlinkRest(target).url, cluster
+        record_job(
+            self.state_dir,
+            StreamJobRecord(
+                "iteration",
+                self.name,
+                running.job_id,
+                rest,
+                target is None,
+                process if target != UNKNOWN_CLUSTER else None,
+                now_ms(),
+                tuple(map(_written, outputs)),
+                tuple(o.table for o in outputs if isinstance(o, PaimonTable)),
+            ),
+        )
         return running
 
     def _memory(self, plan: ExecutionPlan) -> MemoryLimits:
@@ -340,6 +368,13 @@ def ship_by_value(build: BuildProgram) -> None:
 
 def _output(sink: Sink) -> IterationOutput:
     return sink if hasattr(sink, "attach") else SinkOutput(sink)  # type: ignore[return-value]
+
+
+def _written(output: IterationOutput) -> str:
+    """What an output writes, as ``status`` shows it."""
+    if isinstance(output, PaimonTable):
+        return output.table
+    return str(output.folder) if isinstance(output, FileOutput) else type(output).__name__
 
 
 def _check_streaming(env: StreamExecutionEnvironment) -> None:

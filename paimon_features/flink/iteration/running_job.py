@@ -56,6 +56,7 @@ class RunningIteration:
         job_state: FilePath,
         settings: IterationSettings,
         owned: TableOwnership,
+        record_end: Callable[..., None],
     ) -> None:
         self.name = name
         self._client = client
@@ -64,6 +65,7 @@ class RunningIteration:
         self._job_state = job_state
         self.settings = settings
         self._owned = owned
+        self._record_end = record_end
         self._ended: Any = None
         self._drained: str | None = None
         self._variables = dict(os.environ)
@@ -108,6 +110,8 @@ class RunningIteration:
                     if self._plan.controls and watch.poll() and self._drain(watch.status):
                         break
         except BaseException as error:
+            if not isinstance(error, KeyboardInterrupt):
+                self._record_end("FAILED", error)
             try:
                 self.cancel()
             except JobError as second:  # such as an end of the JVM, which ended the job as well
@@ -117,6 +121,7 @@ class RunningIteration:
             with flink_errors(f"running the iteration job {self.name!r}"):
                 self._end().result()
         except JobError as error:
+            self._record_end("FAILED", error)
             if "NoResourceAvailable" in str(error) and self.settings.mode == "process":
                 error.add_note(
                     "a task manager has died, as may happen when a function fails in process mode "
@@ -126,6 +131,7 @@ class RunningIteration:
             raise
         finally:
             self.discard()
+        self._record_end("FINISHED")
         if self._drained is not None:
             # nothing can resume from the end; the savepoint may contain a complete training set
             delete_folder(self._path(self._drained))
@@ -149,6 +155,7 @@ class RunningIteration:
                 # a task may just have ended; the job restarts from its last checkpoint
                 if not left or self._has_ended():
                     raise
+        self._record_end("STOPPED")
         self.discard()
         return path
 
@@ -161,6 +168,7 @@ class RunningIteration:
                     deadline = time.monotonic() + CANCEL_TIMEOUT_S
                     while not self._has_ended() and time.monotonic() < deadline:
                         time.sleep(POLL_S)
+                    self._record_end("STOPPED")
         finally:
             self.discard()
 

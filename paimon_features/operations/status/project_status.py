@@ -8,7 +8,9 @@ from typing import Any
 from paimon_features.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import PaimonFeaturesError
+from paimon_features.job_control.stream_jobs import StreamJob, list_stream_jobs
 from paimon_features.operations.status.job_status import (
+    REST_TIMEOUT_S,
     JobStatus,
     LeaseStatus,
     attentions,
@@ -38,6 +40,7 @@ class ProjectStatus:
     attention: tuple[str, ...]
     online: OnlineStatus | None
     jobs: tuple[JobStatus, ...]
+    stream_jobs: tuple[StreamJob, ...]
     views: tuple[ViewStatus, ...]
     rejected: tuple[RejectedStatus, ...]
     leases: tuple[LeaseStatus, ...]
@@ -52,15 +55,19 @@ class ProjectStatus:
             for v in self.views
         ]  # fmt: skip
         jobs = [(j.view, j.generation, j.kind, j.state, utc(j.since_ms)) for j in self.jobs]
+        streams = [
+            (j.kind, j.name, j.state, utc(j.since_ms), j.last_error) for j in self.stream_jobs
+        ]
         tables = [(t.table, t.rows, t.files, t.bytes, utc(t.newest_ms)) for t in self.tables]
         parts = [
             table(((each,) for each in self.attention), ("needs attention",)),
             table(views, ("view", "generation", "committed", "online", "newest event",
                           "behind, s", "")),
             table(jobs, ("job of", "generation", "kind", "state", "since")),
+            table(streams, ("kind", "ingestion or iteration", "state", "since", "last error")),
             table(tables, ("table", "rows", "files", "bytes", "newest commit")),
         ]  # fmt: skip
-        filled = (self.attention, views, jobs, tables)
+        filled = (self.attention, views, jobs, streams, tables)
         return card(
             f"Project {self.project}",
             *(part for part, rows in zip(parts, filled, strict=True) if rows),
@@ -104,6 +111,11 @@ class StatusReader:
             jobs = read_jobs(lake, job_state_folder(config.state_dir, config.flink))
         except PaimonFeaturesError as error:
             problems.append(f"the jobs cannot be read: {error}")
+        streams: list[StreamJob] = []
+        try:
+            streams = list_stream_jobs(lake, project.config.state_dir, REST_TIMEOUT_S)
+        except PaimonFeaturesError as error:
+            problems.append(f"the ingestion and iteration jobs cannot be read: {error}")
         leases: list[LeaseStatus] = []
         try:
             leases = read_leases(lake, time_ms)
@@ -119,6 +131,7 @@ class StatusReader:
         if online is not None and online.error is not None:
             problems.append(f"online store {online.where}: {online.error}")
         problems += attentions(jobs, leases, BEAT_S * SILENT_BEATS, time_ms)
+        problems += [text for job in streams if (text := job.attention(time_ms)) is not None]
         problems += [view.attention for view in view_states if view.attention is not None]
         problems += [f"table {t.table}: {t.error}" for t in tables if t.error]
         problems += [f"table {t.table}: {t.error}" for t in rejected if t.error]
@@ -128,6 +141,7 @@ class StatusReader:
             tuple(dict.fromkeys(problems)),
             online,
             tuple(jobs),
+            tuple(streams),
             tuple(view_states),
             tuple(rejected),
             tuple(leases),

@@ -6,6 +6,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -94,6 +96,10 @@ def test_a_program_runs_from_the_command_line(program: Path) -> None:
     reported = json.loads(result.stdout)
     assert reported["outputs"] == {"model": 1}
     assert reported["epochs"] == [10]  # 64 / 2**10 is the first that is at most 0.1
+    listed = CliRunner().invoke(cli, ["jobs", "--json", *project])
+    (job,) = json.loads(listed.stdout)
+    assert (job["kind"], job["state"], job["where"]) == ("iteration", "FINISHED", "local")
+    assert job["writes"] == [str(Path(reported["output"]) / "model")]
 
 
 @pytest.mark.long
@@ -105,14 +111,25 @@ def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> 
     state = program.parent / ".paimon-features"
     project = ["--project", str(program.parent)]
 
+    running: list[dict[str, object]] = []
+
     def interrupt() -> None:
         while not any(state.glob("checkpoints/*/chk-*/_metadata")):
             time.sleep(0.01)
+        command = [sys.executable, "-m", "paimon_features", "jobs", "--json", *project]
+        running.extend(
+            json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
+        )
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
     result = CliRunner().invoke(cli, ["jobs", "iterate", str(slow), *project])
     assert result.exit_code == 1
+    listed = CliRunner().invoke(cli, ["jobs", "--json", *project])
+    assert [job["state"] for job in json.loads(listed.stdout)] == ["STOPPED"]
+    (last,) = running
+    assert "its client" in str(last["detail"])
+    assert (last["state"], last["view"]) == ("RUNNING", None)
     found = re.search(r"--resume (\S+) --output (\S+)", result.stderr)
     assert found is not None, result.stderr
     slow.write_text(PROGRAM)
