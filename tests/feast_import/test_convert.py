@@ -177,6 +177,7 @@ def test_everything_that_does_not_map_is_listed_with_its_reason(converted: Conve
         assert text in listed
     assert "paimon-features ingest driver_stats data/stats.parquet" in converted.loads
     assert any("slide_interval" in note for note in converted.notes)
+    assert any("counts from its created on" in note for note in converted.notes)
 
 
 def test_what_cannot_be_served_is_named_in_the_report_and_by_the_plan(
