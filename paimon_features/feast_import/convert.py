@@ -193,8 +193,8 @@ class _Converter:
         if created:
             self.out.notes.append(
                 f"{view.name}: a version counts from its {created} on, so that no read sees what "
-                "was not known yet; Feast uses that column for ties only. Leave created_time= out to "
-                "read history that was loaded later, as Feast does"
+                "was not known yet; Feast uses that column for ties only. Without created_time= "
+                "history that was loaded later is read as Feast does"
             )
             arguments.append(f"created_time={_text(our_name(created))}")
         variable = self._source("TableSource", source, view, schema, arguments)
