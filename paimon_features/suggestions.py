@@ -37,11 +37,9 @@ def did_you_mean(
 def _is_misspelt(text: str, known: str) -> bool:
     """Whether few letters differ: names that only begin with the same word are other names.
 
-    A name that is cut short, or with more behind it, counts as misspelt.
+    A name of which parts were left out is misspelt, however many letters that are.
     """
-    if text.startswith(known) or known.startswith(text):
-        return True
     matcher = difflib.SequenceMatcher(None, text, known, autojunk=False)
-    longest = max(len(text), len(known))
-    different = longest - sum(block.size for block in matcher.get_matching_blocks())
-    return different <= max(2, longest // 3)
+    equal = sum(block.size for block in matcher.get_matching_blocks())
+    shortest, longest = sorted((len(text), len(known)))
+    return equal == shortest or longest - equal <= max(2, longest // 3)

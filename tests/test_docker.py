@@ -228,6 +228,7 @@ def test_dashboard_and_alerts_ask_for_metrics_that_there_are() -> None:
     counts.written_s = 1.0
     counts.reads = dict.fromkeys(READS, 1)
     counts.refused["queue"] = 1
+    counts.model_ok["churn"] = True
     reported = monitor.metrics() + page([counts], 1.0, 0, True)
     known = {sample.name for family in parsed(reported.decode()) for sample in family.samples}
     requested = {

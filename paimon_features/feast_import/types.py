@@ -79,7 +79,7 @@ def file_schema(path: str | None, root: Path) -> Mapping[str, pa.DataType]:
         file = next(iter(sorted(file.rglob("*.parquet"))), file)
     try:
         return {field.name: field.type for field in pq.read_schema(file)}
-    except (OSError, pa.ArrowException):
+    except (OSError, pa.ArrowException, UnicodeEncodeError):
         return {}
 
 

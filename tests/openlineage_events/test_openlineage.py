@@ -172,6 +172,8 @@ def test_each_command_tells_what_it_reads_and_writes(shop: Path) -> None:
          "FAIL", {"clicks"}, retail),
         ("ingest retail --from-table orders --engine local", "ingest.retail", "FAIL",
          {"orders"}, retail),
+        ("backfill customer_spend --engine local", "backfill.customer_spend", "COMPLETE",
+         {"events_retail"}, tiles),
         ("derive daily", "derive.daily", "COMPLETE", tiles, {"features_daily"}),
         ("history --features customer_spend:count_7d,profile:plan --rows rows.csv "
          "--output joined.csv", "history", "COMPLETE",

@@ -42,8 +42,11 @@ def test_records_of_processes_are_limited_by_direct_memory_as_well(
 
 
 DYING = """
-import threading, time
-from paimon_features.flink.iteration.hosts import end_with_state_channel
+import importlib.machinery, sys, threading, time
+from paimon_features.flink.iteration.hosts import WORKER_MODULE, end_with_state_channel
+
+# as a process that Flink started; a caller's is not ended
+sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec(WORKER_MODULE, None)
 
 end_with_state_channel()
 end_with_state_channel()

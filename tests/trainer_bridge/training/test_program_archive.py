@@ -58,6 +58,7 @@ NETWORKS: dict[str, tuple[Callable[[], Network], str]] = {
 def network(request: pytest.FixtureRequest) -> tuple[Network, bytes]:
     make, task = NETWORKS[request.param]
     made = make().eval()
+    made.scale_labels(0.0, 1.0)
     return made, export.export_program(made, task)[1]
 
 
