@@ -114,8 +114,14 @@ def commit(project: Project, rows: pa.Table) -> None:
     append_arrow(project.lake, "training_churn", rows)
 
 
-def decisions(project: Project, name: str = "churn", **options: Any) -> list[RetrainDecision]:
-    return list(retrain(project, name, settings=SETTINGS, **options))
+WATCHING = {**SETTINGS, "retrain.min_rows": 250}
+"""No round of the rows that only the alarm is to judge."""
+
+
+def decisions(
+    project: Project, name: str = "churn", settings: dict[str, Any] = SETTINGS, **options: Any
+) -> list[RetrainDecision]:
+    return list(retrain(project, name, settings=settings, **options))
 
 
 def states(project: Project, name: str = "churn") -> dict[int, str]:
@@ -280,7 +286,7 @@ def test_exported_graphs_take_other_weights(kind: Any) -> None:
     feeds["numbers"] = dice.normal(size=feeds["numbers"].shape).astype(np.float32)
     tensors = {name: torch.from_numpy(array) for name, array in feeds.items()}
     with torch.inference_mode():
-        wanted = export.predictions_of("binary", networks[1](**tensors)).numpy()
+        wanted = export.predictions_of(networks[1], "binary", networks[1](**tensors)).numpy()
         again = export.load_program(
             export.program_with_weights(data, networks[1].state_dict())
         )(**tensors).numpy()  # fmt: skip
@@ -296,7 +302,7 @@ def test_exported_graphs_take_other_weights(kind: Any) -> None:
 def test_a_person_promotes_where_the_command_may_not(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    timer = threading.Timer(0.3, commit, (project, new_rows(600, 2, seed=1)))
+    timer = threading.Timer(0.3, commit, (project, new_rows(1_200, 2, seed=1)))
     timer.start()
     (passed,) = decisions(project, "trees", follow=True, rounds=1, poll_s=0.05, promote=False)
     timer.join()
@@ -304,9 +310,9 @@ def test_a_person_promotes_where_the_command_may_not(
     assert states(project, "trees") == {1: "production", 2: "candidate"}
     project.models.promote("trees", 2)
     commit(project, new_rows(200, 6, seed=2, turned=True))
-    (alarm,) = decisions(project, "trees", promote=False)
+    (alarm,) = decisions(project, "trees", WATCHING, promote=False)
     assert (alarm.action, alarm.production) == ("alarm", "trees@2")
-    assert decisions(project, "trees", promote=False) == []  # it is given once
+    assert decisions(project, "trees", WATCHING, promote=False) == []  # it is given once
     # somebody else takes the parent out of production during a round
     original = run.run
 
@@ -474,7 +480,7 @@ def test_states_that_others_change_meanwhile_are_read_again(
         monkeypatch.setattr(ProjectModels, name, after_others(getattr(ProjectModels, name)))
     trees = ["name=trees", "model=gradient_boosting", "model.trees=2"]
     run.train(project, compose(project.root / "churn.yaml", trees))
-    commit(project, new_rows(600, 2, seed=1))
+    commit(project, new_rows(1_200, 2, seed=1))
     others = 1_000
     with pytest.raises(OwnershipError, match="others change its states all the time; trees@3 wait"):
         decisions(project, "trees")
@@ -485,9 +491,9 @@ def test_states_that_others_change_meanwhile_are_read_again(
     assert (promoted.action, promoted.version, others) == ("promoted", "trees@3", 0)
     commit(project, new_rows(200, 6, seed=2, turned=True))
     others = 1
-    assert decisions(project, "trees") == []
+    assert decisions(project, "trees", WATCHING) == []
     assert states(project, "trees")[3] == "production"
-    (back,) = decisions(project, "trees")
+    (back,) = decisions(project, "trees", WATCHING)
     assert (back.action, back.version, back.production) == ("rolled_back", "trees@3", "trees@1")
 
 
