@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -453,7 +454,10 @@ def test_rejected_lines_without_readable_columns_are_searched_for_the_values(sho
 
 
 @given(
-    name=st.text(min_size=1).filter(lambda text: text.strip(" ,;|\t\r\n\"'{}[]:=\0\x85") != ""),
+    # what begins or ends a field is no part of a value
+    name=st.text(min_size=1).filter(
+        lambda text: re.sub(r"[\s,;|\"'{}\[\]:=\0\x1c-\x1f]", "", text)
+    ),
     number=st.integers(-(2**63), 2**63 - 1),
     delimiter=st.sampled_from(",;|\t"),
     form=st.sampled_from(["csv", "cut", "json", "other name"]),
