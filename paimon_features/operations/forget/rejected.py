@@ -41,7 +41,7 @@ class RejectedRows:
         self.by_value = self.others = 0
         self._keys: defaultdict[str, list[tuple[frozenset[str], ...]]] = defaultdict(list)
         for key in entities.keys:
-            parts = tuple(frozenset(_fields(str(value))) for value in key)
+            parts = tuple(frozenset(_parts(str(value))) for value in key)
             first = min(parts[0], default="")
             self._keys[first].append(parts)
 
@@ -104,8 +104,11 @@ def _fields(text: str) -> Iterable[str]:
     """
     unescaped = _ESCAPES.sub(lambda found: str(json.loads(f'"{found[0]}"')), text)
     for form in {text, unescaped, _THOUSANDS.sub("", text)}:
-        for field in map(str.strip, _BOUNDARY.split(form)):
-            if field:
-                yield field
-                if number := _NUMBER.fullmatch(field):
-                    yield number[1].replace("+", "") + number[2]
+        for field in _parts(form):
+            yield field
+            if number := _NUMBER.fullmatch(field):
+                yield number[1].replace("+", "") + number[2]
+
+
+def _parts(text: str) -> Iterable[str]:
+    return filter(None, map(str.strip, _BOUNDARY.split(text)))
