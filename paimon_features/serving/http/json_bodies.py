@@ -24,7 +24,6 @@ and whatever other fields of Feast's clients have."""
 ITEMS_PER_ROW = 25
 """Most objects, lists and keys for each row of ready-made inputs."""
 _KEY = re.compile(rb'"[ \t\r\n]*:')
-# a text always matches to its end, or to that of the body: each byte is visited once
 _QUOTE, _PIECE = ord('"'), 1 << 20
 _BEGINS_ITEM = np.isin(np.arange(256), list(b"{[:"))
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
