@@ -89,3 +89,9 @@ class DocumentKind:
         raise self.error(
             f"{where} is not a {self.what} of paimon-features; write one: {self.again}"
         )
+
+
+def document_digest(document: object) -> str:
+    """Return the SHA-256 of a document's canonical JSON (hexadecimal): keys sorted, no blanks."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

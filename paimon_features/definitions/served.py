@@ -6,7 +6,6 @@ the ingestion of the log must not need a server.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
@@ -14,6 +13,7 @@ from dataclasses import fields
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.transformed import CompiledTransformed
+from paimon_features.digested import document_digest
 from paimon_features.errors import UnknownNameError
 from paimon_features.schema import DataType, Float64, Int32, Int64, String
 
@@ -141,5 +141,4 @@ def _described(feature: CompiledFeature) -> list[object]:
 
 
 def _digest(document: object) -> str:
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return document_digest(document)[:16]

@@ -7,8 +7,6 @@ only decides how tiles are stored.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import fields
 
@@ -16,6 +14,7 @@ from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.table_view import CompiledTable
+from paimon_features.digested import document_digest
 
 PREFIX = "value-"
 """Tells these digests from those of earlier releases, which cover more than the value."""
@@ -48,8 +47,7 @@ def value_definition(views: Views, output: FeatureRef | CompiledInteraction) -> 
 
 def digest_of_values(document: object) -> str:
     """Return the digest of a document that describes a value."""
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return PREFIX + hashlib.sha256(text.encode()).hexdigest()[:16]
+    return PREFIX + document_digest(document)[:16]
 
 
 def _document(views: Views, output: FeatureRef | CompiledInteraction) -> list[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ import pyarrow as pa
 from paimon_features.callbacks import OnProgress
 from paimon_features.definitions import CompiledTransformed, Output
 from paimon_features.definitions.value_definition import value_definition
+from paimon_features.digested import document_digest
 from paimon_features.errors import RequestError, TableError, UnknownNameError
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import in_pieces, row_source
@@ -255,7 +255,7 @@ def _check_appended(lake: Lake, target: str, pinned: PinnedRead, columns: Sequen
     there = lake.properties(target)
     built = json.loads(there.get("training-set.features", "{}"))
     now = {str(ref): column for ref, column in pinned.columns.items()}
-    same = there.get("training-set.definitions") == _digest(pinned.definitions()) and all(
+    same = there.get("training-set.definitions") == document_digest(pinned.definitions()) and all(
         json.loads(there.get(key, "null")) == (document or None)
         for key, document in _computed(pinned).items()
     )
@@ -334,7 +334,7 @@ def _properties(
     """What the table says of itself; the last entry is the hash of all others."""
     document: dict[str, Any] = {
         "training-set.features": {str(ref): column for ref, column in pinned.columns.items()},
-        "training-set.definitions": _digest(pinned.definitions()),
+        "training-set.definitions": document_digest(pinned.definitions()),
         **_computed(pinned),
         "training-set.sources": [pin.to_document() for pin in pinned.pins],
         "training-set.as-of-ms": pinned.as_of,
@@ -347,7 +347,7 @@ def _properties(
         for key, value in document.items()
         if value is not None
     }
-    return {**texts, IDENTITY: _digest(texts)}
+    return {**texts, IDENTITY: document_digest(texts)}
 
 
 def _values(pinned: PinnedRead) -> dict[str, str]:
@@ -373,11 +373,6 @@ def _computed(pinned: PinnedRead) -> dict[str, object]:
 
 def _json(document: object) -> str:
     return json.dumps(document, separators=(",", ":"))
-
-
-def _digest(document: object) -> str:
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _known_snapshot(lake: Lake, target: str, properties: Mapping[str, str]) -> int | None:
