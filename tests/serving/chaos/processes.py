@@ -113,7 +113,8 @@ class Follower:
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(120) == 0, self.log.read_text()[-3_000:]
+        code = self.process.wait(120)
+        assert code == 0, f"exit code {code}: {self.log.read_text()[-3_000:]}"
 
 
 class Proxy:
