@@ -149,10 +149,12 @@ def test_a_gap_between_splits_may_be_zero_in_any_notation(zero: str) -> None:
 @example("ttl", timedelta(days=-1))
 @example("ttl", "9" * 5_000 + "d")
 def test_every_piece_of_advice_is_a_duration(name: str, text: Any) -> None:
+    message = ""
     try:
         optional_ms(name, text)
     except DefinitionError as error:
-        assert str(error).startswith(f"{name}: duration ")
-        assert len(str(error)) < 400
-        for other in advised(str(error)):
-            assert parse_duration(other) > 0
+        message = str(error)
+    assert not message or message.startswith(f"{name}: duration ")
+    assert len(message) < 400
+    for other in advised(message):
+        assert parse_duration(other) > 0

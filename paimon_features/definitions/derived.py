@@ -17,6 +17,7 @@ from paimon_features.aggregates import Aggregate, TimeSinceFirst
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata
+from paimon_features.durations import option_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Int64
 from paimon_features.windows import (
@@ -379,7 +380,7 @@ class SessionView(DerivedView):
 
     @cached_property
     def compiled(self) -> CompiledDerived:
-        gap_ms, tile_ms = parse_duration(self.gap), parse_duration(self.view.tile)
+        gap_ms, tile_ms = option_ms("gap", self.gap), parse_duration(self.view.tile)
         if gap_ms < tile_ms:
             raise DefinitionError(
                 f"gap={self.gap!r} is shorter than the view's tile, {self.view.tile}: sessions "
