@@ -95,9 +95,10 @@ class Definitions:
         Raises
         ------
         DefinitionError
-            If two different definitions have one name of which one is read, a service or interaction
-            refers to an unknown name, the types of an interaction do not fit, or a version of a
-            fitted transformer is not in the folder ``fitted``, or not as it was exported.
+            If two different definitions of a kind, or two that are read by their names alone, have
+            one name, a service or interaction refers to an unknown name, the types of an
+            interaction do not fit, or a version of a fitted transformer is not in the folder
+            ``fitted``, or not as it was exported.
         """
         out = cls(fitted=fitted, versions=versions or {})
         for item in items:
