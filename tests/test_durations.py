@@ -58,8 +58,9 @@ def configured(table: str, key: str, text: str) -> object:
 
 
 def connected(key: str, text: str) -> object:
-    of = KafkaSettings.of if key == "partition_discovery" else OnlineSettings.of
-    return of({key: text}, root=Path())
+    if key == "partition_discovery":
+        return KafkaSettings.of({key: text}, Path())
+    return OnlineSettings.of({key: text}, root=Path())
 
 
 OPTIONAL: dict[str, Callable[[Any], object]] = {
@@ -86,11 +87,17 @@ REQUIRED: dict[str, Callable[[Any], object]] = {
         "m", None, {"source": "s", "within": "1d", "lateness": text}
     ),
 }
+
+
+def settings(kind: type[ServeConfig] | type[OidcConfig]) -> list[str]:
+    """The settings of a table that are durations."""
+    return [f.name.removesuffix("_ms") for f in fields(kind) if f.name.endswith("_ms")]
+
+
 TABLES = {
     "flink": ["checkpoint_interval"],
-} | {
-    table: [f.name.removesuffix("_ms") for f in fields(kind) if f.name.endswith("_ms")]
-    for table, kind in (("serve", ServeConfig), ("serve.oidc", OidcConfig))
+    "serve": settings(ServeConfig),
+    "serve.oidc": settings(OidcConfig),
 }
 CONFIGURED = {
     key: partial(configured, table, key) for table, keys in TABLES.items() for key in keys
