@@ -11,7 +11,7 @@ import re
 from datetime import timedelta
 from typing import TYPE_CHECKING, overload
 
-from paimon_features.errors import DefinitionError
+from paimon_features.errors import DefinitionError, shortened
 
 if TYPE_CHECKING:
     from paimon_features.array_types import Ints
@@ -25,6 +25,7 @@ MIN_TIME_MS = -62_135_596_800_000
 """0001-01-01T00:00:00Z, the earliest event time that enters a tile."""
 MAX_TIME_MS = 253_402_300_799_999
 """9999-12-31T23:59:59.999Z, the latest event time that enters a tile."""
+_LONGEST_MS = MAX_TIME_MS - MIN_TIME_MS
 
 _DURATION = re.compile(r"([0-9]+)\s*(ms|s|min|h|d|w)")
 _WORDS = re.compile(
@@ -32,6 +33,7 @@ _WORDS = re.compile(
     r"|h|hrs?|hours?|d|days?|w|weeks?)",
     re.IGNORECASE,
 )
+_NUMBER = re.compile(r"([0-9]+)")
 _MILLISECONDS = ("ms", "millisecond", "milliseconds")
 _MEANT = {"s": "s", "m": "min", "h": "h", "d": "d", "w": "w"}
 _UNITS = {"ms": 1, "s": SECOND_MS, "min": MINUTE_MS, "h": HOUR_MS, "d": DAY_MS, "w": 7 * DAY_MS}
@@ -50,29 +52,73 @@ def parse_duration(text: str) -> int:
 
 
 def _parse(text: str) -> int:
+    if is_zero(text):
+        raise DefinitionError(f"duration {text!r} is zero; the shortest is '1ms'")
     match = _DURATION.fullmatch(str(text))
-    if match is None or int(match[1]) == 0:
+    if match is None:
         raise DefinitionError(
             f"duration {text!r}: expected a positive integer and a unit "
             f"({', '.join(_UNITS)}), for example '5min' or '30d'{_meant(text)}"
         )
-    duration_ms = int(match[1]) * _UNITS[match[2]]
-    if duration_ms > MAX_TIME_MS - MIN_TIME_MS:
-        raise DefinitionError(f"duration {text!r} is longer than the years 1 to 9999")
-    return duration_ms
+    digits = match[1].lstrip("0")
+    # Python refuses to convert thousands of digits
+    if len(digits) <= 18 and (found_ms := int(digits) * _UNITS[match[2]]) <= _LONGEST_MS:
+        return found_ms
+    raise DefinitionError(f"duration {shortened(repr(text))} is longer than the years 1 to 9999")
+
+
+def is_zero(text: object) -> bool:
+    """Whether a text is zero in any notation, which ``parse_duration`` refuses.
+
+    >>> [is_zero(text) for text in ("0s", "0 hours", "00", 0, "1s")]
+    [True, True, True, True, False]
+    """
+    if isinstance(text, timedelta) or type(text) in (int, float):
+        return not text
+    match = _WORDS.fullmatch(str(text)) or _NUMBER.fullmatch(str(text))
+    return match is not None and not match[1].strip("0")
+
+
+def option_ms(option: str, text: str) -> int:
+    """Return the milliseconds of an option's duration.
+
+    Raises
+    ------
+    DefinitionError
+        As ``parse_duration``, with the name of the option.
+    """
+    try:
+        return parse_duration(text)
+    except DefinitionError as error:
+        raise DefinitionError(f"{option}: {error}") from None
+
+
+def optional_ms(option: str, text: str | None) -> int | None:
+    """Return the milliseconds of an option's duration, None without one; raises as ``option_ms``.
+
+    >>> optional_ms("ttl", "1d"), optional_ms("ttl", None)
+    (86400000, None)
+    """
+    if text is None:
+        return None
+    try:
+        return option_ms(option, text)
+    except DefinitionError as error:
+        if not is_zero(text):
+            raise
+        raise DefinitionError(f"{error}; for no {option}, leave it out") from None
 
 
 def _meant(text: object) -> str:
     """The end of a message: how other notations are written here."""
     written = None
-    if isinstance(text, timedelta) and text % timedelta(milliseconds=1) == timedelta():
+    whole = isinstance(text, timedelta) and not text % timedelta(milliseconds=1)
+    if isinstance(text, timedelta) and whole and text > timedelta():
         written = format_duration(text // timedelta(milliseconds=1))
     elif isinstance(text, str) and (match := _WORDS.fullmatch(text)):
         unit = match[2].lower()
         written = match[1] + ("ms" if unit in _MILLISECONDS else _MEANT[unit[0]])
-    # '0s' is written correctly, and no duration
-    is_zero = written is None or not written.strip("0").rstrip("dhminsw")
-    return "" if is_zero else f"; did you mean {written!r}?"
+    return "" if written is None else f"; did you mean {written!r}?"
 
 
 def is_duration(text: str) -> bool:

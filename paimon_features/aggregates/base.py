@@ -21,6 +21,7 @@ import numpy.typing as npt
 from paimon_features.arguments import check_arguments, is_list
 from paimon_features.array_types import Bools
 from paimon_features.columns import Column
+from paimon_features.durations import optional_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import parse
 from paimon_features.schema import MAX_FEATURE_NAME, DataType, Int64, check_name
@@ -204,8 +205,7 @@ class Aggregate(ABC):
         object.__setattr__(self, "windows", given)
         object.__setattr__(self, "lengths", lengths)
         check_arguments(self.kind, self)
-        if self.offset is not None:
-            parse_duration(self.offset)
+        optional_ms("offset", self.offset)
         if self.name is not None:
             check_name("feature", self.name, MAX_FEATURE_NAME)
 

@@ -27,6 +27,7 @@ from paimon_features.aggregates.base import (
 )
 from paimon_features.aggregates.basic import FLOAT_SUMS, bound_guard, or_zero
 from paimon_features.columns import Column
+from paimon_features.durations import option_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64
 from paimon_features.windows import format_duration, parse_duration
@@ -55,7 +56,7 @@ class Decayed(Aggregate):
             raise DefinitionError(
                 f"{self.kind}({self.column!r}) needs half_life=, for example '1d'"
             )
-        lengths = [parse_duration(half_life) for half_life in self._half_lives()]
+        lengths = [option_ms("half_life", half_life) for half_life in self._half_lives()]
         if len(set(lengths)) < len(lengths):
             raise DefinitionError(
                 f"{self.kind}({self.column!r}): half_life={self.half_life!r} names one twice"

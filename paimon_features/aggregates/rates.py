@@ -21,6 +21,7 @@ from paimon_features.aggregates.base import (
 )
 from paimon_features.aggregates.basic import FLOAT_SUMS, Numeric, or_zero, rate
 from paimon_features.columns import Column
+from paimon_features.durations import option_ms, optional_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Float64, Int64
 from paimon_features.windows import format_duration, parse_duration
@@ -48,7 +49,7 @@ class Rate(Numeric):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        parse_duration(self.per)
+        option_ms("per", self.per)
         if not all(isinstance(length, int) for length in self.lengths):
             raise DefinitionError(
                 f"rate({self.column!r}): a lifetime and a calendar unit have no length to divide "
@@ -88,8 +89,7 @@ class _TimeSince(Aggregate):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.unit is not None:
-            parse_duration(self.unit)
+        optional_ms("unit", self.unit)
 
     def _time_partial(self, scope: Scope, stem: str, merge: Merge) -> Partial:
         if self.column is None:

@@ -12,7 +12,8 @@ import click
 from paimon_features import verbosity
 from paimon_features.cli._human_times import human_time_ms
 from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError
+from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.output_files import check_output_folder
 
 if TYPE_CHECKING:
     from paimon_features.offline.reading.pinning import AsOf
@@ -27,8 +28,10 @@ class OutputFile(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         path = Path(os.fsdecode(super().convert(value, param, ctx)))
-        if not path.parent.is_dir():
-            self.fail(f"cannot write {path}: there is no folder {path.parent}", param, ctx)
+        try:
+            check_output_folder(path)
+        except RequestError as error:
+            self.fail(str(error), param, ctx)
         return path
 
 

@@ -95,9 +95,10 @@ class Definitions:
         Raises
         ------
         DefinitionError
-            If two different definitions of a kind have one name, a service or interaction
-            refers to an unknown name, the types of an interaction do not fit, or a version of a
-            fitted transformer is not in the folder ``fitted``, or not as it was exported.
+            If two different definitions of a kind, or two that are read by their names alone, have
+            one name, a service or interaction refers to an unknown name, the types of an
+            interaction do not fit, or a version of a fitted transformer is not in the folder
+            ``fitted``, or not as it was exported.
         """
         out = cls(fitted=fitted, versions=versions or {})
         for item in items:
@@ -114,6 +115,10 @@ class Definitions:
             "derived view": out.derived,
             "service": out.services,
         }
+        of_views = {what: of for what, of in named.items() if of is not out.services}
+        for service in out.services.values():
+            # 'lookup' and 'describe' take either by its name alone
+            _own_name("service", service.name, of_views)
         for interaction in out.interactions.values():
             _own_name("interaction", interaction.name, named)
             with _concerning(interaction):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from paimon_features.aggregates import Aggregate, Partial
 from paimon_features.array_types import Ints
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.source import EventSource
+from paimon_features.digested import document_digest
 from paimon_features.errors import RequestError
 from paimon_features.expressions import Expression
 from paimon_features.schema import DataType
@@ -304,5 +304,4 @@ def _extreme(ufunc: np.ufunc, times: Sequence[int | Ints]) -> Any:
 
 
 def _digest(document: object) -> str:
-    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return document_digest(document)[:16]

@@ -6,8 +6,6 @@ customer spent on each day, each of a user's sessions. It needs no tiles of its 
 
 from __future__ import annotations
 
-import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
@@ -17,6 +15,8 @@ from paimon_features.aggregates import Aggregate, TimeSinceFirst
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata
+from paimon_features.digested import document_digest
+from paimon_features.durations import option_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Int64
 from paimon_features.windows import (
@@ -99,8 +99,7 @@ class CompiledDerived:
             "gap_ms": self.gap_ms,
             "features": {f.name: [repr(f.aggregate), f.type.text] for f in self.features},
         }
-        text = json.dumps(document, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        return document_digest(document)[:16]
 
 
 @dataclass(frozen=True, eq=False)
@@ -379,7 +378,7 @@ class SessionView(DerivedView):
 
     @cached_property
     def compiled(self) -> CompiledDerived:
-        gap_ms, tile_ms = parse_duration(self.gap), parse_duration(self.view.tile)
+        gap_ms, tile_ms = option_ms("gap", self.gap), parse_duration(self.view.tile)
         if gap_ms < tile_ms:
             raise DefinitionError(
                 f"gap={self.gap!r} is shorter than the view's tile, {self.view.tile}: sessions "

@@ -20,6 +20,7 @@ from paimon_features.definitions.compiled import CompiledFeature, CompiledView, 
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
 from paimon_features.definitions.source import EventSource
+from paimon_features.durations import option_ms, optional_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.expressions import Expression, overflow_guard, parse, substitute
 from paimon_features.partition_days import parse_partition_days
@@ -39,7 +40,6 @@ from paimon_features.windows import (
     format_duration,
     format_length,
     hop_of,
-    parse_duration,
     step_of,
 )
 
@@ -191,12 +191,15 @@ class _Compiler:
     def __init__(self, view: FeatureView) -> None:
         self.view = view
         self.features = [one for aggregate in view.features for one in aggregate.each()]
-        self.tile_ms = parse_duration(view.tile)
+        self.tile_ms = option_ms("tile", view.tile)
         resolution = view.resolution
         self.resolution = (
             None
             if resolution is None
-            else {parse_duration(w): parse_duration(h) for w, h in resolution.items()}
+            else {
+                option_ms("resolution", w): option_ms("resolution", h)
+                for w, h in resolution.items()
+            }
         )
         if DAY_MS % self.tile_ms:
             raise DefinitionError(f"tile={view.tile!r} does not divide a day")
@@ -246,12 +249,10 @@ class _Compiler:
             expressions={p.name: parsed(p.expression) for p in partials},
             features=self._features(scope, levels),
             scope=scope,
-            ttl_ms=None if view.ttl is None else parse_duration(view.ttl),
+            ttl_ms=optional_ms("ttl", view.ttl),
             buckets=view.buckets,
             partition_days=parse_partition_days(f"feature view {view.name!r}", view.partition_days),
-            max_staleness_ms=(
-                None if view.max_staleness is None else parse_duration(view.max_staleness)
-            ),
+            max_staleness_ms=optional_ms("max_staleness", view.max_staleness),
         )
 
     def _check_keys(self) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata, shown
+from paimon_features.durations import option_ms, optional_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.partition_days import parse_partition_days
 from paimon_features.schema import (
@@ -99,7 +100,7 @@ class EventSource:
             )
         self._check_retraction()
         self._check_event_id()
-        parse_duration(self.max_skew)
+        option_ms("max_skew", self.max_skew)
         parse_partition_days(f"source {self.name!r}", self.partition_days)
 
     def _check_retraction(self) -> None:
@@ -121,7 +122,7 @@ class EventSource:
             )
         if self.event_id is None or self.dedup_horizon is None:
             return
-        parse_duration(self.dedup_horizon)
+        optional_ms("dedup_horizon", self.dedup_horizon)
         kind = self._type_of("event_id", self.event_id)
         if not kind.is_key:
             raise DefinitionError(

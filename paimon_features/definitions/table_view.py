@@ -10,9 +10,9 @@ from typing import Literal
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
 from paimon_features.definitions.source import EventSource
+from paimon_features.durations import optional_ms
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Int64, Timestamp
-from paimon_features.windows import parse_duration
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +153,7 @@ class TableView:
             source,
             self.entity,
             tuple(TableFeature(name, source.schema[name]) for name in columns),
-            None if self.ttl is None else parse_duration(self.ttl),
+            optional_ms("ttl", self.ttl),
             self.edge == "closed",
         )
 

@@ -386,10 +386,17 @@ class _Converter:
         if not parts:
             return self._unmapped(service, "none of its parts maps")
         name = our_name(service.name)
+        variable = f"{name}_service"
+        if name in map(our_name, self.views):
+            # Feast looks up services and views apart; here a request names either
+            self.out.notes.append(
+                f"service {name}: a view has this name, so it is called {variable} here"
+            )
+            name = variable
         if any(f"view {our_name(item.name)}" in self.offline for item in items):
             self.offline.append(f"service {name}")
         arguments = [f"[{', '.join(parts)}]", *_metadata(service)]
-        self.texts.append(_call(f"{name}_service", "FeatureService", name, arguments))
+        self.texts.append(_call(variable, "FeatureService", name, arguments))
         self._count("services")
         return None
 

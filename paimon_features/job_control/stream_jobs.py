@@ -201,9 +201,6 @@ def _state(record: StreamJobRecord, timeout_s: float) -> tuple[str, str | None]:
         return "LOST", f"{who}, {record.process}, has ended"
     if record.local and record.process is not None and record.process.liveness()[0] == "unknown":
         return "UNKNOWN", f"it runs inside {record.process}, which cannot be seen from here"
-    if record.rest is None and record.local:
-        # its client waits for it, and records its end
-        return "RUNNING", f"its client, {record.process}, is running; restarts are not reported"
     if record.rest is None:
         return "UNKNOWN", "it has no REST interface that reports its state"
     try:

@@ -164,13 +164,20 @@ class _Pass:
                     self._now_ms if up_to >= newest else min(self._now_ms, commit.time_ms),
                 ),
                 fence=lease.fence,
+                followed=self._shard.followed,
             )
             if not self._shard.move(keys, marker, moved, run):
                 return  # another materializer was faster: the next pass reads its marker
             self._shard.known.advance(bucket, marker, moved, seen)
             marker = moved
-        if marker.applied_snapshot >= newest and self._now_ms - marker.current_ms >= PULSE_MS:
-            pulse = replace(marker, current_ms=self._now_ms, fence=lease.fence)
+        due = self._now_ms - marker.current_ms >= PULSE_MS
+        if marker.applied_snapshot >= newest and (due or marker.followed != self._shard.followed):
+            pulse = replace(
+                marker,
+                current_ms=max(marker.current_ms, self._now_ms),
+                fence=lease.fence,
+                followed=self._shard.followed,
+            )
             self._shard.move(keys, marker, pulse, run)
 
     def _apply(

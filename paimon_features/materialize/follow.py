@@ -112,6 +112,7 @@ class Materializer:
         UnfilledError
             If the tiles were not computed yet.
         """
+        self._shard.followed = False
         result = self._one_pass()
         while not result.caught_up and not result.held and result.rebuilding is None:
             result = self._one_pass()
@@ -144,6 +145,7 @@ class Materializer:
         """
         stop = stop or threading.Event()
         backoff_s = 0.0
+        self._shard.followed = True
         try:
             while not stop.is_set():
                 try:

@@ -116,6 +116,7 @@ def _build_bucket(
         incarnation=building.content.incarnation,
         fence=lease.fence,
         complete=False,
+        followed=shard.followed,
     )
     if not shard.move(keys, None, begun, run):
         raise _Spoiled

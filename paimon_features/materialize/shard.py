@@ -41,7 +41,8 @@ def consumer_name(project: str, view: str, shard: tuple[int, int] = (0, 1)) -> s
 class Shard:
     """The buckets ``b`` of a view with ``b % n == i`` for ``shard=(i, n)``, and their context.
 
-    ``max_rows`` is the maximum number of rows of a bucket in memory.
+    ``max_rows`` is the maximum number of rows of a bucket in memory, and ``followed`` is what
+    markers note: whether this process continues after it has caught up.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class Shard:
         self.leases = leases
         self.clock = clock
         self.max_rows = max_rows
+        self.followed = False
         self.layout = RecordLayout(view)
         self.keys = ViewKeys(project, view.name, store.key_prefix)
         self.epochs = Epochs(store, self.keys)

@@ -14,6 +14,7 @@ from paimon_features.errors import MissingExtraError, RequestError
 from paimon_features.generated_text import metric_label
 from paimon_features.monitoring.drift import Drift
 from paimon_features.monitoring.monitoring_report import ColumnReport, MonitoringReport, counts
+from paimon_features.output_files import check_output_file
 
 REFERENCE, CURRENT, INK = "#9aa5b1", "#1f6fb2", "#33414e"
 MOST_BARS = 24
@@ -31,14 +32,13 @@ def write_report(report: MonitoringReport, path: Path, rows: Sequence[Sequence[s
     Raises
     ------
     RequestError
-        For another suffix, or a missing folder.
+        For another suffix, a missing folder, or something else than a file there.
     MissingExtraError
         If matplotlib is not installed.
     """
     if path.suffix not in FORMATS:
         raise RequestError(f"{path}: expected a file that ends with {', '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise RequestError(f"cannot write {path}: there is no folder {path.parent}")
+    check_output_file(path)
     if path.suffix == ".prom":
         path.write_text(metrics(report), "utf-8")
     elif path.suffix == ".html":

@@ -18,6 +18,7 @@ from paimon_features.errors import RequestError
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import in_pieces
 from paimon_features.offline.reading.pinning import Pin
+from paimon_features.output_files import check_output_file
 
 ROW_GROUP_ROWS = 1 << 17
 
@@ -93,11 +94,7 @@ def check_output(path: Path) -> None:
         If its folder is missing, something else than a file is there, or its suffix names no
         format.
     """
-    if not path.parent.is_dir():
-        raise RequestError(f"cannot write {path}: there is no folder {path.parent}")
-    if path.exists() and not path.is_file():
-        # a folder, or a device: putting a file in its place would do harm
-        raise RequestError(f"cannot write {path}: what is there is no file; name another path")
+    check_output_file(path)
     _format(path)
 
 

@@ -20,6 +20,7 @@ _OPENING_SIZE = struct.calcsize("<BBHIQq")
 """From the format to ``applied_snapshot``."""
 FORMAT = 1
 _COMPLETE = 1
+_FOLLOWED = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class Marker:
     another snapshot with the same id. ``high_ms`` is the newest event time applied.
     ``current_ms`` is the newest time at which the bucket was known to be up to date with the
     table. ``built_ms`` is the time at which the build of the epoch started, ``fence`` the fencing
-    number of the lease that wrote the marker. ``complete`` is false while the bucket is built.
+    number of the lease that wrote the marker. ``complete`` is false while the bucket is built;
+    ``followed`` is true if a materializer wrote it that continues, so that ``current_ms`` grows.
     """
 
     applied_snapshot: int
@@ -43,6 +45,7 @@ class Marker:
     incarnation: int = 0
     fence: int = 0
     complete: bool = True
+    followed: bool = False
 
     @property
     def opening(self) -> bytes:
@@ -56,7 +59,7 @@ class Marker:
         """The stored form: 64 bytes, little endian."""
         return _MARKER.pack(
             FORMAT,
-            _COMPLETE if self.complete else 0,
+            self.complete * _COMPLETE | self.followed * _FOLLOWED,
             0,
             self.incarnation,
             self.fence,
@@ -97,6 +100,7 @@ class Marker:
             incarnation=incarnation,
             fence=fence,
             complete=bool(flags & _COMPLETE),
+            followed=bool(flags & _FOLLOWED),
         )
 
 

@@ -13,6 +13,7 @@ from paimon_features.models import Metric
 from paimon_features.monitoring.line_chart import line_chart
 from paimon_features.outcomes.compare import LossComparison, VersionComparison
 from paimon_features.outcomes.drift_by_day import DayDrift
+from paimon_features.output_files import check_output_file
 
 SHOWN_DRIFT = 10
 
@@ -88,12 +89,11 @@ def write_comparison(found: VersionComparison, drift: Sequence[DayDrift], path: 
     Raises
     ------
     RequestError
-        For another suffix than .html, or a missing folder.
+        For another suffix than .html, a missing folder, or something else than a file there.
     """
     if path.suffix != ".html":
         raise RequestError(f"{path}: expected a file that ends with .html")
-    if not path.parent.is_dir():
-        raise RequestError(f"cannot write {path}: there is no folder {path.parent}")
+    check_output_file(path)
     title = html.escape(f"{found.model}: version {found.first} and {found.second}")
     text = html.escape("\n".join(comparison_lines(found, drift)))
     parts = [f"<h1>{title}</h1><pre>{text}</pre>"]

@@ -7,7 +7,6 @@ says that the definition was dropped.
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from paimon_features.digested import document_digest
 from paimon_features.tables import Lake, append_arrow, read_arrow
 from paimon_features.tables.specs import registry_spec
 
@@ -97,4 +97,4 @@ def _canonical(document: Document | None) -> str:
 
 def hash_of(document: Document | None) -> str:
     """Equal for documents that mean the same."""
-    return hashlib.sha256(_canonical(document).encode()).hexdigest()[:16]
+    return document_digest(dict(document or {}))[:16]

@@ -6,13 +6,12 @@ the views. ``apply --plan`` refuses where that state is another one.
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from paimon_features.digested import document_digest
 from paimon_features.errors import ConfigurationError, PlanMovedError
 from paimon_features.planning.plan import Effect, ProjectPlan
 from paimon_features.strict_json import strict_json
@@ -35,7 +34,7 @@ def plan_document(plan: ProjectPlan, project: str, database: str) -> dict[str, A
         "format": FORMAT,
         "project": project,
         "database": database,
-        "digest": digest(plan.state),
+        "digest": document_digest(plan.state),
         "is_empty": plan.is_empty,
         "effects": list(plan.effects),
         "changes": [
@@ -58,12 +57,6 @@ def audited_changes(plan: ProjectPlan) -> dict[str, Any]:
     made = [change for change in plan.changes if change.action not in ("same", "gone")]
     names = [f"{change.action} {change.kind} {change.name}" for change in made[:MAX_DETAILS]]
     return {"changes": names, "count": len(made), "effects": list(plan.effects)}
-
-
-def digest(state: Mapping[str, Any]) -> str:
-    """Equal for equal states."""
-    text = json.dumps(state, sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +94,7 @@ class ReviewedPlan:
                 part: mapping(mapping(document["state"], part)[part])
                 for part in ("definitions", "applied", "generations")
             }
-            if digest(state) != document["digest"]:
+            if document_digest(state) != document["digest"]:
                 raise ValueError("its digest is another one: the file was changed")
         except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             raise ConfigurationError(

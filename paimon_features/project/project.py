@@ -101,8 +101,9 @@ class Project(ProjectContext):
             If the database belongs to another project.
         """
         lake = self.lake
+        from paimon_features.digested import document_digest
         from paimon_features.planning.plan import apply_plan
-        from paimon_features.planning.reviewed import audited_changes, digest
+        from paimon_features.planning.reviewed import audited_changes
         from paimon_features.tables import database_owner
 
         def check(plan: ProjectPlan) -> None:
@@ -118,7 +119,7 @@ class Project(ProjectContext):
             database_owner.check_owner(lake, self.name)
         with self.audited("apply", "", {"reviewed": reviewed is not None}) as details:
             plan = apply_plan(lake, definitions, now_ms(), check)
-            details |= {"digest": digest(plan.state), **audited_changes(plan)}
+            details |= {"digest": document_digest(plan.state), **audited_changes(plan)}
             if plan.is_empty:
                 details.clear()
         self.publish_bundle()

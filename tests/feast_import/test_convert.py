@@ -284,6 +284,7 @@ medians = StreamFeatureView(
 )
 old = SavedDataset(name="old")
 served = FeatureService("served", [kept, keyword])
+same_name = FeatureService("User Stats", [kept])
 nothing = FeatureService(name="nothing", features=[maps])
 """
 
@@ -323,7 +324,10 @@ def test_what_is_rare_in_a_repository_maps_or_is_listed(odd: Path, name: str) ->
         "user_stats:n",
         "class:n",
     ]
+    # a name stands for a service or a view
+    assert set(definitions.services) == {"served", "user_stats_service"}
     for text in (
+        "service user_stats: a view has this name, so it is called user_stats_service here",
         "feature view alone: it has no entity",
         "feature view maps: without its field m of type Map",
         "feature view maps: none of its fields maps",

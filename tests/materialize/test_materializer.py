@@ -14,6 +14,7 @@ from paimon_features.aggregates import Sum
 from paimon_features.errors import ConfigurationError, GenerationError, StoreNotReadyError
 from paimon_features.materialize import MaterializeProgress, Materializer, apply
 from paimon_features.online import MemoryStore, OnlineStore
+from paimon_features.online.markers import Marker
 from paimon_features.online.store import Write, WriteGuard
 from paimon_features.tables.consumers import consumers
 from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
@@ -73,6 +74,24 @@ def test_a_long_stream_is_exact_after_every_pass(
         assert wrong_answers(view, store, stream.events) == []
     assert len(stored.epochs()) == 1
     assert stored.state().building is None
+
+
+def test_markers_note_whether_their_materializer_follows(
+    lake: TileLake, stream: ClickStream, store: OnlineStore, stored: Stored
+) -> None:
+    def followed() -> set[bool]:
+        return {Marker.from_bytes(raw).followed for raw in stored.markers().values()}
+
+    stream.commit()
+    lake.materializer(store).run_once()
+    assert followed() == {False}
+    stop = threading.Event()
+    # what was confirmed a moment ago is written again if it is followed from now on
+    lake.materializer(store).follow(1, stop, on_pass=lambda done: stop.set())
+    assert followed() == {True}
+    stream.commit()
+    lake.materializer(store).run_once()
+    assert followed() == {False}
 
 
 def test_a_rebuild_equals_the_result_of_following(

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.clock import now_ms
+from paimon_features.digested import document_digest
 from paimon_features.errors import ConfigurationError, PlanMovedError
 from paimon_features.planning import registry
-from paimon_features.planning.reviewed import MAX_BYTES, ReviewedPlan, digest
+from paimon_features.planning.reviewed import MAX_BYTES, ReviewedPlan
 from paimon_features.project import Project
 from paimon_features.tables import EventWriter
 from tests.shop_projects import run
@@ -49,7 +50,7 @@ def test_the_keys_of_a_plan_are_stable(folder: Path) -> None:
     (view,) = [change for change in document["changes"] if change["kind"] == "feature_view"]
     assert list(view) == ["kind", "name", "action", "effects", "generation", "details"]
     assert (view["name"], view["action"], view["generation"]) == ("spend", "create", 1)
-    assert document["digest"] == digest(document["state"]) == plan()["digest"]
+    assert document["digest"] == document_digest(document["state"]) == plan()["digest"]
 
 
 def test_a_reviewed_plan_is_applied_and_a_repeat_is_refused(folder: Path) -> None:

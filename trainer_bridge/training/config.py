@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from paimon_features.durations import parse_duration
+from paimon_features.durations import is_zero, parse_duration
 from paimon_features.errors import (
     ConfigurationError,
     DefinitionError,
@@ -59,7 +59,7 @@ class DataConfig:
     @property
     def gap_ms(self) -> int:
         """The gap in milliseconds."""
-        return 0 if self.gap in ("0", "0s") else parse_duration(self.gap)
+        return 0 if is_zero(self.gap) else parse_duration(self.gap)
 
 
 @dataclass(frozen=True, slots=True)

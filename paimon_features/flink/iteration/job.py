@@ -17,7 +17,7 @@ from paimon_features.arguments import checked_integer, checked_text, shown
 from paimon_features.clock import now_ms
 from paimon_features.errors import ConfigurationError, DefinitionError
 from paimon_features.flink.cluster import LocalCluster
-from paimon_features.flink.environment import flink_errors, is_application
+from paimon_features.flink.environment import flink_errors, is_application, local_rest
 from paimon_features.flink.gateway import check_checkpoint_store, start_gateway
 from paimon_features.flink.iteration.drain import JobDrain
 from paimon_features.flink.iteration.execution_mode import resolve_mode
@@ -129,6 +129,7 @@ class IterationJob:
         self.env = env
         self._cluster = cluster
         self._resume = resume
+        self._rest: str | None = None
         if state_dir is None:
             if cluster is not None:
                 raise ConfigurationError(
@@ -233,6 +234,10 @@ class IterationJob:
                 self._target(), state_dir=self.state_dir, workers=threads
             )
         options = self.settings.options(self.job_state)
+        if self._target() is None:
+            # its restarts and last error are only known from there
+            options = {**local_rest()[1], **options}
+            self._rest = f"{options['rest.address']}:{options['rest.port']}"
         if self._resume is not None:
             options[_RESUME] = str(self._resume)
         check_checkpoint_store(options)
@@ -261,7 +266,7 @@ class IterationJob:
         )
         jvm = ProcessHolder.of(start_gateway().pid)
         owned = TableOwnership(outputs, jvm)
-        rest: str | None = None
+        rest = None if self._rest is None else FlinkRest(self._rest).url
         try:
             topology.build(outputs)
             topology.check()

@@ -56,7 +56,8 @@ class ProjectStatus:
         ]  # fmt: skip
         jobs = [(j.view, j.generation, j.kind, j.state, utc(j.since_ms)) for j in self.jobs]
         streams = [
-            (j.kind, j.name, j.state, utc(j.since_ms), j.last_error) for j in self.stream_jobs
+            (j.kind, j.name, j.state, utc(j.since_ms), j.restarts, j.last_error)
+            for j in self.stream_jobs
         ]
         tables = [(t.table, t.rows, t.files, t.bytes, utc(t.newest_ms)) for t in self.tables]
         parts = [
@@ -64,7 +65,8 @@ class ProjectStatus:
             table(views, ("view", "generation", "committed", "online", "newest event",
                           "behind, s", "")),
             table(jobs, ("job of", "generation", "kind", "state", "since")),
-            table(streams, ("kind", "ingestion or iteration", "state", "since", "last error")),
+            table(streams, ("kind", "ingestion or iteration", "state", "since", "restarts",
+                            "last error")),
             table(tables, ("table", "rows", "files", "bytes", "newest commit")),
         ]  # fmt: skip
         filled = (self.attention, views, jobs, streams, tables)

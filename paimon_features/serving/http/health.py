@@ -31,12 +31,23 @@ MAX_AGE_S = 0.5
 
 @dataclass(frozen=True)
 class ViewHealth:
-    """The state of one view in the store. ``reason`` says why it cannot be read, None if it can."""
+    """The state of one view in the store.
+
+    ``reason`` says why it cannot be read, None if it can. ``followed`` is true if its materializer
+    follows the tile table: after a one-shot one, nobody knows whether there is something to apply.
+    """
 
     reason: str | None
     freshness: ViewFreshness | None = None
     generation: int | None = None
     epoch: str | None = None
+    followed: bool = False
+
+    def is_behind(self, max_staleness_ms: int | None, now_ms: int) -> bool:
+        """Whether it is over its ``max_staleness``, or without one, its materializer stopped."""
+        if self.freshness is None or max_staleness_ms is not None:
+            return self.freshness is not None and self.freshness.stale
+        return self.followed and is_behind(self.freshness, now_ms)
 
 
 @dataclass(frozen=True)
@@ -53,18 +64,19 @@ class StoreHealth:
     def warnings(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
         """What needs attention although the server may be ready, a sentence each.
 
-        A view without ``max_staleness`` that is behind for longer than ``WARN_AFTER_MS``. A source
-        without new events is no reason: the materializer still reports the view as up to date.
+        A view without ``max_staleness`` whose materializer follows the tile table, and has not
+        confirmed it for ``WARN_AFTER_MS``. A source without new events is no reason: the
+        materializer still reports the view as up to date.
         """
         return [
-            f"feature view {name!r}: no materializer has compared it with the tile table for "
-            f"{(now_ms - view.freshness.current_ms) / 1_000:,.0f} s: none runs with --follow, or "
-            "it is too slow; there may be nothing to apply (the view declares no max_staleness; "
-            f"the default for this warning is {WARN_AFTER_MS // 1_000} s)"
+            f"feature view {name!r}: its materializer has not compared it with the tile table for "
+            f"{(now_ms - view.freshness.current_ms) / 1_000:,.0f} s: it has stopped, or is too "
+            "slow; there may be nothing to apply (the view declares no max_staleness; the default "
+            f"for this warning is {WARN_AFTER_MS // 1_000} s)"
             for name, view in self.views.items()
             if view.freshness is not None
             and max_staleness_ms.get(name) is None
-            and is_behind(view.freshness, now_ms)
+            and view.is_behind(None, now_ms)
         ]
 
     def reasons(self, max_staleness_ms: Mapping[str, int | None], now_ms: int) -> list[str]:
@@ -176,7 +188,13 @@ def _of_view(
             epoch=state.epoch,
         )
     found = [marker for marker in markers if marker is not None]
-    return ViewHealth(None, worst_freshness(view, found, now_ms), content.generation, state.epoch)
+    return ViewHealth(
+        None,
+        worst_freshness(view, found, now_ms),
+        content.generation,
+        state.epoch,
+        any(marker.followed for marker in found),
+    )
 
 
 def _markers(
@@ -222,7 +240,7 @@ def view_documents(
                 "current_ms": f.current_ms,
                 "behind_s": round(max(now_ms - f.current_ms, 0) / 1_000, 3),
                 "stale": f.stale,
-                "behind": f.stale or (max_staleness_ms.get(name) is None and is_behind(f, now_ms)),
+                "behind": view.is_behind(max_staleness_ms.get(name), now_ms),
             }
         out[name] = document
     return out

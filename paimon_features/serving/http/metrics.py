@@ -394,7 +394,7 @@ class _Collector:
         )
         behind = GaugeMetricFamily(
             f"{PREFIX}behind",
-            "1 if that is over the view's max_staleness, or over 5 min where none is declared.",
+            "1 if that is over the view's max_staleness; without one, over 5 min if followed.",
             labels=["view"],
         )
         low, high = (

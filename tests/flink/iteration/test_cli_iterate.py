@@ -20,7 +20,10 @@ from paimon_features.cli.jobs_iterate import Watch
 from paimon_features.config import FlinkConfig
 from paimon_features.errors import ConfigurationError
 from paimon_features.iteration.program_file import load_program
+from paimon_features.job_control.stream_jobs import StreamJob, list_stream_jobs
+from paimon_features.project import Project
 from tests.flink.iteration.halving_program import PROGRAM
+from tests.waiting import await_true
 
 
 @pytest.fixture
@@ -128,8 +131,8 @@ def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> 
     listed = CliRunner().invoke(cli, ["jobs", "--json", *project])
     assert [job["state"] for job in json.loads(listed.stdout)] == ["STOPPED"]
     (last,) = running
-    assert "its client" in str(last["detail"])
-    assert (last["state"], last["view"]) == ("RUNNING", None)
+    assert (last["state"], last["view"], last["detail"]) == ("RUNNING", None, None)
+    assert (last["restarts"], last["last_error"]) == (0, None)
     found = re.search(r"--resume (\S+) --output (\S+)", result.stderr)
     assert found is not None, result.stderr
     slow.write_text(PROGRAM)
@@ -139,6 +142,46 @@ def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> 
     reported = json.loads(result.stdout)
     assert (reported["outputs"], reported["epochs"]) == ({"model": 1}, [10])
     assert not list(state.glob("savepoints/*")), "of what is over nothing is kept"
+
+
+@pytest.mark.flink
+@pytest.mark.parametrize("mode", ["thread", "process"])
+def test_restarts_of_a_local_job_are_listed_with_their_reason(program: Path, mode: str) -> None:
+    failed, seen = program.with_name("failed"), program.with_name("seen")
+    # fails once, and then ends only after that has been seen
+    text = f"""import pathlib, time
+        failed, seen = pathlib.Path({str(failed)!r}), pathlib.Path({str(seen)!r})
+        if not failed.exists():
+            failed.touch()
+            raise ValueError("the disk of this worker is full")
+        while not seen.exists():
+            time.sleep(0.01)
+        value = self"""
+    program.write_text(PROGRAM.replace("value = self", text))
+    project = ["--project", str(program.parent)]
+    state_dir = program.parent / ".paimon-features"
+    lake = Project.open(program.parent).lake
+    jobs: list[StreamJob] = []
+
+    def watch() -> None:
+        def is_restarted() -> bool:
+            jobs[:] = list_stream_jobs(lake, state_dir)
+            return any(job.state == "RUNNING" and job.restarts for job in jobs)
+
+        try:
+            await_true(is_restarted)
+        finally:
+            seen.touch()
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    arguments = ["jobs", "iterate", str(program), "--mode", mode, "--json", *project]
+    result = CliRunner().invoke(cli, arguments)
+    watcher.join()
+    assert result.exit_code == 0, result.output
+    (job,) = jobs
+    assert (job.where, job.restarts) == ("local", 1)
+    assert "the disk of this worker is full" in str(job.last_error)
 
 
 def test_jobs_still_lists_the_jobs(program: Path) -> None:

@@ -180,23 +180,26 @@ def test_a_stopped_materializer_is_a_warning_without_max_staleness_and_an_idle_s
     undeclared = replace(filled.definitions.views["clicks"], max_staleness=None)
     definitions = Definitions.of([undeclared])
 
-    def after(minutes: int, idle_days: int) -> Any:
+    def after(minutes: int, idle_days: int, followed: bool) -> Any:
         def change(bucket: int, marker: Marker) -> Marker:
             return replace(
                 marker,
                 current_ms=now_ms() - minutes * MINUTE_MS * (bucket == 1),
                 high_ms=now_ms() - idle_days * DAY_MS,
+                followed=followed,
             )
 
         return make_client(store=with_markers(filled, change), definitions=definitions)
 
-    for minutes, idle_days, behind in (
-        (0, 0, False),
-        (4, 0, False),
-        (0, 300, False),
-        (20, 0, True),
+    for minutes, idle_days, followed, behind in (
+        (0, 0, True, False),
+        (4, 0, True, False),
+        (0, 300, True, False),
+        # a one-shot 'materialize' has not stopped: there may be nothing to apply
+        (300, 0, False, False),
+        (20, 0, True, True),
     ):
-        client = after(minutes, idle_days)
+        client = after(minutes, idle_days, followed)
         answer = client.get("/health")
         view = answer.json["views"]["clicks"]
         assert (answer.status, answer.json["status"]) == (200, "ready")
@@ -207,7 +210,7 @@ def test_a_stopped_materializer_is_a_warning_without_max_staleness_and_an_idle_s
         got = samples(client.get("/metrics").body)
         assert got["behind view=clicks"] == behind
         assert got["freshness_seconds view=clicks"] >= minutes * 60
-    assert "none runs with --follow, or it is too slow" in answer.json["warnings"][0]
+    assert "it has stopped, or is too slow" in answer.json["warnings"][0]
 
 
 def test_a_store_that_fails_is_not_ready_with_its_reason(make_client: Any) -> None:
