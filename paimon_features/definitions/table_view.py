@@ -51,9 +51,14 @@ class TableSource(EventSource):
             )
 
     @property
+    def time_columns(self) -> frozenset[str]:
+        """The columns of the event time and of the time at which a version became known."""
+        return frozenset({self.event_time, self.created_time} - {None})  # type: ignore[arg-type]
+
+    @property
     def rounded_up(self) -> frozenset[str]:
         """Columns whose times are rounded up where they are finer than milliseconds."""
-        return frozenset({self.event_time, self.created_time} - {None})  # type: ignore[arg-type]
+        return self.time_columns
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""

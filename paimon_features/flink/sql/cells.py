@@ -43,7 +43,8 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
 
     ``cell`` is a column that occurs often in the result, so it should be computed before. A text
     that is converted to another type must have no surrounding blanks.
-    ``is_time``: the column is an Int64 event time, so texts of times are read as well.
+    ``is_time``: the column is an Int64 time of events or versions, so texts of times are read as
+    well.
     NaN and infinities have no counterpart.
     """
     if source.kind.startswith("timestamp["):

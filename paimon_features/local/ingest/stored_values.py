@@ -27,8 +27,8 @@ def stored_values(
 ) -> Converted:
     """The values of stored cells: exact counterparts, or none.
 
-    ``is_time``: the column is an Int64 event time, so dates are read as well. Times of finer units
-    are rounded down to milliseconds.
+    ``is_time``: the column is an Int64 time of events or versions, so dates are read as well. Times
+    of finer units are rounded down to milliseconds.
     """
     stored = physical.kind
     whole = kind.is_integer or kind.text == "timestamp"
