@@ -8,7 +8,13 @@ from functools import cached_property
 from typing import Literal
 
 from paimon_features.definitions.entity import Entity
-from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
+from paimon_features.definitions.metadata import (
+    check_compiles,
+    check_metadata,
+    metadata,
+    name_conflict,
+    shown,
+)
 from paimon_features.definitions.source import EventSource
 from paimon_features.errors import DefinitionError
 from paimon_features.schema import DataType, Int64, Timestamp
@@ -153,6 +159,8 @@ class TableView:
                     f"column {name!r} of source {source.name!r} cannot be a feature; "
                     f"expected one of: {known}"
                 )
+        if conflict := name_conflict(columns):
+            raise DefinitionError(f"{conflict}, or leave it out by columns=[...]")
         return CompiledTable(
             self.name,
             source,
