@@ -16,13 +16,15 @@ import pytest
 
 from paimon_features.definitions import Definitions, EventSource
 from paimon_features.errors import ConfigurationError
+from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest_job import ingest_files
+from paimon_features.local.inputs.profiles import profile_input
 from paimon_features.planning.plan import apply_plan
 from paimon_features.project import Project
 from paimon_features.schema import Int64, String
 from paimon_features.supervision import run_supervised
 from paimon_features.tables import Lake
-from tests.local.inputs.test_hostile_files import files
+from tests.local.inputs.test_hostile_files import BEGINNING_MS, files
 from tests.shop_projects import make_project
 
 pytest.importorskip("duckdb")
@@ -137,3 +139,23 @@ def test_a_command_ends_with_the_process_that_watches_it() -> None:
             return
         time.sleep(0.05)
     raise AssertionError("it still runs")
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.orc"])
+def test_a_text_that_is_not_utf_8_is_an_unreadable_row_of_init_and_of_ingest(
+    name: str, tmp_path: Path
+) -> None:
+    words = pa.array([b"a", b"\x80b", None], pa.binary()).view(pa.string())
+    rows = pa.table({"user_id": [1, 2, 3], "ts": [BEGINNING_MS] * 3, "word": words})
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(rows, path)
+    else:
+        pyarrow.orc.write_table(rows, path)
+    profile = profile_input(path, InputSettings(), set())
+    assert (profile.rows, profile.unreadable) == (2, 1)
+    lake = Lake.open(str(tmp_path / "lake"), "features")
+    apply_plan(lake, Definitions.of([SOURCE]), now_ms=1)
+    done = ingest_files(lake, SOURCE, [path], state_dir=tmp_path / "state")
+    assert (done.accepted, done.rejected) == (2, {"unreadable": 1})
+    assert "a text is not UTF-8" in done.examples["unreadable"]
