@@ -139,7 +139,10 @@ def test_days_out_of_range_and_texts_of_created_times(tmp_path: Path) -> None:
     )
     written = pa.table({"at_ms": range(6), "day": days[5:].take([0] * 6), "known": texts})
     pyarrow.csv.write_csv(written, inputs / "texts.csv")
-    assert compare(tmp_path, source, inputs) == {"wrong_type": 8}
+    lakes, results = ingest_twice(tmp_path, source, inputs)
+    # the engines write days after 9999 in different ways, in the details
+    assert events(lakes["flink"], source) == events(lakes["local"], source)
+    assert results["flink"].rejected == results["local"].rejected == {"wrong_type": 8}
 
 
 def test_duplicates(tmp_path: Path) -> None:
