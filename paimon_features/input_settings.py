@@ -44,7 +44,8 @@ class InputSettings:
     time_zone
         The zone of times that name none, such as ``Europe/Berlin``; UTC by default.
     time_unit
-        What a number in the event time counts since 1970: s, ms, us or ns.
+        What a number in the event time, or in the ``created_time`` of a TableSource, counts since
+        1970: s, ms, us or ns.
     columns
         Column of the source -> its name in the file, where they differ.
     by_column

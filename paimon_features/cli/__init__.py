@@ -282,4 +282,12 @@ def main(args: Sequence[str] | None = None) -> None:
     words = [w for w in (sys.argv[1:] if args is None else args) if not w.startswith("-")]
     if words and words[0] not in WITH_FRAMES:
         light_imports.enable()
-    cli.main(args, prog_name="paimon-features")
+
+    def run() -> None:
+        cli.main(args, prog_name="paimon-features")
+
+    if words and words[0] == "ingest":  # it reads files in its own process
+        from paimon_features.supervision import run_supervised
+
+        return run_supervised(run, _print_error)
+    return run()

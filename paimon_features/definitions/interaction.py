@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paimon_features.definitions.compiled import CompiledView
-from paimon_features.definitions.metadata import check_metadata, metadata, shown
+from paimon_features.definitions.metadata import check_metadata, metadata, name_conflict, shown
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.table_view import CompiledTable
@@ -47,6 +47,8 @@ class Interaction:
 
     def __post_init__(self) -> None:
         check_metadata("interaction", self)
+        if conflict := name_conflict([self.name]):
+            raise DefinitionError(f"interaction {self.name!r}: {conflict}")
         if not self.expression.strip():
             raise DefinitionError(f"interaction {self.name!r} has an empty expression")
         _ = self.inputs

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 from paimon_features.arguments import check_arguments
@@ -43,6 +43,16 @@ def check_metadata(what: str, item: Described) -> None:
             "for example {'team': 'growth'}"
         )
     check_arguments(f"{what} {item.name!r}", item)
+
+
+def name_conflict(names: Collection[str]) -> str | None:
+    """Why results cannot have a feature of one of these names; None if they can."""
+    for name in names:
+        if name == "event_time_ms":
+            return f"the feature {name!r} has the name of the time of entity rows; rename it"
+        if (other := name.removesuffix("__status")) != name and other in names:
+            return f"the feature {name!r} has the name of the status of {other!r}; rename one"
+    return None
 
 
 class Compiling(Described, Protocol):

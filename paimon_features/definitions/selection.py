@@ -16,6 +16,7 @@ import numpy.typing as npt
 from paimon_features._arrow import pa
 from paimon_features.columns import Column
 from paimon_features.definitions.interaction import CompiledInteraction
+from paimon_features.definitions.metadata import name_conflict
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.duplicates import duplicates
@@ -195,4 +196,6 @@ def _names(outputs: Sequence[Output]) -> tuple[str, ...]:
     taken = sorted(duplicates(names))
     if taken:
         raise RequestError(f"two outputs are named {taken[0]!r}; rename an interaction")
+    if conflict := name_conflict(names):
+        raise RequestError(conflict)
     return names

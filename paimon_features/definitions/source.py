@@ -181,6 +181,11 @@ class EventSource:
         return f"rejected_{self.name}"
 
     @property
+    def time_columns(self) -> frozenset[str]:
+        """Int64 or Timestamp columns whose cells are times: texts of times are read in them."""
+        return frozenset({self.event_time})
+
+    @property
     def rounded_up(self) -> frozenset[str]:
         """Columns whose times are rounded up where they are finer than milliseconds."""
         return frozenset()

@@ -8,7 +8,13 @@ from functools import cached_property
 from typing import Literal
 
 from paimon_features.definitions.entity import Entity
-from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
+from paimon_features.definitions.metadata import (
+    check_compiles,
+    check_metadata,
+    metadata,
+    name_conflict,
+    shown,
+)
 from paimon_features.definitions.source import EventSource
 from paimon_features.durations import optional_ms
 from paimon_features.errors import DefinitionError
@@ -51,9 +57,14 @@ class TableSource(EventSource):
             )
 
     @property
+    def time_columns(self) -> frozenset[str]:
+        """The columns of the event time and of the time at which a version became known."""
+        return frozenset({self.event_time, self.created_time} - {None})  # type: ignore[arg-type]
+
+    @property
     def rounded_up(self) -> frozenset[str]:
         """Columns whose times are rounded up where they are finer than milliseconds."""
-        return frozenset({self.event_time, self.created_time} - {None})  # type: ignore[arg-type]
+        return self.time_columns
 
     def to_document(self) -> dict[str, object]:
         """Return the canonical JSON form, as in the registry."""
@@ -148,6 +159,8 @@ class TableView:
                     f"column {name!r} of source {source.name!r} cannot be a feature; "
                     f"expected one of: {known}"
                 )
+        if conflict := name_conflict(columns):
+            raise DefinitionError(f"{conflict}, or leave it out by columns=[...]")
         return CompiledTable(
             self.name,
             source,

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from paimon_features.duplicates import duplicates
 from paimon_features.errors import ConfigurationError
 from paimon_features.ingestion.physical import FLINK_NUMBERS, TEXT, Physical
+from paimon_features.supervision import reading
 
 FORMATS: Mapping[str, str] = {
     ".csv": "csv",
@@ -209,7 +210,7 @@ def parquet_columns(
     path: Path, file: BinaryIO | None = None
 ) -> tuple[tuple[str, ...], tuple[Physical, ...]]:
     try:
-        with pq.ParquetFile(path if file is None else file) as opened:
+        with reading(str(path)), pq.ParquetFile(path if file is None else file) as opened:
             arrow = opened.schema_arrow
             leaves = [opened.schema.column(number) for number in range(len(opened.schema))]
     except (pa.ArrowInvalid, OSError) as error:

@@ -27,7 +27,7 @@ from paimon_features.local.ingest.duplicates import without_duplicates
 from paimon_features.local.ingest.judge import Judged, judge
 from paimon_features.local.ingest.parts import parts_of
 from paimon_features.local.ingest.sampling import choose_partitions
-from paimon_features.local.inputs.copies import InputCopies
+from paimon_features.local.inputs.copies_apart import InputCopiesApart
 from paimon_features.tables import Lake, lease
 from paimon_features.tables.append_files import AppendFiles
 from paimon_features.tables.lease import Lease, ProcessHolder
@@ -65,7 +65,7 @@ def ingest_files(
     job = LocalIngestJob(lake, source, state_dir, threads, progress)
     used = settings or InputSettings()
     columns = {**used.columns, **(mapping or {})}
-    forms = InputCopies(source, replace(used, columns=columns), job.converted)
+    forms = InputCopiesApart(source, replace(used, columns=columns), job.converted)
     return ingest_by(job, paths, columns, again=again, max_line_bytes=max_line_bytes, forms=forms)
 
 

@@ -87,7 +87,7 @@ def judge(
         if isinstance(array, pa.ChunkedArray):
             array = pa.array([], array.type) if array.num_chunks == 0 else array.chunk(0)
         cast, wrong = _cast(array, kind, name == event_time)
-        if pa.types.is_timestamp(kind) and name != event_time:
+        if pa.types.is_temporal(kind) and name != event_time:
             cast, outside = _within_years(cast)
             wrong |= outside
         verdict.complain(wrong, WRONG_TYPE, f"column {name}: no {kind}")
@@ -125,7 +125,12 @@ def judge(
 
 def _within_years(times: pa.Array) -> tuple[pa.Array, Bools]:
     """The times, null where one is outside the years 1 to 9999, and where that is."""
-    ms = utc_ms(times)
+    # a day as milliseconds, without an overflow
+    ms = (
+        pc.multiply(times.cast(pa.int32()).cast(pa.int64()), DAY_MS)
+        if pa.types.is_date32(times.type)
+        else utc_ms(times)
+    )
     outside = pc.or_(pc.less(ms, MIN_TIME_MS), pc.greater(ms, MAX_TIME_MS)).fill_null(False)
     flags = _flags(outside)
     return (

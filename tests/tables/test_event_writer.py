@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import TableError, UnknownNameError
-from paimon_features.schema import Bool, Decimal, Float64, Int32, Int64, String, Timestamp
+from paimon_features.schema import Bool, Date, Decimal, Float64, Int32, Int64, String, Timestamp
 from paimon_features.tables.catalog import Lake
 from paimon_features.tables.reader import read_arrow
 from paimon_features.tables.specs import events_spec, rejected_spec
@@ -226,6 +227,24 @@ def test_times_outside_the_years_1_to_9999_are_of_no_column(lake: Lake) -> None:
     assert (report.written, report.rejected) == (2, {"wrong_type": 2})
     rejected = read_arrow(lake, "rejected_ends")["raw"].to_pylist()
     assert sorted(json.loads(raw)["ends"] for raw in rejected) == [MIN_TIME_MS - 1, 10**15]
+
+
+@pytest.mark.parametrize("kind", [pa.date32(), pa.date64(), pa.timestamp("s")])
+def test_days_outside_the_years_1_to_9999_are_of_no_column(lake: Lake, kind: pa.DataType) -> None:
+    lake.create(events_spec("events_ends", {"t": Int64, "ends": Date}))
+    writer = EventWriter(lake, "events_ends", "t", lambda: NOW_MS)
+    first, last = MIN_TIME_MS // DAY_MS, MAX_TIME_MS // DAY_MS
+    days = [first - 1, first, last, last + 1, 10**7, None]
+    unit = {pa.date32(): 1, pa.date64(): DAY_MS}.get(kind, 86_400)
+    storage = pa.int32() if kind == pa.date32() else pa.int64()
+    ends = pa.array([d and d * unit for d in days], storage).cast(kind)
+    report = writer.write(pa.table({"t": [NOW_MS] * 6, "ends": ends}))
+    kept = read_arrow(lake, "events_ends")["ends"]
+    if kind == pa.timestamp("s"):  # a time is no day
+        assert (report.written, report.rejected) == (1, {"wrong_type": 5})
+    else:
+        assert (report.written, report.rejected) == (3, {"wrong_type": 3})
+        assert sorted(filter(None, kept.to_pylist())) == [date.min, date.max]
 
 
 def test_two_columns_of_one_name_are_refused(writer: EventWriter) -> None:

@@ -35,6 +35,7 @@ _UNIT_PER_MS = {"us": 1_000, "ns": 1_000_000}
 _FRACTION = r"\.([0-9]{1,3})"
 _OFFSET = "^.{16}[^+-]*([+-])([0-9]{2}):?([0-9]{2})?$"
 """Sign, hours and minutes of the offset of a time; a day alone is shorter."""
+_FIRST_DAY, _LAST_DAY = "DATE '0001-01-01'", "DATE '9999-12-31'"
 
 
 def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = False) -> str:
@@ -42,7 +43,8 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
 
     ``cell`` is a column that occurs often in the result, so it should be computed before. A text
     that is converted to another type must have no surrounding blanks.
-    ``is_time``: the column is an Int64 event time, so texts of times are read as well.
+    ``is_time``: the column is an Int64 time of events or versions, so texts of times are read as
+    well.
     NaN and infinities have no counterpart.
     """
     if source.kind.startswith("timestamp["):
@@ -51,6 +53,8 @@ def cell_value(cell: str, source: Physical, kind: DataType, is_time: bool = Fals
         return _from_ms(f"{_days(cell)} * {DAY_MS}", kind)
     if is_value(source, kind):
         return cell
+    if source.kind == "date" and kind.text == "date":
+        return f"CASE WHEN {cell} BETWEEN {_FIRST_DAY} AND {_LAST_DAY} THEN {cell} END"
     if source.kind == "integer" and (kind.is_integer or kind.text == "timestamp"):
         return _from_ms(_narrow(f"CAST({cell} AS BIGINT)", kind), kind)
     if source.kind == "float" and (kind.is_integer or kind.text == "timestamp"):
@@ -80,7 +84,7 @@ def is_value(source: Physical, kind: DataType) -> bool:
     """Whether a cell is the value: no conversion, and each cell has a counterpart."""
     if source.kind == "integer":
         return source.flink == kind.flink
-    names = {"boolean": "bool", "date": "date", "bytes": "bytes", "text": "string"}
+    names = {"boolean": "bool", "bytes": "bytes", "text": "string"}
     return names.get(source.kind) == kind.text
 
 

@@ -197,7 +197,7 @@ def _computed(column: InputColumn, source: EventSource) -> str:
 
 def _value(column: InputColumn, source: EventSource) -> str:
     kind = source.schema[column.name]
-    is_time = column.name == source.event_time
+    is_time = column.name in source.time_columns
     cell = quote(f"c_{column.name}")
     value = cell_value(cell, column.physical, kind, is_time)
     finer = finer_than_ms(cell, column.physical) if column.name in source.rounded_up else None
@@ -215,7 +215,7 @@ def _checks(column: InputColumn, source: EventSource) -> list[tuple[str, str]]:
     if infinite is not None:
         text = f"{NOT_FINITE}: column {column.name}: expected a finite {kind.text}, got "
         cases.append((f"{present} AND {infinite}", f"CONCAT({literal(text)}, {got})"))
-    what = f"{kind.text} or a time" if column.name == source.event_time else kind.text
+    what = f"{kind.text} or a time" if column.name in source.time_columns else kind.text
     text = f"{WRONG_TYPE}: column {column.name}: expected {what}, got '"
     cases.append((f"{present} AND {value} IS NULL", f"CONCAT({literal(text)}, {got}, '''')"))
     return cases

@@ -68,7 +68,7 @@ def judge(batch: CellBatch, group: FileGroup, source: EventSource, run: IngestRu
         return Judged(arrow_schema(source.schema).empty_table(), bad_rows, batch.origin)
     names = [column.name for column in group.columns]
     converted = {
-        name: batch.columns[name].convert(source.schema[name], name == source.event_time)
+        name: batch.columns[name].convert(source.schema[name], name in source.time_columns)
         for name in names
     }
     arrays = {name: converted[name].values for name in names}
@@ -116,7 +116,7 @@ def _problems(
             return [text + (cell or "")[:SHOWN] for cell in shown(rows)]
 
         def wrong(rows: Any, name: str = name, kind: Any = kind, shown: Any = shown) -> Any:
-            what = f"{kind.text} or a time" if name == source.event_time else kind.text
+            what = f"{kind.text} or a time" if name in source.time_columns else kind.text
             text = f"column {name}: expected {what}, got '"
             return [f"{text}{(cell or '')[:SHOWN]}'" for cell in shown(rows)]
 

@@ -55,7 +55,7 @@ def cell_batches(
     """Rows of a Parquet file, whose fields are stored as ``columns`` say, as cells."""
     cells = {name: plain_array(batch.column(name)) for name in batch.schema.names}
     texts = {column.field for column in columns if column.physical.kind == "text"}
-    valid = _valid_texts([cells[field] for field in sorted(texts)], batch.num_rows)
+    valid = valid_texts([cells[field] for field in sorted(texts)], batch.num_rows)
     broken: list[tuple[str, str, str | None]] = []
     if not valid.all():
         bad = np.flatnonzero(~valid)
@@ -66,7 +66,7 @@ def cell_batches(
     return [CellBatch(int(valid.sum()), found, _raw(cells, columns), origin, broken)]
 
 
-def _valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:
+def valid_texts(texts: Sequence[pa.Array], rows: int) -> Bools:
     """Which rows have only texts that are UTF-8."""
     valid = np.ones(rows, np.bool_)
     for array in texts:

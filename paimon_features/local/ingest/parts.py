@@ -13,6 +13,7 @@ from paimon_features.local.ingest.cells import CellBatch
 from paimon_features.local.ingest.csv_cells import csv_batches
 from paimon_features.local.ingest.json_cells import json_batches
 from paimon_features.local.ingest.parquet_cells import parquet_batches
+from paimon_features.supervision import reading
 
 _READERS: Mapping[str, Callable[[FileGroup, InputFile], Iterator[Callable[[], list[CellBatch]]]]]
 _READERS = {"csv": csv_batches, "json": json_batches, "parquet": parquet_batches}
@@ -31,8 +32,9 @@ def parts_of(
     for group in groups:
         for file in group.files:
             try:
-                for part in _READERS[group.format](group, file):
-                    yield part, group
+                with reading(str(file.path)):
+                    for part in _READERS[group.format](group, file):
+                        yield part, group
             except MemoryError:
                 raise
             except (OSError, pa.ArrowException) as error:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.array_types import Bools
 from paimon_features.ingestion.physical import Physical
 from paimon_features.local.ingest.converted import Converted
 from paimon_features.local.ingest.java_text import texts_of
@@ -26,8 +27,8 @@ def stored_values(
 ) -> Converted:
     """The values of stored cells: exact counterparts, or none.
 
-    ``is_time``: the column is an Int64 event time, so dates are read as well. Times of finer units
-    are rounded down to milliseconds.
+    ``is_time``: the column is an Int64 time of events or versions, so dates are read as well. Times
+    of finer units are rounded down to milliseconds.
     """
     stored = physical.kind
     whole = kind.is_integer or kind.text == "timestamp"
@@ -49,9 +50,11 @@ def stored_values(
         return _decimals(cells, kind)
     if stored in ("integer", "float") and kind.is_float:
         return _floats(cells, kind)
-    if stored in ("boolean", "date", "bytes") and kind.text in (
-        {"boolean": "bool"}.get(stored, stored)
-    ):
+    if stored == "date" and kind.text == "date":
+        bad = _flags_outside(_ms(cells))
+        days = _masked(_numbers(cells.cast(pa.int32())), pa.int32(), bad, cells)
+        return Converted.of(days.cast(kind.arrow), bad)
+    if stored in ("boolean", "bytes") and kind.text in ({"boolean": "bool"}.get(stored, stored)):
         return Converted(cells.cast(kind.arrow))
     if stored == "text":
         return text_values(cells.cast(pa.string()), kind, is_time)
@@ -85,6 +88,13 @@ def _ms(cells: pa.Array) -> pa.Array:
         days = _numbers(cells.cast(pa.int32())).astype(np.int64)
         return _masked(days * DAY_MS, pa.int64(), np.zeros(len(cells), np.bool_), cells)
     return floor_times(cells).view(pa.int64())
+
+
+def _flags_outside(ms: pa.Array) -> Bools:
+    """Which times are outside of the years 1 to 9999."""
+    plain = _numbers(ms)
+    outside: Bools = (plain < MIN_TIME_MS) | (plain > MAX_TIME_MS)
+    return outside
 
 
 def _from_ms(numbers: pa.Array, kind: DataType) -> Converted:

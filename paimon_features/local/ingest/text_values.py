@@ -31,7 +31,8 @@ _REPEATED = 8
 def text_values(cells: pa.Array, kind: DataType, is_time: bool = False) -> Converted:
     """The values of texts; surrounding blanks are ignored in all types but strings.
 
-    ``is_time``: the column is an Int64 event time, so texts of times are read as well.
+    ``is_time``: the column is an Int64 time of events or versions, so texts of times are read as
+    well.
     """
     if kind.text == "string":
         return Converted(cells)

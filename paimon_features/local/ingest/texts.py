@@ -41,8 +41,8 @@ class UnusableError(Exception):
 def reader_of(kind: DataType, is_time: bool) -> Callable[[str], Any]:
     """The function from a text without surrounding blanks, not empty, to a value of ``kind``.
 
-    ``is_time``: the column is an Int64 event time, so texts of times are read as well. The function
-    raises UnusableError. Times are milliseconds since 1970, dates days.
+    ``is_time``: the column is an Int64 time of events or versions, so texts of times are read as
+    well. The function raises UnusableError. Times are milliseconds since 1970, dates days.
 
     >>> reader_of(DataType("int64", "BIGINT"), False)("17850.0")
     17850

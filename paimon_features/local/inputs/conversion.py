@@ -7,7 +7,7 @@ text that ``ingest`` would read in another way is marked, so that it is rejected
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,17 @@ STYLE = (".", "")
 class CellConverter:
     """Converts batches by the settings of a source; a context manager.
 
-    ``columns`` maps columns of the file to columns of the source with their types.
+    ``columns`` maps columns of the file to columns of the source with their types; ``times`` are
+    those columns of the file that are times of events or versions.
     """
 
     def __init__(
-        self, settings: InputSettings, columns: Mapping[str, tuple[str, DataType]], time: str
+        self,
+        settings: InputSettings,
+        columns: Mapping[str, tuple[str, DataType]],
+        times: Collection[str],
     ) -> None:
-        self.settings, self.columns, self.time = settings, columns, time
+        self.settings, self.columns, self.times = settings, columns, times
         self._parsers: dict[str, TimeTexts] = {}
         self._orders: dict[str, DateOrders] = {}
 
@@ -78,7 +82,8 @@ class CellConverter:
                     f"{other!r} and {kind!r}; converted files have one value for each cell: leave "
                     "one of them out, and derive it in an expression"
                 )
-        return cls(settings, columns, fields.get(source.event_time, ""))
+        times = {fields[name] for name in source.time_columns if name in fields}
+        return cls(settings, columns, times)
 
     @property
     def has_two_orders(self) -> bool:
@@ -110,7 +115,7 @@ class CellConverter:
     def _cells(self, cells: pa.Array, field: str) -> pa.Array:
         name, kind = self.columns[field]
         settings = self.settings.of_column(name)
-        is_time = field == self.time
+        is_time = field in self.times
         if pa.types.is_nested(cells.type) or not is_plain(cells.type):
             return pa.nulls(len(cells), _UNREADABLE)
         if pa.types.is_string(cells.type):
@@ -136,7 +141,7 @@ class CellConverter:
     def _text(
         self, cells: pa.Array, field: str, kind: DataType, settings: InputSettings
     ) -> pa.Array:
-        is_time = field == self.time
+        is_time = field in self.times
         if settings.nulls:
             bare = cells if kind.text == "string" else pc.utf8_trim_whitespace(cells)
             empty = pc.is_in(bare, pa.array(settings.nulls))
@@ -154,7 +159,7 @@ class CellConverter:
         self, cells: pa.Array, field: str, kind: DataType, settings: InputSettings
     ) -> pa.Array:
         """Texts of times as ISO 8601 in UTC, or as milliseconds."""
-        is_time, is_day = field == self.time, kind.text == "date"
+        is_time, is_day = field in self.times, kind.text == "date"
         zone, forms = settings.time_zone, settings.time_format
         left = pc.is_valid(cells)
         if forms:

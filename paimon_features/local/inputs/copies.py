@@ -37,6 +37,7 @@ from paimon_features.local.inputs.opening import (
     text_bytes,
 )
 from paimon_features.schema import String
+from paimon_features.supervision import reading
 
 OnRows = Callable[[int], None]
 """Receives the rows that were copied since the last call."""
@@ -100,7 +101,8 @@ class InputCopies:
     def _has_odd_numbers(self, path: Path) -> bool:
         """Whether a Parquet file has numbers that only a copy has in a type ``ingest`` reads."""
         try:
-            schema = pq.read_schema(path)
+            with reading(str(path)):
+                schema = pq.read_schema(path)
         except (pa.ArrowException, OSError):
             return False  # inspecting it says what it is
         names = self.columns_of(OpenedInput("Parquet", schema, iter(()))).values()
@@ -133,20 +135,18 @@ class InputCopies:
         """The files, those that are read from a copy with one below ``folder``, until the end."""
         import shutil
 
-        made: list[Path] = []
+        out = list(files)
+        places = [place for place, file in enumerate(out) if file.converted]
+        copies = [folder / f"converted-{number}" / "rows.parquet" for number in range(len(places))]
         try:
-            out = []
-            for file in files:
-                if not file.converted:
-                    out.append(file)
-                    continue
-                copy = folder / f"converted-{len(made)}" / "rows.parquet"
-                made.append(copy.parent)
-                out.append(replace(file, copy=copy, unreadable=self._copy(file.path, copy)))
+            paths = [out[place].path for place in places]
+            unreadable = self.copy_all(list(zip(paths, copies, strict=True)))
+            for place, copy, bad in zip(places, copies, unreadable, strict=True):
+                out[place] = replace(out[place], copy=copy, unreadable=bad)
             yield tuple(out)
         finally:
-            for path in made:
-                shutil.rmtree(path, ignore_errors=True)
+            for copy in copies:
+                shutil.rmtree(copy.parent, ignore_errors=True)
 
     def columns_of(self, opened: OpenedInput) -> dict[str, str]:
         """Column of the source -> its name in an input; columns that it lacks are left out."""
@@ -166,6 +166,11 @@ class InputCopies:
         others = {n: (n, String) for n in opened.schema.names if n not in converter.columns}
         converter.columns = {**converter.columns, **others}
         return converter
+
+    def copy_all(self, paths: Iterable[tuple[Path, Path]]) -> Iterator[Path | None]:
+        """Copy inputs: the file of the rows of each that could not be split, if there are any."""
+        for path, copy in paths:
+            yield self._copy(path, copy)
 
     def _copy(self, path: Path, copy: Path) -> Path | None:
         opened = open_input(path, self.settings)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import hashlib
+import json
 import lzma
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.feather
 import pyarrow.ipc
@@ -26,10 +28,12 @@ from paimon_features.errors import ConfigurationError, MissingExtraError, Paimon
 from paimon_features.foreign_types import plain_batches, plain_schema
 from paimon_features.input_settings import InputSettings
 from paimon_features.local.ingest.bounded_parquet import bounded_batches, open_parquet
+from paimon_features.local.ingest.parquet_cells import valid_texts
 from paimon_features.local.inputs.avro_rows import avro_batches, avro_columns
 from paimon_features.local.inputs.csv_rows import CsvRows
 from paimon_features.local.inputs.json_objects import ObjectBatches, read_objects
 from paimon_features.local.inputs.reading_process import progressed
+from paimon_features.tables.rejects import UNREADABLE
 
 BATCH_ROWS = 1 << 16
 
@@ -147,7 +151,7 @@ def open_input(path: Path, settings: InputSettings) -> OpenedInput:
             for batch in batches:
                 for plain in plain_batches(batch):
                     progressed()
-                    yield plain
+                    yield plain if form in ("CSV", "JSON") else _readable(plain, opened)
 
     opened.batches = guarded()
     doubled = duplicates(opened.schema.names)
@@ -157,6 +161,26 @@ def open_input(path: Path, settings: InputSettings) -> OpenedInput:
             "header = false, skip = 1 and names = [...]"
         )
     return opened
+
+
+def _readable(batch: pa.RecordBatch, opened: OpenedInput) -> pa.RecordBatch:
+    """The rows whose texts are UTF-8; the others are unreadable, as ``ingest`` rejects them."""
+    texts = {
+        name: column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+        if pa.types.is_string(column.type)
+    }
+    valid = valid_texts(list(texts.values()), batch.num_rows)
+    if valid.all():
+        return batch
+    bad = pa.array(np.flatnonzero(~valid))
+    shown = {name: column.take(bad).cast(pa.binary()).to_pylist() for name, column in texts.items()}
+    for row in range(len(bad)):
+        cells = {name: cells[row] for name, cells in shown.items()}
+        text = {name: c if c is None else c.decode(errors="replace") for name, c in cells.items()}
+        raw = json.dumps(text, ensure_ascii=False)[:100_000]
+        opened.unreadable.append(UnreadableRow(UNREADABLE, "a text is not UTF-8", raw))
+    return batch.filter(pa.array(valid))
 
 
 @contextmanager

@@ -509,7 +509,7 @@ def _times(
     """The event times of the sample in milliseconds, null where there is none."""
     cells = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
     columns = {chosen.field: (chosen.name, Int64)}
-    with CellConverter(settings, columns, chosen.field) as converter:
+    with CellConverter(settings, columns, {chosen.field}) as converter:
         batch = converter.convert(pa.RecordBatch.from_arrays([cells], names=[chosen.field]))
     made = batch.column(0)
     if pa.types.is_string(made.type):

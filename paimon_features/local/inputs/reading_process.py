@@ -68,7 +68,8 @@ def read_apart(
     Raises
     ------
     ConfigurationError
-        If the process dies, or exceeds a limit; ``path`` is named.
+        If the process dies, or exceeds a limit; ``path`` is named, or the last one that it
+        reported by ``reading``.
     PaimonFeaturesError
         What the function raises.
     """
@@ -84,6 +85,8 @@ def read_apart(
                     raise item
                 if kind == "rows":
                     on_rows(item)
+                elif kind == "path":
+                    path = item
                 else:
                     yield item
         except (EOFError, OSError) as error:
@@ -128,6 +131,7 @@ def _death(path: Path, code: int | None, limits: ReadingLimits) -> str:
 
 _parent: Connection | None = None
 _step_s = 0
+_path: Path | None = None
 
 
 def progressed(rows: int = 0) -> None:
@@ -136,6 +140,14 @@ def progressed(rows: int = 0) -> None:
         signal.setitimer(signal.ITIMER_PROF, _step_s)
         if rows:
             _parent.send(("rows", rows))
+
+
+def reading(path: Path) -> None:
+    """Report which file is read from now on, within a process of ``read_apart``."""
+    global _path
+    if _parent is not None:
+        _path = path
+        _parent.send(("path", path))
 
 
 def main(connection: Connection) -> None:
@@ -150,7 +162,7 @@ def main(connection: Connection) -> None:
             progressed()
         connection.send(("end", None))
     except MemoryError:
-        path = next((a for a in arguments if isinstance(a, Path)), "the file")
+        path = _path or next((a for a in arguments if isinstance(a, Path)), "the file")
         memory = f"{limits.memory_bytes / (1 << 30):g} GiB"
         connection.send(("error", ConfigurationError(
             f"{path}: reading it needs more than {memory} of memory; it is damaged, or a few "

@@ -6,11 +6,15 @@ import json
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from paimon_features.input_settings import InputSettings
+from paimon_features.local.ingest_job import ingest_files
 from paimon_features.project import Project
 from paimon_features.tables import read_arrow
+from paimon_features.windows import DAY_MS
 from tests.shop_projects import make_project
 
 CONFIG = '[project]\nname = "shop"\nengine = "local"\n[online]\nurl = "memory://"\n'
@@ -67,6 +71,46 @@ def test_no_version_of_a_file_counts_before_its_time(project: Project, form: str
     rows = {"item": [1, 1, 2], "event_time_ms": [UP[0] - 1, UP[0], UP[1]]}
     got = project.get_historical_features("price", rows)
     assert got["price"].to_pylist() == [None, 1, 2]
+
+
+@pytest.mark.parametrize("declared", ["pf.Timestamp", "pf.Int64"])
+@pytest.mark.parametrize("form", ["csv", "csv;", "jsonl", "json", "parquet", "days.parquet"])
+def test_texts_and_days_at_which_versions_became_known_are_read_as_event_times(
+    tmp_path: Path, form: str, declared: str
+) -> None:
+    """The same texts are in both columns, and one of them is none."""
+    made = DEFINITIONS.replace('"known": pf.Timestamp', f'"known": {declared}')
+    project = make_project(tmp_path, made, CONFIG)
+    texts = [*TEXTS, "2026-01-02", None, "2026-01-01T00:00:05+01:00", "soon"]
+    days = pa.array([20_454, None, 20_455], pa.int32()).cast(pa.date32())
+    known: pa.Array = days if form == "days.parquet" else pa.array(texts)
+    since = pa.array(TEXTS * 3)[: len(known)]
+    items = pa.array(range(len(known)))
+    rows = pa.table({"item": items, "since": since, "known": known, "price": items})
+    path = project.root / f"prices.{form.removesuffix(';')}"
+    settings = None
+    if form.endswith("parquet"):
+        pq.write_table(rows, path)
+    elif form.startswith("csv"):
+        if form == "csv;":
+            settings = InputSettings.of("prices", {"delimiter": ";"})
+        options = pyarrow.csv.WriteOptions(delimiter=";" if settings else ",")
+        pyarrow.csv.write_csv(rows, path, options)
+    else:
+        lines = [json.dumps(row) for row in rows.to_pylist()]
+        path.write_text("\n".join(lines) if form == "jsonl" else f"[{','.join(lines)}]")
+    source = project.definitions.sources["prices"]
+    done = ingest_files(
+        project.lake, source, [path], state_dir=tmp_path / "state", settings=settings
+    )
+    found = read_arrow(project.lake, "events_prices").sort_by("item")
+    if form == "days.parquet":
+        assert found["known"].to_pylist() == [20_454 * DAY_MS, None, 20_455 * DAY_MS]
+        return
+    assert done.rejected == {"wrong_type": 1}
+    assert "known: expected int64 or a time, got 'soon'" in done.examples["wrong_type"]
+    day, hour_before = 1_767_312_000_000, 1_767_222_005_000
+    assert found["known"].to_pylist() == [*UP, day, None, hour_before]
 
 
 def test_events_are_rounded_down_as_before(project: Project) -> None:
