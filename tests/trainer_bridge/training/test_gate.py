@@ -154,25 +154,3 @@ def test_weights_of_rows_count_in_the_difference() -> None:
     first, second = RowLosses(np.array([1.0, 3.0, 1.0])), RowLosses(np.zeros(3))
     found = compare(first, second, np.arange(3), 0.95, np.array([1.0, 2.0, 1.0]))
     assert found.mean == 2.0
-
-
-def test_rows_without_weight_are_as_if_they_were_not_there() -> None:
-    dice = np.random.default_rng(0)
-    labels = (dice.random(400) < 0.5).astype(np.float64)
-    right, blind = np.where(labels > 0.5, 0.8, 0.2)[:, None], np.full((400, 1), 0.5)
-    candidate, other = (losses("binary", labels, each) for each in (right, blind))
-    weights, entities = np.where(np.arange(400) < 200, 2.0, 0.0), np.arange(400)
-    few = weights > 0
-    found = compare(candidate, other, entities, 0.95, weights)
-    assert found == compare(candidate.take(few), other.take(few), entities[few], 0.95, weights[few])
-    assert (found.is_better, found.rows) == (True, 200)
-    # nine entities with a rare label count, and many that do not
-    rare = np.where((np.arange(400) >= 191) & (labels > 0.5), 1.0, 0.0)
-    found = compare(losses("binary", rare, right), losses("binary", rare, blind), entities, 0.95,
-                    weights)  # fmt: skip
-    assert found.high is None
-    nothing = compare(candidate, other, entities, 0.95, np.zeros(400))
-    assert (nothing.mean, nothing.low, nothing.high, nothing.rows) == (0.0, None, None, 0)
-    segments = {"country": ["DE"] * 200 + ["FR"] * 200}
-    verdict = judge(other, candidate, entities, segments, weights=weights, **SETTINGS)  # type: ignore[arg-type]
-    assert set(verdict.segments) == {"country=DE"}

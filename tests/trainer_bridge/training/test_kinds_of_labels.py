@@ -21,7 +21,8 @@ from paimon_features.models import ModelManifest  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.serving.prediction.network import OnnxNetwork  # noqa: E402
 from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
-from tests.trainer_bridge.training.shop import SMALL, make_shop, new_rows  # noqa: E402
+from paimon_features.windows import DAY_MS  # noqa: E402
+from tests.trainer_bridge.training.shop import SMALL, START, make_shop, new_rows  # noqa: E402
 from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import compose  # noqa: E402
 from trainer_bridge.training.labels import class_texts  # noqa: E402
@@ -33,6 +34,7 @@ pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_torch_thread")]
 TREES = ("model=gradient_boosting", "model.trees=10")
 WIDE = ("model=wide_and_deep", "model.dim=8", "model.layers=1", "trainer.epochs=1")
 SETTINGS = {"retrain.min_rows": 100, "retrain.epochs": 1}
+NEWER = START + 80 * DAY_MS
 CLASSES = {
     "stars": ("1", "2", "3"),
     "half_stars": ("0.5", "1", "1.5"),
@@ -55,6 +57,7 @@ def with_labels(rows: pa.Table) -> pa.Table:
         "vip": pa.array(number > 1),
         "is_vip": pa.array((number > 1).astype(np.float64)),
         "word": pa.array([str(each) for each in number]),
+        "newest": pa.array((rows["event_time_ms"].to_numpy() >= NEWER) * 1.0),
         "rare": pa.array(np.where(np.arange(len(number)) % 125 == 0, 3.0, number > 1)),
     }
     for name, column in columns.items():
@@ -223,3 +226,8 @@ def test_features_without_values_are_trained_and_served(
     assert found.version == "own@2", found.text
     columns = read_arrow(project.lake, "training_churn")
     assert served(project, 2, columns).shape == (columns.num_rows, 1)
+
+
+def test_a_part_whose_rows_have_no_weight_is_explained(project: Project) -> None:
+    with pytest.raises(ConfigurationError, match="'newest' is 0 in all 3.. rows of the train part"):
+        produce(project, *TREES, "data.weights=newest")
