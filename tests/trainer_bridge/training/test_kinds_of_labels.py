@@ -32,6 +32,7 @@ from trainer_bridge.training.rounds import RoundTable  # noqa: E402
 pytestmark = [pytest.mark.torch, pytest.mark.usefixtures("one_torch_thread")]
 
 TREES = ("model=gradient_boosting", "model.trees=10")
+FLAT = ("model=gradient_boosting", "model.trees=1", "model.leaves=2")
 WIDE = ("model=wide_and_deep", "model.dim=8", "model.layers=1", "trainer.epochs=1")
 SETTINGS = {"retrain.min_rows": 100, "retrain.epochs": 1}
 NEWER = START + 80 * DAY_MS
@@ -93,9 +94,9 @@ def produce(project: Project, *settings: str) -> ModelManifest:
     return version
 
 
-def decided(project: Project, **settings: Any) -> list[RetrainDecision]:
+def decided(project: Project, *, promote: bool = True, **settings: Any) -> list[RetrainDecision]:
     given = {f"retrain.{name}": value for name, value in settings.items()}
-    return list(retrain(project, "own", settings={**SETTINGS, **given}))
+    return list(retrain(project, "own", promote=promote, settings={**SETTINGS, **given}))
 
 
 def rows_of(project: Project, version: ModelManifest) -> RoundTable:
@@ -231,3 +232,27 @@ def test_features_without_values_are_trained_and_served(
 def test_a_part_whose_rows_have_no_weight_is_explained(project: Project) -> None:
     with pytest.raises(ConfigurationError, match="'newest' is 0 in all 3.. rows of the train part"):
         produce(project, *TREES, "data.weights=newest")
+
+
+def test_amounts_that_newer_rows_lack_are_not_taken_for_none_by_the_alarm(
+    project: Project,
+) -> None:
+    def with_amounts(rows: pa.Table, every: int) -> pa.Table:
+        """Labels near zero, and 1,000 in one row of so many."""
+        amounts = np.random.default_rng(0).normal(size=rows.num_rows)
+        amounts[::every] = 1_000.0
+        return rows.set_column(rows.column_names.index("spent"), "spent", pa.array(amounts))
+
+    names = ["customer_id", "event_time_ms", "sample_id", "churned", "weight", "spent", "favourite"]
+    rows = read_arrow(project.lake, "training_churn", names)
+    rows = with_amounts(rows, 1_000)
+    project.build_training_set("churn", "basket_v1", rows, label="churned", replace=True)
+    produce(project, *FLAT, "objective=regression", "data.label=spent")
+    append_arrow(project.lake, "training_churn", with_amounts(new_rows(600, 2, seed=1), 50))
+    assert [each.version for each in decided(project)] == ["own@2"]
+    project.models.promote("own", 2)
+    # in 260 rows without an amount, a version that expects some seems worse
+    append_arrow(
+        project.lake, "training_churn", with_amounts(new_rows(261, 6, seed=2), 300).slice(1)
+    )
+    assert decided(project, promote=False, min_rows=1_000) == []
