@@ -179,11 +179,17 @@ def _together(table: Ints) -> tuple[Floats, float]:
     """What rows of one cluster have in common, from the rows of each cluster with each outcome.
 
     By outcome: how probably another row of a cluster has it too if one row has it, which is 1 for
-    an outcome of fewer than ``SEEN`` clusters. And the effective number of clusters with the rarest
-    of the other outcomes: no variance is known better.
+    an outcome of fewer than ``SEEN`` clusters. It is the mean over pairs, or over rows with the
+    outcome if that is more: the largest clusters have most of the pairs, and where these happen to
+    lack an outcome, only the others show that it comes in groups. And the effective number of
+    clusters with the rarest of the other outcomes: no variance is known better.
     """
-    others = (table * (table.sum(axis=1, keepdims=True) - 1)).sum(axis=0)
-    share = (table * (table - 1)).sum(axis=0) / np.maximum(others, 1)
+    others = table.sum(axis=1, keepdims=True) - 1
+    pairs = table * (table - 1)
+    by_pair = pairs.sum(axis=0) / np.maximum((table * others).sum(axis=0), 1)
+    by_row = (pairs / np.maximum(others, 1)).sum(axis=0)
+    by_row /= np.maximum((table * (others > 0)).sum(axis=0), 1)
+    share = np.maximum(by_pair, by_row)
     is_seen = (table > 0).sum(axis=0) >= SEEN
     effective = table.sum(axis=0) ** 2 / np.maximum((table**2).sum(axis=0), 1)
     least = float(np.min(effective, initial=math.inf, where=is_seen))

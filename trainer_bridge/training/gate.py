@@ -164,12 +164,11 @@ def compare(
     difference = candidate.values - other.values
     found = ClusteredMean.of(difference, entities, weights, possible)
     loss = float(np.average(other.values, weights=weights))
-    low: float | None = found.low(confidence)
-    high: float | None = found.high(confidence)
     labels = candidate.labels
     is_known = labels is None or rare_label_clusters(labels, entities) >= SEEN
-    if found.clusters < 2 or not is_known:
-        low = high = None
+    low = high = None
+    if found.clusters > 1 and is_known:
+        low, high = found.low(confidence), found.high(confidence)
     return Difference(found.mean, low, high, loss, found.rows, found.clusters)
 
 

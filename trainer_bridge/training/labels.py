@@ -124,19 +124,20 @@ def _numbers(task: str, column: Any) -> Floats:
         ) from error
 
 
-def known_weights(column: Any) -> npt.NDArray[np.bool_]:
-    """Which sample weights are finite and not negative."""
+def counted_rows(column: Any) -> npt.NDArray[np.bool_]:
+    """Which rows count, by their sample weights: those are finite and above 0."""
     found = np.asarray(column.cast(pa.float64()), np.float64)
-    return np.isfinite(found) & (found >= 0)
+    return np.isfinite(found) & (found > 0)
 
 
 def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
     """A column of sample weights; ConfigurationError for nulls and negative ones."""
-    if not known_weights(column).all():
+    found = np.asarray(column.cast(pa.float64()), np.float64)
+    if not (np.isfinite(found) & (found >= 0)).all():
         raise ConfigurationError(
             f"data.weights: {name!r} has nulls, negative or infinite numbers; expected weights"
         )
-    return np.asarray(column.cast(pa.float64()), np.float64).astype(np.float32)
+    return found.astype(np.float32)
 
 
 def sample_weights(rows: pa.Table, name: str | None) -> Floats | None:

@@ -285,8 +285,9 @@ class Retrainer:
         looks = newest - split_ref(bounds.until)[0]
         risk = (1 - current.config.retrain.confidence) * 6 / (math.pi * looks) ** 2
         before = parent_of(self.project, bounds.parent)
+        label, span = current.source.label, current.label_span
         own, other = (
-            losses_of(self.project, each, rows, current.source.label, current.labels)
+            losses_of(self.project, each, rows, label, current.labels, span)
             for each in (current.manifest, before)
         )
         keys = [key.name for key in current.manifest.signature.entities]

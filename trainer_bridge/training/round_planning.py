@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from paimon_features.errors import ConfigurationError, SnapshotExpiredError
 from paimon_features.models import ModelManifest
@@ -82,6 +83,15 @@ class ProductionVersion:
         data = self.config.data
         times = column_of(self.source.lake, self.table, self.since, data.time)
         return split_by_time(np.asarray(times), data).train_until_ms
+
+    @cached_property
+    def label_span(self) -> tuple[float, float] | None:
+        """The range of a regression's labels in its training set: newer rows may lack some."""
+        if self.labels.task != "regression":
+            return None
+        column = column_of(self.source.lake, self.table, self.since, self.source.label)
+        values = self.labels.apply(column.filter(pa.array(self.labels.known(column))))
+        return (float(values.min()), float(values.max())) if len(values) else None
 
 
 def with_settings(config: TrainConfig, settings: Mapping[str, Any]) -> TrainConfig:

@@ -37,7 +37,7 @@ from trainer_bridge.training.config import (
     TrainConfig,
 )
 from trainer_bridge.training.encoding import FeatureEncoder
-from trainer_bridge.training.labels import LabelCodec, known_weights
+from trainer_bridge.training.labels import LabelCodec, counted_rows
 from trainer_bridge.training.training_table import SplitPart, TimeSplit, TrainingTable, built_from
 
 if TYPE_CHECKING:
@@ -135,7 +135,7 @@ class TrainingRows:
     """Labelled rows of a training set by commit and time, with some columns.
 
     A row is left out whose label is null, not finite, or a class that the model does not know; and
-    one whose weight is none.
+    one whose weight is 0 or none: it is no evidence, however many of them there are.
     """
 
     lake: Lake
@@ -259,7 +259,7 @@ class TrainingRows:
 
     def _known(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
         found = self.labels.known(rows[self.label])
-        return found if self.weights is None else found & known_weights(rows[self.weights])
+        return found if self.weights is None else found & counted_rows(rows[self.weights])
 
     def _within(
         self, times: Any, start_ms: int | None, end_ms: int | None

@@ -452,11 +452,17 @@ def _part(
     extra = [] if config.data.weights is None else [config.data.weights]
     keys = [key.name for key in table.keys]
     rows = table.part(name, [*names, table.label, *extra, *keys])
+    weights = sample_weights(rows, config.data.weights)
+    if weights is not None and not weights.any():
+        raise ConfigurationError(
+            f"data.weights: {config.data.weights!r} is 0 in all {len(weights):,} rows of the "
+            f"{name} part; expected rows that count"
+        )
     return _Part(
         {name: rows[name].combine_chunks() for name in names},
         encoder.apply(rows),
         labels.apply(rows[table.label]),
-        EvaluatedRows(entities_of(rows, keys), sample_weights(rows, config.data.weights)),
+        EvaluatedRows(entities_of(rows, keys), weights),
     )
 
 

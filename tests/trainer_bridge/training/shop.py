@@ -41,6 +41,8 @@ trainer: {epochs: 2, accelerator: cpu, threads: 1}
 SMALL = ("model.dim=16", "model.layers=1", "model.heads=2")
 START = 15_000 * DAY_MS
 ROWS = 500
+END = START + 90 * DAY_MS
+"""All rows of the first training set are before."""
 
 
 def make_shop(folder: Path) -> Project:
@@ -85,3 +87,26 @@ def make_shop(folder: Path) -> Project:
     )  # fmt: skip
     project.build_training_set("churn", "basket_v1", rows, label="churned")
     return project
+
+
+def new_rows(count: int, days: int, seed: int, turned: bool = False) -> pa.Table:
+    """Rows of later days, whose label follows from what was spent, or from its contrary."""
+    dice = np.random.default_rng(seed)
+    spent = dice.gamma(2, 40, count)
+    churned = spent + dice.normal(0, 20, count) < 60
+    return pa.table(
+        {
+            "customer_id": dice.integers(0, 105, count),
+            "event_time_ms": END + days * DAY_MS + np.arange(count) * 4 * DAY_MS // count,
+            "sample_id": 10_000 * seed + np.arange(count),
+            "churned": churned ^ turned,
+            "weight": np.ones(count),
+            "spent": spent,
+            "favourite": dice.choice(["toys", "food"], count),
+            "count_7d": dice.integers(0, 9, count),
+            "sum_amount_7d": pa.array(spent / 2).cast(pa.decimal128(38, 2), safe=False),
+            "sum_amount_30d": pa.array(spent).cast(pa.decimal128(38, 2), safe=False),
+            "max_amount_30d": spent,
+            "last_country_30d": dice.choice(["DE", "FR", "UK"], count),
+        }
+    )

@@ -129,6 +129,15 @@ def test_versions_that_are_not_better_pass_in_one_gate_of_twenty_at_most(rate: f
             assert false_promotions(dice, 100, rate, zipf) <= 0.12, (seed, zipf)
 
 
+def test_heavy_entities_without_positives_do_not_hide_that_these_come_in_groups() -> None:
+    passed = 0
+    for seed in range(10_000, 10_400):
+        dice = np.random.default_rng([seed, 2_000])
+        entities = visits(dice, 2_000, 200, 1.2)
+        passed += gate_of(scaled_version(dice, 0.05, 0.9, entities, 0.3))
+    assert passed <= 12  # by pairs of rows alone, 24 passed
+
+
 def test_a_better_version_passes_though_labels_are_rare() -> None:
     dice, passed = np.random.default_rng(0), 0
     for _ in range(20):

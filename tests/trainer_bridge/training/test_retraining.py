@@ -33,7 +33,7 @@ from paimon_features.project.models import ProjectModels  # noqa: E402
 from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
 from paimon_features.windows import DAY_MS  # noqa: E402
 from tests.models.networks import manifest, network  # noqa: E402
-from tests.trainer_bridge.training.shop import START, make_shop  # noqa: E402
+from tests.trainer_bridge.training.shop import END, START, make_shop, new_rows  # noqa: E402
 from trainer_bridge.models import (  # noqa: E402
     InputShapes,
     SequenceTransformerNetwork,
@@ -57,31 +57,6 @@ WIDE = ("model=wide_and_deep", "model.dim=16", "model.layers=1", "trainer.epochs
         "feedback.loop=losses")  # fmt: skip
 SETTINGS = {"retrain.min_rows": 100, "retrain.epochs": 3, "optimiser.lr": 0.05,
             "trainer.checkpoint_every": 2}  # fmt: skip
-END = START + 90 * DAY_MS
-"""All rows of the first training set are before."""
-
-
-def new_rows(count: int, days: int, seed: int, turned: bool = False) -> pa.Table:
-    """Rows of later days, whose label follows from what was spent, or from its contrary."""
-    dice = np.random.default_rng(seed)
-    spent = dice.gamma(2, 40, count)
-    churned = spent + dice.normal(0, 20, count) < 60
-    return pa.table(
-        {
-            "customer_id": dice.integers(0, 105, count),
-            "event_time_ms": END + days * DAY_MS + np.arange(count) * 4 * DAY_MS // count,
-            "sample_id": 10_000 * seed + np.arange(count),
-            "churned": churned ^ turned,
-            "weight": np.ones(count),
-            "spent": spent,
-            "favourite": dice.choice(["toys", "food"], count),
-            "count_7d": dice.integers(0, 9, count),
-            "sum_amount_7d": pa.array(spent / 2).cast(pa.decimal128(38, 2), safe=False),
-            "sum_amount_30d": pa.array(spent).cast(pa.decimal128(38, 2), safe=False),
-            "max_amount_30d": spent,
-            "last_country_30d": dice.choice(["DE", "FR", "UK"], count),
-        }
-    )
 
 
 @pytest.fixture(scope="module")
@@ -544,6 +519,31 @@ def test_numbers_are_predicted_within_twice_their_span(
     assert table.held_out.num_rows == found.figures["overall"]["rows"] == 90
     for rows in (table.held_out, table.train_rows):
         assert np.isfinite(np.array(rows["spent"])).all()
+
+
+def test_the_alarm_counts_rows_by_their_weights(project: Project) -> None:
+    weighted = ["name=weighted", "model=gradient_boosting", "model.trees=20", "data.weights=weight"]
+    version, _ = run.train(project, compose(project.root / "churn.yaml", weighted))
+    project.models.promote("weighted", version.version)
+    commit(project, new_rows(600, 2, seed=1))
+    (promoted,) = decisions(project, "weighted")
+    assert promoted.action == "promoted", promoted.text
+    watched = project.root / "watched"
+
+    def alarms(of_turned: float, of_others: float) -> list[str]:
+        """What follows from rows of which a third has turned labels, by their weights."""
+        shutil.rmtree(watched, ignore_errors=True)
+        copy = copy_of(project.root, watched)
+        for turned, weight in ((True, of_turned), (False, of_others)):
+            rows = new_rows(80 if turned else 160, 6, seed=2 + turned, turned=turned)
+            weights = pa.array(np.full(rows.num_rows, weight))
+            commit(copy, rows.set_column(rows.column_names.index("weight"), "weight", weights))
+        return [each.action for each in decisions(copy, "weighted", WATCHING)]
+
+    assert alarms(1.0, 0.01) == ["rolled_back"]
+    assert alarms(0.01, 1.0) == []
+    assert alarms(1.0, 0.0) == ["rolled_back"]
+    assert alarms(0.0, 0.0) == []  # nothing is known of rows that do not count
 
 
 @pytest.mark.long

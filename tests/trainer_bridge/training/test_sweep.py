@@ -16,6 +16,7 @@ pytest.importorskip("optuna", reason="pip install optuna")
 
 from paimon_features.errors import ConfigurationError, JobError  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
+from paimon_features.serving.prediction.network import OnnxNetwork  # noqa: E402
 from tests.trainer_bridge.training.shop import SMALL, make_shop  # noqa: E402
 from trainer_bridge.training import run  # noqa: E402
 from trainer_bridge.training.config import compose  # noqa: E402
@@ -157,3 +158,9 @@ def test_a_trial_that_diverges_fails_and_the_others_finish(tmp_path: Path) -> No
         assert [each.state for each in done.trials] == ["finished", "failed"]
         assert done.best.number == 0
         assert "diverged" in done.trials[1].message
+    assert done.manifest.version == 1
+    project.models.promote("amounts", 1)
+    place = project.models.place
+    production = place.read().models["amounts"].production
+    assert production is not None
+    OnnxNetwork(place.load("amounts", production))  # it runs a row of nulls
