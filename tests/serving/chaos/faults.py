@@ -203,7 +203,8 @@ def _primary(scene: Scene) -> tuple[int, RedisServer]:
     wait_for(
         lambda: "master_link_status:up" in str(send_command(replica.port, "INFO", "replication")),
         "the replica is in step",
-        30,
+        # the sentinels make a former primary a replica some time after it has returned
+        120,
     )
     time.sleep(1.2)  # what the sentinels know of the replica is a second old
     return old, primary

@@ -105,6 +105,7 @@ class Follower:
 
     def start(self) -> None:
         words = ("materialize", "--follow", "--poll-ms", str(self._poll_ms), "--json")
+        self._logged_before = self.log.stat().st_size if self.log.exists() else 0
         self.process = _start(self._folder, self.log, *words)
 
     def kill(self) -> None:
@@ -114,6 +115,8 @@ class Follower:
     def stop(self) -> None:
         self.process.send_signal(signal.SIGTERM)
         code = self.process.wait(120)
+        if code == -signal.SIGTERM:  # while it was starting: it has done and said nothing
+            code = self.log.stat().st_size - self._logged_before
         assert code == 0, f"exit code {code}: {self.log.read_text()[-3_000:]}"
 
 
