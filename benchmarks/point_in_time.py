@@ -31,7 +31,7 @@ from paimon_features.aggregates import Count, Sum
 from paimon_features.aggregates.fold import fold
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView, Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.offline.joins.edge_events import enters, partials_of
+from paimon_features.job_control.event_partials import enters, partials_of
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
 from paimon_features.partition_days import choose_partition_days, first_days

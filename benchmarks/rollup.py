@@ -20,8 +20,8 @@ import pyarrow as pa
 from paimon_features.aggregates import Count, Max, Mean, Sum
 from paimon_features.columns import Column
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
+from paimon_features.job_control.event_partials import partials_of
 from paimon_features.materialize import Materializer
-from paimon_features.offline.joins.edge_events import partials_of
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import roll_up
 from paimon_features.offline.store import OfflineStore

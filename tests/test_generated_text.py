@@ -42,9 +42,9 @@ from paimon_features.generated_text import (
 from paimon_features.input_settings import InputSettings
 from paimon_features.lineage.nodes_and_edges import LineageNode, NodesAndEdges
 from paimon_features.lineage.rendering import to_svg
+from paimon_features.local.duckdb_engine import identifier, literal
 from paimon_features.local.inputs.profiles import InputProfile, profile_input
 from paimon_features.local.inputs.proposal import definitions_text, inputs_text, propose
-from paimon_features.local.tiling import identifier, literal
 from paimon_features.monitoring.line_chart import line_chart
 from paimon_features.notebook.markup import card, facts, table
 

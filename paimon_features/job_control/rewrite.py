@@ -21,14 +21,10 @@ import pyarrow as pa
 
 from paimon_features.callbacks import OnMessage, ignore_message
 from paimon_features.errors import GenerationError
+from paimon_features.flink.checkpoints import Checkpoint
 from paimon_features.job_control.backfill import TileJobResult, local_backfill
 from paimon_features.job_control.jobs import NOT_RUNNING, cancel, check_not_running, job_state
-from paimon_features.job_control.restart import (
-    COPIES,
-    REWRITTEN,
-    Checkpoint,
-    GenerationState,
-)
+from paimon_features.job_control.restart import COPIES, REWRITTEN, GenerationState
 from paimon_features.job_control.target import TileTarget
 from paimon_features.partition_days import first_day, first_days, partition_text
 from paimon_features.tables import append_arrow, generations, latest_snapshot, read_arrow

@@ -13,17 +13,9 @@ from paimon_features.callbacks import OnMessage
 from paimon_features.config import FlinkConfig, ProjectConfig
 from paimon_features.definitions import CompiledView, Definitions
 from paimon_features.errors import GenerationError
-from paimon_features.job_control.restart import (
-    Branch,
-    Checkpoint,
-    GenerationState,
-    TableHistory,
-    find_checkpoints,
-    read_checkpoint,
-    unfinished_copy,
-)
-from paimon_features.planning.partitioning import choose_partitions
-from paimon_features.planning.plan import tiles_table
+from paimon_features.flink.checkpoints import Branch, Checkpoint, find_checkpoints, read_checkpoint
+from paimon_features.job_control.restart import GenerationState, TableHistory, unfinished_copy
+from paimon_features.planning.partitioning import choose_partitions, tiles_table
 from paimon_features.tables import Lake, generations, latest_snapshot, snapshots
 from paimon_features.tables.consumed import hold_position, release_position
 from paimon_features.tables.consumers import consumers, delete_consumer

@@ -15,14 +15,12 @@ import pyarrow.compute as pc
 
 from paimon_features.aggregates.base import ROWS
 from paimon_features.definitions import CompiledView
-from paimon_features.local.duckdb_engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine, identifier, literal
 from paimon_features.local.sorted_tiling import merged_tiles, sorted_sql
 from paimon_features.local.tiling import (
     TILE,
     entering_sql,
     event_columns,
-    identifier,
-    literal,
     skipped_sql,
     tile_rows,
     tile_sql,

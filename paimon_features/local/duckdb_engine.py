@@ -239,3 +239,13 @@ def _duckdb() -> Any:
     except ImportError as error:
         raise MissingExtraError.of("duckdb", "local", "the local engine") from error
     return duckdb
+
+
+def identifier(name: str) -> str:
+    """A DuckDB identifier: always quoted."""
+    return quoted(name, '"')
+
+
+def literal(text: str) -> str:
+    """A DuckDB string literal."""
+    return quoted(text, "'")

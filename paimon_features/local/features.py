@@ -30,13 +30,12 @@ from paimon_features.definitions import CompiledFeature, CompiledView, FeatureVi
 from paimon_features.definitions.skipped import SkippedEvents, warn_of_skipped
 from paimon_features.errors import RequestError, UnknownNameError
 from paimon_features.expressions import to_duckdb
-from paimon_features.local.duckdb_engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine, identifier
 from paimon_features.local.tiling import (
     broken_sql,
     entering_sql,
     event_columns,
     fold_lists,
-    identifier,
     merged_sql,
 )
 from paimon_features.offline.inputs.checked_columns import event_times, key_columns

@@ -29,13 +29,12 @@ from paimon_features.columns import Column, one_array
 from paimon_features.definitions import CompiledView
 from paimon_features.errors import JobError
 from paimon_features.expressions import to_duckdb
-from paimon_features.local.duckdb_engine import SUM_TOO_LARGE
+from paimon_features.local.duckdb_engine import SUM_TOO_LARGE, identifier
 from paimon_features.local.tiling import (
     ONE_SQL,
     TILE,
     entering_sql,
     fold_values,
-    identifier,
     is_merged_by_sql,
     order_sql,
     placed,

@@ -22,6 +22,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.definitions.compiled import SkipRule
 from paimon_features.expressions import to_duckdb
 from paimon_features.expressions.nodes import Literal, quoted
+from paimon_features.local.duckdb_engine import identifier, literal
 from paimon_features.partition_days import PARTITION_DAYS, first_days
 from paimon_features.schema import DataType, Int64
 from paimon_features.tables.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
@@ -33,16 +34,6 @@ TILE = "__tile"
 ONE_SQL = to_duckdb(Literal(Int64, 1))
 
 _TILE = quoted(TILE, '"')
-
-
-def identifier(name: str) -> str:
-    """A DuckDB identifier: always quoted."""
-    return quoted(name, '"')
-
-
-def literal(text: str) -> str:
-    """A DuckDB string literal."""
-    return quoted(text, "'")
 
 
 def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1) -> str:

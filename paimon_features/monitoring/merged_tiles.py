@@ -18,8 +18,8 @@ from paimon_features.callbacks import OnProgress, ignore_progress
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
 from paimon_features.expressions import Expression
+from paimon_features.job_control.event_partials import concat, enters, partials_of
 from paimon_features.monitoring.time_ranges import TimeRange
-from paimon_features.offline.joins.edge_events import concat, enters, partials_of
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.offline.reading.view_scan import pieces
 from paimon_features.tables import Lake

@@ -28,7 +28,7 @@ from paimon_features.columns import Column
 from paimon_features.definitions import CompiledDerived
 from paimon_features.definitions.derived import FIRST_EVENT_TIME
 from paimon_features.errors import RequestError
-from paimon_features.offline.joins.edge_events import concat
+from paimon_features.job_control.event_partials import concat
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, sort_order
 from paimon_features.offline.reading.pinning import AsOf, Pinner, check_contents
 from paimon_features.offline.reading.view_reads import width

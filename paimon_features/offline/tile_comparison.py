@@ -21,7 +21,7 @@ from paimon_features.aggregates.fold import canonical, fold
 from paimon_features.array_types import Ints
 from paimon_features.columns import Column
 from paimon_features.definitions import CompiledView
-from paimon_features.offline.joins.edge_events import concat, enters, partials_of
+from paimon_features.job_control.event_partials import concat, enters, partials_of
 from paimon_features.partition_days import first_days
 from paimon_features.tables import Lake, iter_batches, read_arrow
 from paimon_features.tables.snapshots import ref_of

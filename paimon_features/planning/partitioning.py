@@ -18,7 +18,7 @@ from paimon_features.partition_days import (
 )
 from paimon_features.tables import Lake, latest_snapshot
 from paimon_features.tables.deltas import live_files
-from paimon_features.tables.specs import EVENT_DAY
+from paimon_features.tables.specs import EVENT_DAY, TableSpec, tiles_spec
 
 _MANY = 4 * FEW_PARTITIONS
 """Partitions from which advice is given for a table that has tiles."""
@@ -86,3 +86,10 @@ def _events(lake: Lake, table: str, snapshot_id: int, ref: str) -> tuple[int, In
     files = live_files(lake, table, snapshot_id)
     found = {days.start for file in files if (days := file.days(EVENT_DAY)) is not None}
     return sum(file.rows for file in files), np.array(sorted(found), np.int64)
+
+
+def tiles_table(view: CompiledView, generation: int, partition_days: int = 1) -> TableSpec:
+    """The tile table of one generation of a view."""
+    partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
+    table = view.table(generation)
+    return tiles_spec(table, view.keys, partials, view.buckets, partition_days)

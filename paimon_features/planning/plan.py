@@ -23,7 +23,7 @@ from paimon_features.errors import DefinitionError, PaimonFeaturesError
 from paimon_features.partition_days import parse_partition_days, partition_text
 from paimon_features.planning import registry
 from paimon_features.planning.center_proposals import proposed_centers
-from paimon_features.planning.partitioning import choose_partitions, partitions_for
+from paimon_features.planning.partitioning import choose_partitions, partitions_for, tiles_table
 from paimon_features.planning.registry import Document, Key
 from paimon_features.planning.skipped_events import skipped_by_plan
 from paimon_features.schema import DataType
@@ -36,7 +36,6 @@ from paimon_features.tables.specs import (
     feedback_spec,
     rejected_spec,
     skipped_spec,
-    tiles_spec,
 )
 
 Action = Literal["create", "change", "generation", "same", "gone"]
@@ -179,13 +178,6 @@ def apply_plan(
     documents = {(kind, name): document for kind, name, document, _ in _documents(definitions)}
     registry.record(lake, documents, now_ms)
     return plan
-
-
-def tiles_table(view: CompiledView, generation: int, partition_days: int = 1) -> TableSpec:
-    """The tile table of one generation of a view."""
-    partials = [(p.name, p.type, p.merge.paimon) for p in view.partials]
-    table = view.table(generation)
-    return tiles_spec(table, view.keys, partials, view.buckets, partition_days)
 
 
 def _source_tables(source: EventSource) -> Iterator[TableSpec]:

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.job_control.restart import find_checkpoints
+from paimon_features.flink.checkpoints import find_checkpoints
 from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables import latest_snapshot, lease, read_arrow

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from paimon_features.flink.checkpoints import METADATA
 from paimon_features.flink.maintenance.tables import record_commits
-from paimon_features.job_control.restart import METADATA
 from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
 from paimon_features.tables import append_arrow

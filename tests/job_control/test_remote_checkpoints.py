@@ -10,7 +10,7 @@ import pytest
 
 from paimon_features.config import FlinkConfig, read_config
 from paimon_features.errors import ConfigurationError, GenerationError
-from paimon_features.job_control.restart import METADATA, find_checkpoints, read_checkpoint
+from paimon_features.flink.checkpoints import METADATA, find_checkpoints, read_checkpoint
 from paimon_features.setup import jars
 from paimon_features.tables.storage.file_path import (
     CHECKPOINTS,

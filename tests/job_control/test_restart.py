@@ -9,18 +9,20 @@ from pathlib import Path
 import pytest
 
 from paimon_features.errors import GenerationError
-from paimon_features.job_control.restart import (
+from paimon_features.flink.checkpoints import (
     Branch,
     Checkpoint,
+    checkpoint_number,
+    find_checkpoints,
+    read_checkpoint,
+)
+from paimon_features.job_control.restart import (
     GenerationState,
     Start,
     TableHistory,
-    checkpoint_number,
     decide_backfill,
     decide_rollback,
     decide_start,
-    find_checkpoints,
-    read_checkpoint,
 )
 from paimon_features.tables.snapshots import BATCH_IDENTIFIER, Snapshot
 

@@ -15,7 +15,7 @@ import paimon_features as pf
 from paimon_features.definitions import DerivedView
 from paimon_features.offline.derived_rows import DerivedRead
 from paimon_features.offline.tile_comparison import compare_day
-from paimon_features.planning.plan import tiles_table
+from paimon_features.planning.partitioning import tiles_table
 from paimon_features.tables import Lake, append_arrow
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.specs import events_spec

@@ -15,7 +15,7 @@ from paimon_features.flink.environment import (
     register_lake,
 )
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.iteration.job_settings import open_stream_environment
+from paimon_features.flink.stream_environment import open_stream_environment
 from paimon_features.tables import Lake
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from paimon_features.errors import JobError
+from paimon_features.flink.checkpoints import METADATA, Checkpoint
 from paimon_features.flink.environment import flink_errors
-from paimon_features.job_control.restart import METADATA, Checkpoint
 from paimon_features.tables.storage.file_path import read_bytes
 
 SPLITS = "SourceReaderState"

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from paimon_features.errors import JobError
+from paimon_features.flink.checkpoints import Checkpoint
 from paimon_features.flink.environment import flink_errors
 from paimon_features.flink.ingest.checkpoint_offsets import checkpoint_offsets
 from paimon_features.flink.sql.kafka import COMMITTED, KafkaTopic
-from paimon_features.job_control.restart import Checkpoint
 from paimon_features.kafka_settings import NEW_TOPIC_S
 from paimon_features.waiting import wait_until
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from paimon_features.errors import JobError
+from paimon_features.flink.checkpoints import METADATA, Branch, Checkpoint, find_checkpoints
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.runs import IngestRun
 from paimon_features.ingestion.stream_records import NOTHING, StreamRecord, observed_commits
-from paimon_features.job_control.restart import METADATA, Branch, Checkpoint, find_checkpoints
 from paimon_features.tables import Lake
 from paimon_features.tables.json_files import read_json
 from paimon_features.tables.storage.file_path import FilePath, modified_ns

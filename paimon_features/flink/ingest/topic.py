@@ -10,6 +10,7 @@ from pathlib import Path
 from paimon_features.clock import now_ms
 from paimon_features.definitions import EventSource
 from paimon_features.errors import OwnershipError, UnknownNameError
+from paimon_features.flink.checkpoints import Checkpoint
 from paimon_features.flink.environment import new_job_id
 from paimon_features.flink.ingest.change_log_check import check_complete, check_position
 from paimon_features.flink.ingest.job import IngestJob
@@ -31,7 +32,6 @@ from paimon_features.flink_rest import ENDED, FlinkRest
 from paimon_features.ingestion.ingest_progress import OnIngestProgress
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.runs import IngestRun
-from paimon_features.job_control.restart import Checkpoint
 from paimon_features.job_control.stream_jobs import record_end
 from paimon_features.kafka_settings import KafkaSettings
 from paimon_features.tables import Lake, latest_snapshot

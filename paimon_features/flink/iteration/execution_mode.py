@@ -19,14 +19,11 @@ from paimon_features.errors import JobError
 from paimon_features.flink.environment import flink_errors
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.iteration.edge_messages import KICK, subtask_keys, text_type
-from paimon_features.flink.iteration.job_settings import (
-    UNKNOWN_CLUSTER,
-    Mode,
-    open_stream_environment,
-)
+from paimon_features.flink.iteration.job_settings import Mode
 from paimon_features.flink.iteration.keyed_state import FlinkStateBackend
 from paimon_features.flink.iteration.memory_limits import MemoryLimits
 from paimon_features.flink.iteration.topology import keyed_union, message_source
+from paimon_features.flink.stream_environment import UNKNOWN_CLUSTER, open_stream_environment
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.setup.cache import cache_root
 from paimon_features.tables.json_files import read_json, write_json

@@ -21,13 +21,7 @@ from paimon_features.flink.environment import flink_errors, is_application, loca
 from paimon_features.flink.gateway import check_checkpoint_store, start_gateway
 from paimon_features.flink.iteration.drain import JobDrain
 from paimon_features.flink.iteration.execution_mode import resolve_mode
-from paimon_features.flink.iteration.job_settings import (
-    UNKNOWN_CLUSTER,
-    IterationSettings,
-    execution_target,
-    has_workers,
-    open_stream_environment,
-)
+from paimon_features.flink.iteration.job_settings import IterationSettings
 from paimon_features.flink.iteration.memory_limits import (
     MemoryLimits,
     TaskManagerMemory,
@@ -38,6 +32,12 @@ from paimon_features.flink.iteration.running_job import RunningIteration
 from paimon_features.flink.iteration.source_functions import FlinkSource
 from paimon_features.flink.iteration.table_outputs import PaimonTable, TableOwnership
 from paimon_features.flink.iteration.topology import Topology
+from paimon_features.flink.stream_environment import (
+    UNKNOWN_CLUSTER,
+    execution_target,
+    has_workers,
+    open_stream_environment,
+)
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration.dataflow import NodeKind
 from paimon_features.iteration.execution_plan import ExecutionPlan

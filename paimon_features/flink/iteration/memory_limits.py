@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from paimon_features.errors import JobError
-from paimon_features.flink.iteration.job_settings import UNKNOWN_CLUSTER
+from paimon_features.flink.stream_environment import UNKNOWN_CLUSTER
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration.config import ReplayMemory
 

@@ -41,17 +41,14 @@ from paimon_features.flink.iteration.hosts import (
     stage_tag,
 )
 from paimon_features.flink.iteration.job import ship_by_value
-from paimon_features.flink.iteration.job_settings import (
-    MAX_PARALLELISM,
-    Mode,
-    open_stream_environment,
-)
+from paimon_features.flink.iteration.job_settings import MAX_PARALLELISM, Mode
 from paimon_features.flink.iteration.memory_limits import (
     MemoryLimits,
     TaskManagerMemory,
     memory_limits,
 )
 from paimon_features.flink.iteration.topology import keyed_union, message_source
+from paimon_features.flink.stream_environment import open_stream_environment
 from paimon_features.iteration.envelope import Envelope, decode, encode
 from paimon_features.iteration.supersteps.executor import EpochTask, NodeOutput
 from paimon_features.iteration.supersteps.node_runs import AddressedEnvelopes, NodeRun, Superstep

@@ -23,7 +23,7 @@ from paimon_features.flink.sql.history import (
     SPAN,
     JoinLayout,
 )
-from paimon_features.offline.joins.edge_events import concat
+from paimon_features.job_control.event_partials import concat
 from paimon_features.offline.joins.result_builder import ResultBuilder
 from paimon_features.offline.joins.window_edges import WindowEdges
 from paimon_features.schema import arrow_schema

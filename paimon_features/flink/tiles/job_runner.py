@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from paimon_features.clock import now_ms
 from paimon_features.errors import JobError
+from paimon_features.flink.checkpoints import Branch
 from paimon_features.flink.gateway import start_gateway
 from paimon_features.flink.sql.tiling import EventsScan, tile_statements
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.job_control.jobs import release_ended
-from paimon_features.job_control.restart import Branch
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables.lease import FlinkJobHolder, Lease, ProcessHolder
 

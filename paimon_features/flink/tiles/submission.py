@@ -21,6 +21,13 @@ from paimon_features.errors import (
     JobError,
     SnapshotExpiredError,
 )
+from paimon_features.flink.checkpoints import (
+    METADATA,
+    Branch,
+    Checkpoint,
+    find_checkpoints,
+    read_checkpoint,
+)
 from paimon_features.flink.sql.tiling import DISCOVERY_MS, REMOTE_DISCOVERY_MS, EventsScan
 from paimon_features.flink.tiles.job_runner import POLL_S, JobRunner
 from paimon_features.interrupts import interruptible
@@ -30,17 +37,7 @@ from paimon_features.job_control.backfill import (
     end_backfill,
 )
 from paimon_features.job_control.jobs import check_not_running, job_state, lag_snapshots
-from paimon_features.job_control.restart import (
-    METADATA,
-    REWRITTEN,
-    Branch,
-    Checkpoint,
-    Start,
-    decide_rollback,
-    decide_start,
-    find_checkpoints,
-    read_checkpoint,
-)
+from paimon_features.job_control.restart import REWRITTEN, Start, decide_rollback, decide_start
 from paimon_features.job_control.target import TileTarget
 from paimon_features.tables import latest_snapshot
 from paimon_features.tables.consumed import release_position

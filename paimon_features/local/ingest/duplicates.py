@@ -14,10 +14,9 @@ import pyarrow as pa
 
 from paimon_features.definitions import EventSource
 from paimon_features.ingestion.runs import IngestRun
-from paimon_features.local.duckdb_engine import DuckDBEngine
+from paimon_features.local.duckdb_engine import DuckDBEngine, identifier
 from paimon_features.local.ingest.java_text import texts_of
 from paimon_features.local.ingest.judge import Judged, rejected_rows, row_texts
-from paimon_features.local.tiling import identifier
 from paimon_features.tables import Lake, iter_batches
 from paimon_features.tables.duplicates import identity_columns
 from paimon_features.tables.rejects import DUPLICATE

@@ -19,40 +19,18 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME, TILE_END, Partial
-from paimon_features.aggregates.fold import Columns
-from paimon_features.array_types import Bools, Ints
-from paimon_features.columns import Column, numpy_type, take_rows
+from paimon_features.aggregates import Partial
+from paimon_features.array_types import Ints
+from paimon_features.columns import Column, take_rows
 from paimon_features.definitions import CompiledView
-from paimon_features.expressions import Expression, evaluate
+from paimon_features.expressions import Expression
+from paimon_features.job_control.event_partials import concat, enters, partials_of
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.offline.joins.window_edges import EdgeSpan
 from paimon_features.windows import DAY_MS, floor_ms
 
 NO_INTS: Ints = np.zeros(0, np.int64)
-
-
-def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:
-    """Mask of events that enter the view's tiles: ``where`` holds and no skip rule applies."""
-    inside = np.ones(rows, np.bool_)
-    conditions = [rule.condition for rule in view.skip_rules]
-    for condition in conditions if view.where is None else [view.where, *conditions]:
-        found = evaluate(condition, columns, rows)
-        inside &= (
-            found.values.astype(np.bool_) if found.valid is None else found.valid & found.values
-        )
-    return inside
-
-
-def partials_of(
-    view: CompiledView, partials: Sequence[Partial], events: Columns, time_ms: Ints
-) -> dict[str, Column]:
-    """The partials of single events, each relative to the end of its own tile."""
-    rows = len(time_ms)
-    tile_end = floor_ms(time_ms, view.tile_ms) + view.tile_ms
-    columns = {**events, EVENT_TIME: Column(time_ms), TILE_END: Column(tile_end)}
-    return {p.name: evaluate(view.expressions[p.name], columns, rows) for p in partials}
 
 
 class EdgeEvents:
@@ -215,16 +193,3 @@ def _needed_range(spans: Sequence[EdgeSpan], found: Sequence[_Cells]) -> tuple[I
             since.append(np.minimum.reduceat(span.low_ms, cells.first))
             until.append(np.maximum.reduceat(span.high_ms, cells.first))
     return np.concatenate(since), np.concatenate(until)
-
-
-def concat(partial: Partial, parts: Sequence[Column]) -> Column:
-    """Concatenate columns of one partial."""
-    if not parts:
-        return Column(np.zeros(0, numpy_type(partial.type)))
-    if len(parts) == 1:
-        return parts[0]
-    whole = all(part.valid is None for part in parts)
-    return Column(
-        np.concatenate([part.values for part in parts]),
-        None if whole else np.concatenate([part.mask for part in parts]),
-    )

@@ -24,7 +24,8 @@ from paimon_features.aggregates.fold import (
 from paimon_features.array_types import Array, Bools, Ints
 from paimon_features.columns import Column, take_rows
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents, concat
+from paimon_features.job_control.event_partials import concat
+from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.offline.joins.result_builder import JoinResult, ResultBuilder, by_window

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features.errors import TableError
-from paimon_features.job_control.restart import METADATA
+from paimon_features.flink.checkpoints import METADATA
 from paimon_features.tables import Lake
 from paimon_features.tables.catalog import SIDE_FOLDER
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from paimon_features.errors import PaimonFeaturesError
+from paimon_features.flink.checkpoints import METADATA, find_checkpoints
 from paimon_features.flink_rest import FlinkRest
 from paimon_features.job_control.jobs import NOT_RUNNING, JobRow, job_row
-from paimon_features.job_control.restart import METADATA, find_checkpoints
 from paimon_features.tables import Lake, generations
 from paimon_features.tables.generations import GenerationRecord
 from paimon_features.tables.lease import LeaseRecord, ProcessHolder, current_state, holders

@@ -19,6 +19,7 @@ import pytest
 
 from paimon_features.definitions import EventSource
 from paimon_features.errors import JobError, RecordLostError
+from paimon_features.flink.checkpoints import METADATA, Checkpoint
 from paimon_features.flink.ingest.kafka_check import _check_same_topic
 from paimon_features.flink.ingest.resume import (
     TABLES_FILE,
@@ -30,7 +31,6 @@ from paimon_features.flink.ingest.resume import (
 from paimon_features.flink.sql.kafka import KafkaTopic
 from paimon_features.ingestion.ledger import IngestLedger
 from paimon_features.ingestion.runs import IngestRun
-from paimon_features.job_control.restart import METADATA, Checkpoint
 from paimon_features.schema import Int64
 from paimon_features.tables import Lake, TableSpec, append_arrow
 from paimon_features.tables.json_files import write_json

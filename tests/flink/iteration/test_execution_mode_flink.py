@@ -12,7 +12,7 @@ pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 from paimon_features.flink.iteration import IterationJob, execution_mode, open_stream_environment
 from paimon_features.flink.iteration.execution_mode import resolve_mode
-from paimon_features.flink.iteration.job_settings import execution_target
+from paimon_features.flink.stream_environment import execution_target
 
 pytestmark = pytest.mark.flink
 
