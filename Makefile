@@ -2,7 +2,7 @@
 #
 #   make demo     the whole circle on the retail extract, into ./demo
 #   make test     the tests, one process more than cores (at most four); ten minutes on two cores;
-#                 ARGS="-n 0 tests/setup -k jars" runs some of them, in one process
+#                 ARGS="-n 0 tests/core/installation -k jars" runs some of them, in one process
 #   make test-long  what it leaves out: tests marked `long` (larger siblings of its own), the random
 #                 tests with all their cases, and those of the native core without it
 #   make test-fast  those of `make test` that need no engine and no server
@@ -119,14 +119,14 @@ chaos:
 		PAIMON_FEATURES_GO_PROGRAMS=$$(.venv/bin/python tools/go_programs.py) \
 		PAIMON_FEATURES_LOOP_MINUTES=$(or $(PAIMON_FEATURES_LOOP_MINUTES),10) \
 		PAIMON_FEATURES_WORLDS=$(or $(PAIMON_FEATURES_WORLDS),30) .venv/bin/python -m pytest \
-		tests/outcomes/test_kills.py tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
+		tests/project/outcomes/test_kills.py tests/flink/tiles/test_restart_killed_flink.py tests/flink/test_tiling_flink.py \
 		tests/flink/ingest/test_kafka_killed_flink.py tests/flink/tiles/test_forget_flink.py \
 		tests/flink/test_application_flink.py tests/test_retail_log.py tests/test_matrix.py \
 		tests/test_tracking.py \
 		tests/flink/iteration/test_failures_flink.py tests/serving/chaos \
 		tests/flink/test_high_availability_flink.py tests/flink/test_rescaling_flink.py \
 		tests/flink/test_object_store_flink.py tests/flink/test_loop_flink.py \
-		tests/tables/test_object_store_faults.py \
+		tests/lake/test_object_store_faults.py \
 		tests/flink/test_long_run_flink.py tests/flink/test_rest_catalog_flink.py \
 		tests/flink/tiles/test_restart_detached_flink.py \
 		tests/flink/test_cluster_flink.py tests/flink/test_matrix_flink.py \
@@ -137,7 +137,7 @@ chaos:
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_feedback_drain.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py \
 		tests/trainer_bridge/adapters/test_torch_workers.py tests/iteration/test_supersteps.py \
-		tests/trainer_bridge/training/test_killed.py tests/tables/test_models.py \
+		tests/trainer_bridge/training/test_killed.py tests/lake/test_models.py \
 		--timeout=0 -rP $(ARGS)
 
 fuzz:
@@ -148,7 +148,7 @@ ui-test:
 	@tools/setup.sh test
 	npm install --silent --no-save --ignore-scripts --prefix .venv/axe axe-core@4.14.1
 	PAIMON_FEATURES_AXE=.venv/axe/node_modules/axe-core/axe.min.js \
-		.venv/bin/python -m pytest -n 0 tests/web tests/serving/ui $(ARGS)
+		.venv/bin/python -m pytest -n 0 tests/project/web tests/serving/ui $(ARGS)
 
 mutants:
 	@tools/setup.sh test
@@ -161,7 +161,7 @@ feast-test:
 	.venv/bin/python -m uv pip install --quiet --python build/feast/bin/python \
 		"$(FEAST)" --editable ".[client,lake,local,serve]"
 	PAIMON_FEATURES_FEAST_PYTHON=$(CURDIR)/build/feast/bin/python .venv/bin/python -m pytest \
-		tests/feast_plugin $(ARGS)
+		tests/integrations/feast $(ARGS)
 
 adapters-test:
 	@tools/setup.sh test
@@ -175,8 +175,8 @@ adapters-test:
 manifests:
 	@tools/setup.sh test
 	rm -rf build/manifests && mkdir -p build/manifests
-	.venv/bin/python -m tests.deploy.projects build/manifests
-	.venv/bin/python tools/check_manifests.py --excerpt tests/deploy/kubernetes_schemas.json $(ARGS) \
+	.venv/bin/python -m tests.project.deploy.projects build/manifests
+	.venv/bin/python tools/check_manifests.py --excerpt tests/project/deploy/kubernetes_schemas.json $(ARGS) \
 		deploy/kubernetes/base deploy/kubernetes/overlays/example build/manifests/full
 
 alerts:

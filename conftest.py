@@ -26,11 +26,11 @@ import pytest
 from sybil import Sybil
 from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
-from paimon_features.errors import PaimonFeaturesError, SetupError
-from paimon_features.setup.jars import missing_jars
-from paimon_features.setup.java import find_java_home
-from paimon_features.setup.kafka_server import JAR_GROUP
-from paimon_features.setup.redis_server import find_redis_server
+from paimon_features.core.errors import PaimonFeaturesError, SetupError
+from paimon_features.core.installation.jars import missing_jars
+from paimon_features.core.installation.java import find_java_home
+from paimon_features.testing.servers.kafka_server import JAR_GROUP
+from paimon_features.testing.servers.redis_server import find_redis_server
 
 REQUIRED = {name for name in os.environ.get("PAIMON_FEATURES_REQUIRE", "").split(",") if name}
 
@@ -42,11 +42,11 @@ BYTES_OF_A_PROCESS = 5 * 2**30
 # modules whose import needs an engine: without it they cannot be searched for doctests
 ENGINE_OF_MODULES = {
     # the rest of paimon_features/flink imports pyflink where it uses it: SQL needs no Flink
-    "paimon_features/flink/iteration": "pyflink",
-    "paimon_features/feast_plugin": "feast",
-    "paimon_features/mcp_server/protocol.py": "mcp",
-    "paimon_features/online/redis_store": "redis",
-    "paimon_features/serving/fastapi.py": "fastapi",
+    "paimon_features/iteration/flink": "pyflink",
+    "paimon_features/integrations/feast": "feast",
+    "paimon_features/integrations/mcp/protocol.py": "mcp",
+    "paimon_features/online/store/redis_store": "redis",
+    "paimon_features/integrations/fastapi.py": "fastapi",
     "trainer_bridge/adapters/duckdb.py": "duckdb",
     "trainer_bridge/adapters/huggingface.py": "datasets",
     "trainer_bridge/adapters/polars.py": "polars",
@@ -167,27 +167,27 @@ FAST_WITHOUT = {
 
 SLOW = (
     "tests/cli",
-    "tests/client",
+    "tests/serving/client",
     "tests/flink",
     "tests/iteration/test_iterative_statistics.py",
     "tests/iteration/test_supersteps.py",
     "tests/iteration/test_variable_table.py",
     "tests/local",
-    "tests/materialize",
-    "tests/monitoring",
-    "tests/native/test_build.py",
-    "tests/native/test_sanitized.py",
-    "tests/notebook/test_progress.py",
+    "tests/online/materialize",
+    "tests/project/monitoring",
+    "tests/core/native/test_build.py",
+    "tests/core/native/test_sanitized.py",
+    "tests/core/notebook/test_progress.py",
     "tests/offline",
-    "tests/online",
-    "tests/openlineage_events",
-    "tests/operations",
-    "tests/outcomes",
-    "tests/planning",
-    "tests/publishing",
+    "tests/online/store",
+    "tests/integrations/openlineage",
+    "tests/project/operations",
+    "tests/project/outcomes",
+    "tests/project/planning",
+    "tests/serving/publishing",
     "tests/serving",
-    "tests/setup",
-    "tests/tables",
+    "tests/core/installation",
+    "tests/lake",
     "tests/test_bootstrap.py",
     "tests/test_fuzz.py",
     "tests/test_matrix.py",
@@ -199,8 +199,8 @@ SLOW = (
     "tests/test_tracking.py",
     "tests/test_without_arrow.py",
     "tests/trainer_bridge",
-    "tests/verification",
-    "tests/web",
+    "tests/project/verification",
+    "tests/project/web",
     "docs",
     "README.md",
     "CONTRIBUTING.md",

@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-FOLDER = Path("paimon_features/native")
+FOLDER = Path("paimon_features/core/native")
 MODULE = "_core.abi3.so"
 VARIABLE = "PAIMON_FEATURES_COMPILER"
 # contraction and reordering would change the last bit of sums

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Ints
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import FeatureView
-from paimon_features.windows import DAY_MS
 
 
 def tile_rows(rng: np.random.Generator, view: FeatureView, user: Ints, time_ms: Ints) -> pa.Table:

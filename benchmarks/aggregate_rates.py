@@ -14,7 +14,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.tile_job import CHECKPOINT_MS, PARALLELISM, VIEW, Turn, make_events, tiles
-from paimon_features.aggregates import (
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.definitions import Definitions, FeatureView
+from paimon_features.definitions.aggregates import (
     Aggregate,
     ApproxCountDistinct,
     Kurtosis,
@@ -22,12 +24,10 @@ from paimon_features.aggregates import (
     Sum,
     TopCategories,
 )
-from paimon_features.config import FlinkConfig
-from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.job_control.target import TileTarget
-from paimon_features.planning.plan import apply_plan
-from paimon_features.tables import Lake, latest_snapshot
-from paimon_features.tables.deltas import live_files
+from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake.reading.deltas import live_files
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.tiles.jobs.target import TileTarget
 
 CONTENDERS: dict[str, Aggregate] = {
     "sum": Sum("amount", windows=["1h"], scale=2),

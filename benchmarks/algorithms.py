@@ -120,7 +120,7 @@ class _Timed:
 
 def on_flink(rows: int, width: int, iterations: int, parallelism: int) -> tuple[float, float]:
     """Seconds from the first gradient to the last, and of the whole job in a running JVM."""
-    from paimon_features.flink.iteration import IterationJob, IterationSettings
+    from paimon_features.iteration.flink import IterationJob, IterationSettings
 
     def seconds(rounds: int, of_rows: int) -> tuple[float, float]:
         with tempfile.TemporaryDirectory() as folder:

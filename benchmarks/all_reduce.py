@@ -27,13 +27,6 @@ from typing import Any
 import numpy as np
 
 from benchmarks.iteration import cluster, run
-from paimon_features.flink.iteration import (
-    FileOutput,
-    IterationJob,
-    IterationSettings,
-    open_stream_environment,
-)
-from paimon_features.flink.iteration.memory_limits import OFF_HEAP_SHARE
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -42,7 +35,14 @@ from paimon_features.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.iteration.flink import (
+    FileOutput,
+    IterationJob,
+    IterationSettings,
+    open_stream_environment,
+)
+from paimon_features.iteration.flink.memory_limits import OFF_HEAP_SHARE
+from paimon_features.testing.servers.redis_server import RedisServer
 
 
 class Contribute(IterationListener):

@@ -25,16 +25,16 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.tile_job import VIEW, jvm_cpu_s
-from paimon_features.config import FlinkConfig
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Definitions
-from paimon_features.flink.tiles import submission as submission
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill_job as local_backfill
-from paimon_features.planning.plan import apply_plan
-from paimon_features.tables import Lake, append_arrow, latest_snapshot, read_arrow
-from paimon_features.tables.deltas import live_files
-from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.windows import DAY_MS
+from paimon_features.lake import Lake, append_arrow, latest_snapshot, read_arrow
+from paimon_features.lake.reading.deltas import live_files
+from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.tiles.flink import submission as submission
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import submission as local_backfill
 
 START_MS = 15_000 * DAY_MS
 COMMITS = 20

@@ -18,7 +18,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import (
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS
+from paimon_features.definitions import Definitions, Entity, EventSource, FeatureView
+from paimon_features.definitions.aggregates import (
     Aggregate,
     ApproxCountDistinct,
     Count,
@@ -31,15 +35,11 @@ from paimon_features.aggregates import (
     StdDev,
     Sum,
 )
-from paimon_features.config import FlinkConfig
-from paimon_features.definitions import Definitions, Entity, EventSource, FeatureView
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local.backfill_job import backfill
-from paimon_features.planning.plan import apply_plan
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.windows import DAY_MS
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local.submission import backfill
 
 COLUMNS = [f"c{number}" for number in range(10)]
 SOURCE = EventSource(

@@ -22,14 +22,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from benchmarks.point_in_time import BUCKETS, SOURCE, make_lake, tiles_of
-from paimon_features.aggregates import Count, DecayedSum, Max, Mean, Min, Sum
+from paimon_features.core.types.schema import Int64
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView, Entity, FeatureRef, FeatureView
+from paimon_features.definitions.aggregates import Count, DecayedSum, Max, Mean, Min, Sum
+from paimon_features.lake import Lake
+from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.offline.feature_file import write_result
 from paimon_features.offline.store import OfflineStore
-from paimon_features.schema import Int64
-from paimon_features.tables import Lake
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.windows import DAY_MS
 
 WINDOWS = ("1h", "6h", "1d", "7d", "30d")
 BEGIN_MS = 15_000 * DAY_MS

@@ -30,11 +30,11 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.freshness import process
-from paimon_features.clock import now_ms
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.lake import TableSpec, append_arrow, snapshot
 from paimon_features.project import Project
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import TableSpec, append_arrow, snapshot
 from trainer_bridge import (
     Difficulty,
     FeedbackWriter,

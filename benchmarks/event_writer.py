@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from paimon_features.core.types.schema import Float64, Int64, String
 from paimon_features.definitions import EventSource
-from paimon_features.schema import Float64, Int64, String
-from paimon_features.tables import EventWriter, Lake
-from paimon_features.tables.lease import acquire
-from paimon_features.tables.specs import events_spec, rejected_spec
+from paimon_features.lake import EventWriter, Lake
+from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.specs import events_spec, rejected_spec
 
 SOURCE = EventSource(
     "clicks",

@@ -12,14 +12,14 @@ from collections import Counter
 
 import numpy as np
 
-from paimon_features.monitoring.drift import Drift
-from paimon_features.monitoring.monitoring_report import (
+from paimon_features.project.monitoring.drift import Drift
+from paimon_features.project.monitoring.monitoring_report import (
     AlarmLimits,
     ColumnReport,
     MonitoringReport,
 )
-from paimon_features.monitoring.time_ranges import TimeRange
-from tests.monitoring.unchanged import KINDS, random_column
+from paimon_features.project.monitoring.time_ranges import TimeRange
+from tests.project.monitoring.unchanged import KINDS, random_column
 
 SIZES = ((15, 15), (100, 100), (300, 2_000), (5_000, 20_000))
 LEVELS = (0.05, 0.01)

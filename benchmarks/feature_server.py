@@ -50,12 +50,12 @@ import pyarrow as pa
 
 from benchmarks._load import Measured, closed_loop, open_loop, post, wrk_loop
 from benchmarks._tiles import tile_rows
+from paimon_features.core.windows import HOUR_MS, MINUTE_MS
 from paimon_features.definitions import load_definitions
-from paimon_features.online import open_store
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import free_ports
+from paimon_features.online.store import open_store
+from paimon_features.testing.servers.online_servers import free_ports
+from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import HOUR_MS, MINUTE_MS
 
 ARROW = "application/vnd.apache.arrow.stream"
 NAMES = 12

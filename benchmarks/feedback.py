@@ -32,10 +32,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.online import open_queue
-from paimon_features.schema import DataType, Int64, String
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import Lake, append_arrow, read_arrow
+from paimon_features.core.types.schema import DataType, Int64, String
+from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.online.store import open_queue
+from paimon_features.testing.servers.redis_server import RedisServer
 from trainer_bridge import FeedbackDrain, FeedbackWriter
 
 BATCH = 1_024

@@ -33,13 +33,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import JobError, StoreNotReadyError
+from paimon_features.core.errors import JobError, StoreNotReadyError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.lake import EventWriter, snapshots
+from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.reading.deltas import read_delta, read_file
 from paimon_features.project import Project
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import EventWriter, snapshots
-from paimon_features.tables.deltas import read_delta, read_file
-from paimon_features.tables.lease import acquire
+from paimon_features.testing.servers.redis_server import RedisServer
 
 USERS = 100_000
 WATCHED = 50

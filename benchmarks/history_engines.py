@@ -21,12 +21,12 @@ import pyarrow.parquet as pq
 
 from benchmarks.bounded import BEGIN_MS, DAYS, purchases
 from benchmarks.point_in_time import LOG, SOURCE, WINDOWS, entity_rows, make_lake, tiles_of
-from paimon_features.aggregates import Count, Sum
+from paimon_features.core.types.schema import Int64
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, FeatureRef, FeatureView
-from paimon_features.flink.history import batch_job as history
-from paimon_features.flink.history.engine import FlinkHistoryEngine
-from paimon_features.schema import Int64
-from paimon_features.windows import DAY_MS
+from paimon_features.definitions.aggregates import Count, Sum
+from paimon_features.offline.flink import batch_job as history
+from paimon_features.offline.flink.engine import FlinkHistoryEngine
 
 
 def main() -> None:

@@ -25,17 +25,18 @@ import pyarrow as pa
 
 from benchmarks.bounded import BEGIN_MS, DAYS
 from benchmarks.point_in_time import SOURCE, one_core
-from paimon_features.aggregates import Count, Sum
-from paimon_features.config import FlinkConfig
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.types.schema import Int64
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Definitions, Entity, FeatureRef, FeatureView
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill_job
+from paimon_features.definitions.aggregates import Count, Sum
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.side_folder import generations
+from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
 from paimon_features.offline.store import OfflineStore
-from paimon_features.planning.plan import apply_plan
-from paimon_features.schema import Int64
-from paimon_features.tables import Lake, append_arrow, generations
-from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.windows import DAY_MS
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import submission as backfill_job
 
 COMMIT_EVENTS = 2_000_000
 EVENTS_PER_CUSTOMER = 10

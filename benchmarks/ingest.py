@@ -26,13 +26,13 @@ import pyarrow.csv as pc_csv
 import pyarrow.parquet as pq
 
 from benchmarks.tile_job import jvm_cpu_s
+from paimon_features.core.types.schema import Float64, Int32, Int64, String
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import EventSource
-from paimon_features.ingestion.files import SHORT_LIVED_BYTES
-from paimon_features.local.ingest_job import ingest_files
-from paimon_features.schema import Float64, Int32, Int64, String
-from paimon_features.tables import Lake
-from paimon_features.tables.specs import events_spec, rejected_spec
-from paimon_features.windows import DAY_MS
+from paimon_features.ingest.file_ingestion import SHORT_LIVED_BYTES
+from paimon_features.ingest.local.files import ingest_files
+from paimon_features.lake import Lake
+from paimon_features.lake.specs import events_spec, rejected_spec
 
 SOURCE = EventSource(
     "sales",
@@ -101,7 +101,7 @@ def ingest_once(folder: Path, path: Path) -> tuple[float, float, int]:
 
 def ingest_by_flink(folder: Path, path: Path, state_dir: Path) -> tuple[float, float, int]:
     """``ingest_once`` by Flink in this process's JVM, whose processor time counts as well."""
-    from paimon_features.flink.ingest.files import ingest_files as by_flink
+    from paimon_features.ingest.flink.files import ingest_files as by_flink
 
     lake = Lake.open(str(folder / "lake"), "bench")
     lake.create(events_spec(SOURCE.table, SOURCE.schema))

@@ -38,14 +38,8 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from benchmarks.iteration_trace import hops, read_events, traced
+from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
-from paimon_features.flink.iteration import (
-    FileOutput,
-    IterationJob,
-    IterationSettings,
-    open_stream_environment,
-)
-from paimon_features.flink_rest import FlinkRest
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -55,7 +49,13 @@ from paimon_features.iteration import (
     iterate_bounded_streams_until_termination,
     terminate_on_max_iter,
 )
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.iteration.flink import (
+    FileOutput,
+    IterationJob,
+    IterationSettings,
+    open_stream_environment,
+)
+from paimon_features.testing.servers.redis_server import RedisServer
 
 COLUMNS = 10
 BLOCK = 5_000

@@ -19,7 +19,7 @@ from typing import Any
 
 import cloudpickle
 
-from paimon_features.flink.iteration import job as iteration_job
+from paimon_features.iteration.flink import job as iteration_job
 from paimon_features.iteration.wires.spec import WireSpec
 
 Events = dict[str, list[int]]

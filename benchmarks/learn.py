@@ -34,11 +34,11 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.ports import free_ports
+from paimon_features.core.process.ports import free_ports
+from paimon_features.lake import append_arrow
 from paimon_features.project import Project
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import append_arrow
+from paimon_features.testing.reference.tiler import event_rows, tile_table
+from paimon_features.testing.servers.redis_server import RedisServer
 
 DAY = 86_400_000
 START = 15_000 * DAY

@@ -34,14 +34,14 @@ import pyarrow as pa
 import redis
 
 from benchmarks._tiles import tile_rows
-from paimon_features.aggregates import Count, DecayedSum, Max, Sum
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.online import open_store
-from paimon_features.schema import Float64, Int64
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.definitions.aggregates import Count, DecayedSum, Max, Sum
+from paimon_features.online.store import open_store
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 NOW_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 SOURCE = EventSource("spend", schema={"user": Int64, "t": Int64, "amount": Float64}, event_time="t")

@@ -27,12 +27,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from paimon_features.schema import DataType, Float64, Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.deltas import live_files
-from paimon_features.tables.reader import latest_snapshot, read_arrow, read_route
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import DataType, Float64, Int64, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.deltas import live_files
+from paimon_features.lake.reading.table_reader import latest_snapshot, read_arrow, read_route
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 

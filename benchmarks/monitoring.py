@@ -23,13 +23,13 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.transformers import alternating
-from paimon_features.monitoring.fitting import fit_columns
-from paimon_features.monitoring.monitored_columns import of_columns
-from paimon_features.monitoring.time_ranges import TimeRange
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import EventWriter
 from paimon_features.project import Project
-from paimon_features.tables import EventWriter
+from paimon_features.project.monitoring.fitting import fit_columns
+from paimon_features.project.monitoring.monitored_columns import of_columns
+from paimon_features.project.monitoring.time_ranges import TimeRange
 from paimon_features.transformers import ColumnStatistics, StandardScaler
-from paimon_features.windows import DAY_MS
 
 DAYS = 30
 BEGIN = 15_000 * DAY_MS

@@ -15,11 +15,13 @@ import pyarrow as pa
 
 import paimon_features as pf
 from paimon_features.definitions import Definitions
-from paimon_features.materialize import Materializer
-from paimon_features.online import MemoryStore
-from paimon_features.planning.plan import apply_plan
-from paimon_features.tables import EventWriter, Lake, append_arrow, generations, lease
-from paimon_features.testing.object_store import ObjectStore, object_store
+from paimon_features.lake import EventWriter, Lake, append_arrow
+from paimon_features.lake.ownership import lease
+from paimon_features.lake.side_folder import generations
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import MemoryStore
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.testing.servers.object_store import ObjectStore, object_store
 
 PRICES = {"put": 0.005, "get": 0.0004}
 """Dollars for 1,000 requests: Amazon S3 Standard, us-east-1, November 2025."""

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paimon_features.tables.storage import LocalStorage
+from paimon_features.lake.storage import LocalStorage
 
 
 def write(path: Path, rows: int) -> None:

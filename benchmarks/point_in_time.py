@@ -27,20 +27,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from paimon_features.aggregates import Count, Sum
-from paimon_features.aggregates.fold import fold
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.times.partition_days import choose_partition_days, first_days
+from paimon_features.core.types.schema import Float64, Int64, arrow_schema
+from paimon_features.core.windows import DAY_MS, MINUTE_MS, floor_ms
 from paimon_features.definitions import CompiledView, Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.job_control.event_partials import enters, partials_of
+from paimon_features.definitions.aggregates import Count, Sum
+from paimon_features.definitions.aggregates.fold import fold
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.reading.deltas import live_files
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import EVENT_DAY, TILE_DAY, events_spec, tiles_spec
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
-from paimon_features.partition_days import choose_partition_days, first_days
-from paimon_features.schema import Float64, Int64, arrow_schema
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.deltas import live_files
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.specs import EVENT_DAY, TILE_DAY, events_spec, tiles_spec
-from paimon_features.windows import DAY_MS, MINUTE_MS, floor_ms
+from paimon_features.tiles.event_partials import enters, partials_of
 
 Contender = Callable[[], pa.Table]
 Times = dict[str, list[tuple[float, float]]]

@@ -43,7 +43,7 @@ from benchmarks.feature_server import (
     parsed,
     show,
 )
-from paimon_features.config import read_config
+from paimon_features.core.configuration.project_config import read_config
 from paimon_features.definitions import load_definitions
 from paimon_features.models import (
     ModelFile,
@@ -56,9 +56,9 @@ from paimon_features.models import (
     VersionState,
     sha256_of,
 )
-from paimon_features.online.models import PublishedModels, model_place_of
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import free_ports
+from paimon_features.online.store.models import PublishedModels, model_place_of
+from paimon_features.testing.servers.online_servers import free_ports
+from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.tile_lake import PROJECT
 
 APPLICATION = """\

@@ -22,7 +22,7 @@ from benchmarks._tabular_network import FEATURES
 from benchmarks.feature_server import closed, fill, in_turn, ours, parsed, show
 from benchmarks.predict import prediction_requests, publish
 from paimon_features.definitions import load_definitions
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.testing.servers.redis_server import RedisServer
 
 LOGS = {"off": None, "scores": 0.0, "tenth": 0.1, "all": 1.0}
 CONNECTIONS = 32

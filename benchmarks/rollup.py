@@ -17,21 +17,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import Count, Max, Mean, Sum
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.job_control.event_partials import partials_of
-from paimon_features.materialize import Materializer
+from paimon_features.definitions.aggregates import Count, Max, Mean, Sum
+from paimon_features.lake import Lake
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import TILE_DAY, events_spec, tiles_spec
+from paimon_features.lake.writing.sorted_files import SortedFiles
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import roll_up
 from paimon_features.offline.store import OfflineStore
-from paimon_features.online import MemoryStore
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import Lake
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.sorted_files import SortedFiles
-from paimon_features.tables.specs import TILE_DAY, events_spec, tiles_spec
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import MemoryStore
+from paimon_features.tiles.event_partials import partials_of
 
 BEGIN_DAY = 15_000
 BUCKETS = 1

@@ -28,8 +28,8 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
 from benchmarks.loader import BATCH, TABLE, Seen, check, make_table, snapshot_reader, to_block
-from paimon_features.tables.catalog import Lake
-from paimon_features.testing.object_store import object_store
+from paimon_features.lake.catalog import Lake
+from paimon_features.testing.servers.object_store import object_store
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 BASE = "pyarrow, file by file"

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.outcomes.compare import ends_of_looks
-from paimon_features.outcomes.looks import Look, Stream, paired_looks, split_looks
-from paimon_features.outcomes.losses import LOSSES, OutcomeLoss
+from paimon_features.core.types.array_types import Floats
+from paimon_features.project.outcomes.compare import ends_of_looks
+from paimon_features.project.outcomes.looks import Look, Stream, paired_looks, split_looks
+from paimon_features.project.outcomes.losses import LOSSES, OutcomeLoss
 from paimon_features.testing.equal_versions import (
     RATES,
     ZIPFS,

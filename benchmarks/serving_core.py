@@ -31,27 +31,27 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks._tiles import tile_rows
-from paimon_features.aggregates import Count, DecayedSum, Max, Mean, Reading, Sum
-from paimon_features.aggregates.fold import fold, newest_tile_end
+from paimon_features.core.native import CORE
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView, Selection
-from paimon_features.native import CORE
-from paimon_features.online import OnlineStore, open_store
-from paimon_features.online.codec import RecordLayout
-from paimon_features.online.keys import ViewKeys
-from paimon_features.online.markers import ViewState
-from paimon_features.schema import Float64, Int64
-from paimon_features.serving.cached_fetcher import CachedFetcher
-from paimon_features.serving.entities import Buckets, entity_keys
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
-from paimon_features.serving.response import OnlineResponse
-from paimon_features.serving.view_results import ViewPlan
-from paimon_features.serving.view_rows import ViewRows
-from paimon_features.serving.window_features import cells_before
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.definitions.aggregates import Count, DecayedSum, Max, Mean, Reading, Sum
+from paimon_features.definitions.aggregates.fold import fold, newest_tile_end
+from paimon_features.online.store import OnlineStore, open_store
+from paimon_features.online.store.codec import RecordLayout
+from paimon_features.online.store.keys import ViewKeys
+from paimon_features.online.store.markers import ViewState
+from paimon_features.serving.reading.cached_fetcher import CachedFetcher
+from paimon_features.serving.reading.entities import Buckets, entity_keys
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.serving.reading.view_results import ViewPlan
+from paimon_features.serving.reading.view_rows import ViewRows
+from paimon_features.serving.reading.window_features import cells_before
+from paimon_features.serving.replies.reply_formats import arrow_stream, feast_json, message_pack
+from paimon_features.serving.replies.response import OnlineResponse
+from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 NOW_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS + HOUR_MS // 2
 SOURCE = EventSource("spend", schema={"user": Int64, "t": Int64, "amount": Float64}, event_time="t")

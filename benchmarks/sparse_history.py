@@ -22,23 +22,24 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import Count, Max, Sum
-from paimon_features.clock import now_ms
-from paimon_features.config import FlinkConfig
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.flink.history.engine import FlinkHistoryEngine
-from paimon_features.flink.tiles import submission
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill_job
-from paimon_features.materialize import Materializer
+from paimon_features.definitions.aggregates import Count, Max, Sum
+from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake.reading.deltas import live_files
+from paimon_features.lake.side_folder import generations
+from paimon_features.lake.writing.table_writer import EventWriter
+from paimon_features.offline.flink.engine import FlinkHistoryEngine
 from paimon_features.offline.store import OfflineStore
-from paimon_features.online import MemoryStore
-from paimon_features.planning.plan import apply_plan
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import Lake, generations, latest_snapshot
-from paimon_features.tables.deltas import live_files
-from paimon_features.tables.writer import EventWriter
-from paimon_features.windows import DAY_MS
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import MemoryStore
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.tiles.flink import submission
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import submission as backfill_job
 
 FIRST_DAY = 15_000
 ENTITIES = 500

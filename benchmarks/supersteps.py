@@ -25,8 +25,6 @@ import pyarrow as pa
 
 import paimon_features as pf
 from benchmarks.iteration import cluster, run
-from paimon_features.flink.iteration import IterationJob, IterationSettings
-from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -36,9 +34,11 @@ from paimon_features.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
+from paimon_features.iteration.flink import IterationJob, IterationSettings
+from paimon_features.iteration.flink.superstep_runner import FlinkSuperstepRunner
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor, SuperstepRunner
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.lake import Lake, TableSpec, append_arrow
+from paimon_features.testing.servers.redis_server import RedisServer
 
 WIDTH = 10
 COLUMNS = [*(f"x{number}" for number in range(WIDTH)), "y"]

@@ -21,14 +21,14 @@ import numpy as np
 import pyarrow as pa
 
 from benchmarks.freshness import FEATURES, process
-from paimon_features.clock import now_ms
-from paimon_features.errors import JobError
-from paimon_features.flink.maintenance.tables import maintain, size_of
+from paimon_features.core.errors import JobError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import EventWriter, Lake, latest_snapshot
+from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.reading.deltas import live_files, read_file
 from paimon_features.project import Project
-from paimon_features.tables import EventWriter, Lake, latest_snapshot
-from paimon_features.tables.deltas import live_files, read_file
-from paimon_features.tables.lease import acquire
-from paimon_features.windows import DAY_MS
+from paimon_features.project.maintenance.tables import maintain, size_of
 
 USERS = 10_000
 DAYS = 30

@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 from benchmarks import _hybrid_backend as workload
 from benchmarks._hybrid_backend import Data, Seen
 from benchmarks.loader import measure
-from paimon_features.tables.writer import append_arrow
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 CSV = "TextLineDataset + decode_csv"

@@ -28,21 +28,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import Count, Max, Min, Sum
-from paimon_features.config import FlinkConfig
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.errors import JobError
+from paimon_features.core.process.flink_rest import FlinkRest
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureView
-from paimon_features.errors import JobError
-from paimon_features.flink.sql.tiling import DISCOVERY_MS, partial_sql
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.job_control.target import TileTarget
-from paimon_features.planning.plan import apply_plan
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import Lake, append_arrow, latest_snapshot, read_arrow, snapshots
-from paimon_features.tables.ddl import literal, quote
-from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.testing.online_servers import free_ports
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.definitions.aggregates import Count, Max, Min, Sum
+from paimon_features.lake import Lake, append_arrow, latest_snapshot, read_arrow, snapshots
+from paimon_features.lake.ddl import literal, quote
+from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.testing.servers.online_servers import free_ports
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.flink.tiling import DISCOVERY_MS, partial_sql
+from paimon_features.tiles.jobs.target import TileTarget
 
 START_MS = 15_000 * DAY_MS - 3 * HOUR_MS
 SPAN_MS = 6 * HOUR_MS

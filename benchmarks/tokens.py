@@ -21,10 +21,10 @@ from typing import Any
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
-from paimon_features.config import OidcConfig
-from paimon_features.serving.http.oidc import OidcIssuer, _keys_of
-from paimon_features.serving.http.quotas import Quotas
-from paimon_features.serving.http.tokens import NewToken, Tokens, add_token
+from paimon_features.core.configuration.project_config import OidcConfig
+from paimon_features.serving.http.access.oidc import OidcIssuer, _keys_of
+from paimon_features.serving.http.access.quotas import Quotas
+from paimon_features.serving.http.access.tokens import NewToken, Tokens, add_token
 
 
 def main() -> None:

@@ -288,9 +288,9 @@ def feeding(task: Task, device: str, rows: int, threads: int) -> list[tuple[str,
     """Samples/s of a loader by itself, and of the fastest step over what it delivers."""
     import pyarrow as pa
 
-    from paimon_features.schema import Float32
-    from paimon_features.tables import TableSpec, append_arrow
-    from paimon_features.tables.catalog import Lake
+    from paimon_features.core.types.schema import Float32
+    from paimon_features.lake import TableSpec, append_arrow
+    from paimon_features.lake.catalog import Lake
     from trainer_bridge.adapters.torch import TensorBatch, loader
     from trainer_bridge.readers.snapshot_reader import SnapshotReader
 

@@ -22,12 +22,12 @@ import pyarrow as pa
 
 from benchmarks.bounded import BEGIN_MS, DAYS, WINDOWS, open_store, purchases, view_of
 from benchmarks.point_in_time import make_lake, one_core, tiles_of
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import FeatureRef, FeatureView
-from paimon_features.online import open_store as open_online
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.online.store import open_store as open_online
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS
 
 Read = Callable[[], object]
 

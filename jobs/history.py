@@ -14,8 +14,8 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from paimon_features.engines import EngineOptions
 from paimon_features.project import Project
+from paimon_features.project.engines import EngineOptions
 
 
 def parser() -> argparse.ArgumentParser:

@@ -15,16 +15,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from paimon_features.core.configuration.kafka_settings import KafkaSettings
 from paimon_features.flink.cluster import cluster_address
-from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.topic import ingest_change_log, ingest_kafka
-from paimon_features.flink.sql.kafka import FORMATS, JSON, KafkaTopic, topic_columns
-from paimon_features.ingestion.input_columns import parse_mapping
-from paimon_features.ingestion.long_lines import MAX_LINE_BYTES
-from paimon_features.kafka_settings import KafkaSettings
-from paimon_features.local.ingest.sampling import choose_partitions
+from paimon_features.ingest.flink.files import ingest_files
+from paimon_features.ingest.flink.kafka_sql import FORMATS, JSON, KafkaTopic, topic_columns
+from paimon_features.ingest.flink.topic import ingest_change_log, ingest_kafka
+from paimon_features.ingest.input_columns import parse_mapping
+from paimon_features.ingest.local.sampling import choose_partitions
+from paimon_features.ingest.long_lines import MAX_LINE_BYTES
+from paimon_features.lake.storage.file_path import job_state_folder
 from paimon_features.project import Project
-from paimon_features.tables.storage.file_path import job_state_folder
 
 
 def parser() -> argparse.ArgumentParser:

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from paimon_features.flink.cluster import cluster_address
-from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
-from paimon_features.flink.iteration.job_settings import choose_wire
+from paimon_features.iteration.flink import FileOutput, IterationJob, IterationSettings
+from paimon_features.iteration.flink.job_settings import choose_wire
 from paimon_features.iteration.program_file import load_program
+from paimon_features.lake.storage.file_path import job_state_folder
 from paimon_features.project import Project
-from paimon_features.tables.storage.file_path import job_state_folder
 
 
 def parser() -> argparse.ArgumentParser:

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from paimon_features.flink.maintenance.tables import maintain
 from paimon_features.project import Project
+from paimon_features.project.maintenance.tables import maintain
 
 
 def parser() -> argparse.ArgumentParser:

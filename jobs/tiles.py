@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from paimon_features.flink.cluster import cluster_address
-from paimon_features.flink.tiles.submission import backfill, submit
-from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
+from paimon_features.tiles.flink.submission import backfill, submit
+from paimon_features.tiles.jobs.target import TileTarget
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paimon_features.setup.kafka_server import KafkaServer
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.setup.resp import connect
+from paimon_features.testing.servers.kafka_server import KafkaServer
+from paimon_features.testing.servers.redis_server import RedisServer
+from paimon_features.testing.servers.resp import connect
 from tests.waiting import LONG_S
 
 

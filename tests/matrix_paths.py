@@ -16,28 +16,28 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.clock import now_ms
+from paimon_features.core.errors import OnlineStoreError, RequestError, SkippedEventsWarning
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.types.schema import arrow_schema
+from paimon_features.core.types.statuses import STATUS_NAMES
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
-from paimon_features.errors import OnlineStoreError, RequestError, SkippedEventsWarning
-from paimon_features.local import tile_rows, tile_sql
-from paimon_features.local.duckdb_engine import DuckDBEngine
-from paimon_features.local.features import features as local_features
-from paimon_features.materialize import Materializer
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.duckdb_engine import DuckDBEngine
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import events_spec, tiles_spec
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
+from paimon_features.offline.local.features import features as local_features
 from paimon_features.offline.reading.engine import OfflineEngine
 from paimon_features.offline.store import OfflineStore
-from paimon_features.online.memory_store import MemoryStore
-from paimon_features.online.store import OnlineStore
-from paimon_features.oracle.features import Event
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.schema import arrow_schema
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.statuses import STATUS_NAMES
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.specs import events_spec, tiles_spec
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store.memory_store import MemoryStore
+from paimon_features.online.store.store import OnlineStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing.matrix import Cell, Given, Question
-from paimon_features.windows import DAY_MS
+from paimon_features.testing.reference.features import Event
+from paimon_features.testing.reference.tiler import event_rows, tile_table
+from paimon_features.tiles.local.tiling import tile_rows, tile_sql
 
 PROJECT = "matrix"
 BUCKETS = 2

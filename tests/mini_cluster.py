@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from paimon_features.ports import free_ports
+from paimon_features.core.process.ports import free_ports
 
 SLOTS = 32
 """Of the cluster; jobs that a test left running have theirs until the process ends."""
@@ -106,7 +106,7 @@ def share_mini_cluster() -> None:
     from pyflink.table import TableEnvironment
 
     from paimon_features.flink import environment
-    from paimon_features.flink.ingest import job
+    from paimon_features.ingest.flink import job
 
     create = TableEnvironment.create
     executors: list[MiniClusterExecutor] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from paimon_features.online import OnlineSettings, OnlineStore, open_store
+from paimon_features.online.store import OnlineSettings, OnlineStore, open_store
 
 PATIENT_ONLINE = dict.fromkeys(("connect_timeout", "timeout", "write_timeout"), "60s")
 """Settings of ``[online]``: a test that expects success does not depend on a deadline."""

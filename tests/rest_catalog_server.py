@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paimon_features.setup.jars import class_path
-from paimon_features.setup.java import find_java_home
-from paimon_features.tables.storage.rest_catalog import RestCatalog
+from paimon_features.core.installation.jars import class_path
+from paimon_features.core.installation.java import find_java_home
+from paimon_features.lake.storage.rest_catalog import RestCatalog
 
 TOKEN = "token-of-the-tests"
 JAR_GROUPS = ("rest-catalog", "flink")

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.oracle.tiler import tile_table
+from paimon_features.lake import append_arrow
+from paimon_features.lake.side_folder import generations
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, generations
+from paimon_features.testing.reference.tiler import tile_table
 from tests.patient_stores import PATIENT_TOML, make_patient
 
 SHOP = f'[online]\n{PATIENT_TOML}[project]\nname = "shop"\n'

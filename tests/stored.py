@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from paimon_features.online import Marker, OnlineStore, ViewState, Write
-from paimon_features.online.keys import ViewKeys
+from paimon_features.online.store import Marker, OnlineStore, ViewState, Write
+from paimon_features.online.store.keys import ViewKeys
 from paimon_features.testing.tile_lake import PROJECT
 
 

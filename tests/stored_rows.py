@@ -16,15 +16,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView
-from paimon_features.online.codec import HEADER, LIFETIME_KEY, RecordLayout, cell_key
-from paimon_features.online.keys import ViewKeys
-from paimon_features.online.markers import EpochContent, Marker
-from paimon_features.serving.entities import EntityKeys
-from paimon_features.serving.view_rows import ViewRows
-from paimon_features.serving.view_states import Epoch, ViewVariant
-from paimon_features.windows import DAY_MS
+from paimon_features.online.store.codec import HEADER, LIFETIME_KEY, RecordLayout, cell_key
+from paimon_features.online.store.keys import ViewKeys
+from paimon_features.online.store.markers import EpochContent, Marker
+from paimon_features.serving.reading.entities import EntityKeys
+from paimon_features.serving.reading.view_rows import ViewRows
+from paimon_features.serving.reading.view_states import Epoch, ViewVariant
 
 _FLOATS = (0.0, -0.0, 0.1, -1e6, 1e-310, 2.0**60)
 _INTEGERS = (0, 1, -1, 10**6, 2**53 + 1, 2**62, -(2**63), 2**63 - 1)

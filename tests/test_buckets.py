@@ -13,11 +13,11 @@ from pypaimon import Schema
 from pypaimon.schema.table_schema import TableSchema
 from pypaimon.write.row_key_extractor import FixedBucketRowKeyExtractor
 
-from paimon_features import buckets
-from paimon_features.buckets import bucket_of
-from paimon_features.errors import RequestError
-from paimon_features.native import CORE, Core
-from paimon_features.schema import Bool, DataType, Date, Float64, Int32, Int64, String
+from paimon_features.core.errors import RequestError
+from paimon_features.core.hashing import buckets
+from paimon_features.core.hashing.buckets import bucket_of
+from paimon_features.core.native import CORE, Core
+from paimon_features.core.types.schema import Bool, DataType, Date, Float64, Int32, Int64, String
 from paimon_features.testing.sizes import cases
 
 VALUES: dict[DataType, st.SearchStrategy[Any]] = {

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
 from paimon_features.testing.sizes import seeds
 
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.config import FILE_NAME, read_config
-from paimon_features.errors import ConfigurationError
-from paimon_features.operations.backup import back_up
+from paimon_features.core.configuration.project_config import FILE_NAME, read_config
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.lake.storage.rest_catalog import TOKEN_VARIABLE, RestCatalog
 from paimon_features.project import Project
-from paimon_features.tables.storage.rest_catalog import TOKEN_VARIABLE, RestCatalog
-from paimon_features.testing.object_store import object_store
+from paimon_features.project.backup import back_up
+from paimon_features.testing.servers.object_store import object_store
 
 
 def test_a_project_can_have_its_lake_on_s3(tmp_path: Path) -> None:

@@ -19,9 +19,9 @@ from click.testing import CliRunner
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from paimon_features.cli import cli
-from paimon_features.materialize.monitor import Monitor
+from paimon_features.online.materialize.monitor import Monitor
 from paimon_features.serving.http.metrics import READS, Counts, page
-from paimon_features.serving.response import ViewFreshness
+from paimon_features.serving.replies.response import ViewFreshness
 from tests.http_servers import HTTPServer
 
 ROOT = Path(__file__).parents[1]

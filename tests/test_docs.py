@@ -15,7 +15,7 @@ import pytest
 
 from benchmarks import __main__ as benchmarks
 from paimon_features.cli import cli
-from paimon_features.flink.programs import PROGRAMS, program
+from paimon_features.project.programs import PROGRAMS, program
 from tests.modules import load_file
 
 ROOT = Path(__file__).parents[1]

@@ -10,11 +10,11 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.duplicates import duplicates
-from paimon_features.serving.http.arrow_body import MAX_COLUMNS, read_columns
-from paimon_features.serving.http.formats import Format
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.serving.http.bodies.arrow_body import MAX_COLUMNS, read_columns
+from paimon_features.serving.http.bodies.formats import Format
+from paimon_features.serving.http.bodies.request_body import decode
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.request_body import decode
 
 ROOT = Path(__file__).parents[1]
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -16,12 +16,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 import paimon_features as pf
-from paimon_features.config import FILE_NAME, OidcConfig, ServeConfig, read_config
-from paimon_features.durations import optional_ms, parse_duration
-from paimon_features.errors import ConfigurationError, DefinitionError
-from paimon_features.kafka_settings import KafkaSettings
-from paimon_features.online.settings import OnlineSettings
-from paimon_features.outcomes.rule import outcome_rule
+from paimon_features.core.configuration.kafka_settings import KafkaSettings
+from paimon_features.core.configuration.project_config import (
+    FILE_NAME,
+    OidcConfig,
+    ServeConfig,
+    read_config,
+)
+from paimon_features.core.errors import ConfigurationError, DefinitionError
+from paimon_features.core.times.durations import optional_ms, parse_duration
+from paimon_features.online.store.settings import OnlineSettings
+from paimon_features.project.outcomes.rule import outcome_rule
 from trainer_bridge.training.config import DataConfig
 
 USER = pf.Entity("user", {"user": pf.Int64})

@@ -17,28 +17,33 @@ import pyarrow.ipc
 import pytest
 
 import paimon_features as pf
-from paimon_features.client.core import _arrow_request
-from paimon_features.client.requests import ClientRequest
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.columns.given_values import as_arrow, kind_of
+from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.errors import PaimonFeaturesError
+from paimon_features.core.types.foreign_types import (
+    is_plain,
+    plain_array,
+    plain_column,
+    plain_table,
+)
+from paimon_features.core.types.schema import Float64, Int64, String, Timestamp, arrow_schema
 from paimon_features.definitions.request import request_columns, row_inputs
-from paimon_features.errors import PaimonFeaturesError
-from paimon_features.flink.iteration.table_outputs import TableRowConverter
-from paimon_features.foreign_types import is_plain, plain_array, plain_column, plain_table
-from paimon_features.input_settings import InputSettings
-from paimon_features.local import features
-from paimon_features.local.inputs.profiles import profile_input
-from paimon_features.local.inputs.trial import read_events
-from paimon_features.monitoring.value_statistics import collect
+from paimon_features.ingest.inputs.profiles import profile_input
+from paimon_features.iteration.flink.table_outputs import TableRowConverter
+from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.offline.inputs.checked_columns import event_times, key_columns
 from paimon_features.offline.inputs.row_source import arrow_table
-from paimon_features.online.keys import key_arrays
-from paimon_features.online_features.values import as_arrow, kind_of
-from paimon_features.preview import preview_events
-from paimon_features.schema import Float64, Int64, String, Timestamp, arrow_schema
-from paimon_features.serving.http.arrow_body import read_columns
-from paimon_features.tables import Lake, append_arrow, read_arrow
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import EventWriter
+from paimon_features.offline.local.features import features
+from paimon_features.online.store.keys import key_arrays
+from paimon_features.project.first_steps.trial import read_events
+from paimon_features.project.monitoring.value_statistics import collect
+from paimon_features.project.preview import preview_events
+from paimon_features.serving.client.core import _arrow_request
+from paimon_features.serving.client.requests import ClientRequest
+from paimon_features.serving.http.bodies.arrow_body import read_columns
 from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers.flink_ml.vectors import read_features
 from paimon_features.transformers.frames import read_frame

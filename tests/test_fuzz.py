@@ -25,7 +25,7 @@ def fuzz(*arguments: str, **settings: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_only_random_tests_run_and_the_seed_is_printed() -> None:
-    done = fuzz("tests/windows/test_window.py")
+    done = fuzz("tests/core/windows/test_window.py")
     assert done.returncode == 0, done.stdout
     assert "fuzz: round 1, seed 7, 2 cases for 100 in the suite" in done.stdout
     assert "1 passed, " in done.stdout
@@ -34,7 +34,7 @@ def test_only_random_tests_run_and_the_seed_is_printed() -> None:
 
 
 def test_no_test_starts_after_the_time_limit() -> None:
-    done = fuzz("tests/windows/test_window.py", FUZZ_MINUTES="0")
+    done = fuzz("tests/core/windows/test_window.py", FUZZ_MINUTES="0")
     assert done.returncode == 0, done.stdout
     assert "1 skipped, " in done.stdout
 

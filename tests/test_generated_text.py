@@ -23,11 +23,8 @@ from markdown_it import MarkdownIt
 from prometheus_client.parser import text_string_to_metric_families
 
 from paimon_features.cli import cli
-from paimon_features.deploy.yaml_text import to_yaml
-from paimon_features.errors import ConfigurationError, DefinitionError
-from paimon_features.feast_import import convert
-from paimon_features.feast_import.recording import FeastName, Recorded
-from paimon_features.generated_text import (
+from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.documents.generated_text import (
     check_definitions,
     docstring_line,
     java_property,
@@ -39,14 +36,17 @@ from paimon_features.generated_text import (
     toml_key,
     toml_value,
 )
-from paimon_features.input_settings import InputSettings
-from paimon_features.lineage.nodes_and_edges import LineageNode, NodesAndEdges
-from paimon_features.lineage.rendering import to_svg
-from paimon_features.local.duckdb_engine import identifier, literal
-from paimon_features.local.inputs.profiles import InputProfile, profile_input
-from paimon_features.local.inputs.proposal import definitions_text, inputs_text, propose
-from paimon_features.monitoring.line_chart import line_chart
-from paimon_features.notebook.markup import card, facts, table
+from paimon_features.core.errors import ConfigurationError, DefinitionError
+from paimon_features.core.notebook.markup import card, facts, table
+from paimon_features.ingest.inputs.profiles import InputProfile, profile_input
+from paimon_features.integrations.feast.repository_import import convert
+from paimon_features.integrations.feast.repository_import.recording import FeastName, Recorded
+from paimon_features.lake.duckdb_engine import identifier, literal
+from paimon_features.project.deploy.yaml_text import to_yaml
+from paimon_features.project.first_steps.proposal import definitions_text, inputs_text, propose
+from paimon_features.project.lineage.nodes_and_edges import LineageNode, NodesAndEdges
+from paimon_features.project.lineage.rendering import to_svg
+from paimon_features.project.monitoring.line_chart import line_chart
 
 HOSTILE = (
     "a\nimport os; os.system('id')#", "a\r\nopen('x','w')#", "\r__import__('os')#", "\x0cexit()",

@@ -16,10 +16,10 @@ PACKAGES = ("paimon_features", "trainer_bridge")
 
 ALLOWED = {
     # engines are found by name, so that no engine is needed for the others
-    ("paimon_features.engines", "paimon_features.flink.engine_entry"),
-    ("paimon_features.engines", "paimon_features.local.engine_entry"),
+    ("paimon_features.project.engines", "paimon_features.project.engines_flink"),
+    ("paimon_features.project.engines", "paimon_features.project.engines_local"),
     # the runtime offers the engine's job as one of its own names, without importing the engine
-    ("paimon_features.iteration", "paimon_features.flink.iteration"),
+    ("paimon_features.iteration", "paimon_features.iteration.flink"),
 }
 """Who names a module of a higher layer in a string, and which."""
 

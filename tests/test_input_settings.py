@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.input_settings import InputSettings
+from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.errors import ConfigurationError
 
 GIVEN = (
     "delimiter=tab", "quote='", "encoding=cp1252", "header=false", "names=a,b", "names=c",

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from examples.retail.processes import Processes
-from paimon_features.interrupts import interruptible, uninterrupted
+from paimon_features.core.process.interrupts import interruptible, uninterrupted
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paimon_features.config import read_config
-from paimon_features.errors import ConfigurationError
-from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
+from paimon_features.core.configuration.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
+from paimon_features.core.configuration.project_config import read_config
+from paimon_features.core.errors import ConfigurationError
 
 SECRET = {PASSWORD_VARIABLE: "hunter-two"}
 

@@ -21,7 +21,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.local.duckdb_engine import DuckDBEngine
+from paimon_features.core.windows import KINDS
+from paimon_features.lake.duckdb_engine import DuckDBEngine
 from paimon_features.testing.matrix import (
     BATCHES,
     GRAINS,
@@ -32,7 +33,6 @@ from paimon_features.testing.matrix import (
     wrong,
 )
 from paimon_features.testing.sizes import cases
-from paimon_features.windows import KINDS
 from tests.matrix_paths import (
     MatrixLake,
     duckdb_tiles,

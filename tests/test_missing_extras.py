@@ -99,12 +99,12 @@ def test_a_command_names_the_extra_that_it_needs(
         (BASE, "pf.Sum", "paimon_features.Sum needs the package 'numpy'"),
         (
             BASE,
-            "from paimon_features.client import FeatureClient; FeatureClient('http://127.0.0.1:1').health()",
+            "from paimon_features.serving.client import FeatureClient; FeatureClient('http://127.0.0.1:1').health()",
             "'httpx'.*[[]client[]]",
         ),
         (LAKE, "pf.Project.open('.').plan()", "lake needs the package 'pypaimon'.*[[]lake[]]"),
         (LAKE, "pf.Project.open('.').lake", "'pypaimon'.*[[]lake[]]"),
-        (LAKE, "from paimon_features.tables import Lake; Lake.open('w', 'd')", "[[]lake[]]"),
+        (LAKE, "from paimon_features.lake import Lake; Lake.open('w', 'd')", "[[]lake[]]"),
         (SERVE, "pf.Project.open('.').store", "'redis'.*[[]serve[]]"),
         (ARROW, "pf.Int64.arrow", "'pyarrow'.*[[]arrow[]]"),
     ],
@@ -129,4 +129,7 @@ else:
 def test_help_and_version_need_no_extra(project: Path) -> None:
     assert "Serve and train" in run(BASE, command("--help"), project).stdout
     assert "jars" in run(BASE, command("doctor", "--json"), project).stdout
-    assert run(BASE, "from paimon_features.client import FeatureClient", project).returncode == 0
+    assert (
+        run(BASE, "from paimon_features.serving.client import FeatureClient", project).returncode
+        == 0
+    )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("paimon_features", "trainer_bridge", "jobs")
-OF_ONE_NAME_BY_RULE = ("paimon_features/cli/", "paimon_features/oracle/")
+OF_ONE_NAME_BY_RULE = ("paimon_features/cli/", "paimon_features/testing/reference/")
 """A command has the name of what it runs, a reference implementation the name of what it checks."""
 
 REPEATED = {

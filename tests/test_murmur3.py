@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from paimon_features.buckets import bucket_of
-from paimon_features.murmur3 import FEW, absorb, absorb_words, finish
-from paimon_features.schema import String
+from paimon_features.core.hashing.buckets import bucket_of
+from paimon_features.core.hashing.murmur3 import FEW, absorb, absorb_words, finish
+from paimon_features.core.types.schema import String
 from paimon_features.testing.sizes import seeds
 from paimon_features.transformers.murmur import hash_text, hash_texts
 

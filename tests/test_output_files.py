@@ -11,11 +11,11 @@ import click
 import pytest
 
 from paimon_features.cli._options import OutputFile
-from paimon_features.errors import RequestError
-from paimon_features.monitoring.report_files import write_report
+from paimon_features.core.errors import RequestError
+from paimon_features.core.process.output_files import check_output_file, check_output_folder
 from paimon_features.offline.feature_file import check_output
-from paimon_features.outcomes.comparison_report import write_comparison
-from paimon_features.output_files import check_output_file, check_output_folder
+from paimon_features.project.monitoring.report_files import write_report
+from paimon_features.project.outcomes.comparison_report import write_comparison
 
 ROOT = Path(__file__).parents[1]
 NOTHING = cast("Any", None)
@@ -63,4 +63,4 @@ def test_the_sentence_about_a_missing_folder_is_in_one_module() -> None:
         for path in (ROOT / package).rglob("*.py")
         if ": there is no folder {" in path.read_text("utf-8")
     }
-    assert found == {"paimon_features/output_files.py"}
+    assert found == {"paimon_features/core/process/output_files.py"}

@@ -124,7 +124,7 @@ def test_the_base_install_has_no_engine() -> None:
 
 
 def test_the_error_tree_in_the_docstring_is_complete() -> None:
-    errors = importlib.import_module("paimon_features.errors")
+    errors = importlib.import_module("paimon_features.core.errors")
     drawn = re.findall(r"^[ │├└─]+(\w+Error)\b", errors.__doc__ or "", re.MULTILINE)
     defined = [name for name, value in vars(errors).items() if isinstance(value, type)]
     assert sorted(drawn) == sorted(name for name in defined if name.endswith("Error"))

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.python_file import run_python_file
 from paimon_features.definitions.loader import load_definitions
-from paimon_features.errors import ConfigurationError
 from paimon_features.iteration.program_file import load_program
-from paimon_features.python_file import run_python_file
-from paimon_features.serving.http.definition_source import forget_modules_of_folder
+from paimon_features.serving.http.definitions.definition_source import forget_modules_of_folder
 
 DEFINITIONS = """
 import paimon_features as pf

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.redaction import redact
+from paimon_features.core.documents.redaction import redact
 
 NAMES = ("password", "passwd", "client_secret", "secret-key", "s3.secret-key", "api_key", "apiKey",
          "access_token", "fs.s3a.access.key", "AWS_SECRET_ACCESS_KEY", "accountKey", "Passphrase",
@@ -86,7 +86,7 @@ def test_causes_and_notes_of_errors_have_no_secret() -> None:
 def test_uncaught_errors_of_threads_are_printed_without_secrets() -> None:
     program = (
         "import threading\n"
-        "from paimon_features.redaction import redact_uncaught_errors\n"
+        "from paimon_features.core.documents.redaction import redact_uncaught_errors\n"
         "redact_uncaught_errors()\n"
         "def fail():\n"
         "    raise ValueError('redis://u:' + 'hunter' + '2@h')\n"

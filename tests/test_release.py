@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paimon_features.setup.jars import DEFAULT_GROUPS, locked_jars
+from paimon_features.core.installation.jars import DEFAULT_GROUPS, locked_jars
 
 ROOT = Path(__file__).parents[1]
 RELEASE = runpy.run_path(str(ROOT / "tools" / "release.py"))

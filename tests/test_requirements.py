@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.setup.jars import missing_jars
+from paimon_features.core.installation.jars import missing_jars
 
 ROOT = Path(__file__).parents[1]
 

@@ -33,11 +33,11 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
+from paimon_features.core.windows import DAY_MS, HOUR_MS
+from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.project import Project
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.verification.parity import verify
-from paimon_features.windows import DAY_MS, HOUR_MS
+from paimon_features.project.verification.parity import verify
+from paimon_features.testing.servers.redis_server import RedisServer
 from tests.serving.ui.chromium import Chromium
 from tests.waiting import await_true
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import ConfigurationError, JobError
-from paimon_features.sealed import KEY_VARIABLE, Seal
+from paimon_features.core.documents.signed_pickle import KEY_VARIABLE, Seal
+from paimon_features.core.errors import ConfigurationError, JobError
 
 ROOT = Path(__file__).parents[1]
 READS = {"load", "loads", "Unpickler"}
@@ -18,13 +18,13 @@ MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 
 PICKLES_ARE_READ = {
     # what a job carries to its own tasks and what they return through Flink
-    "paimon_features/flink/iteration/hosts.py": "stages and messages within a job",
-    "paimon_features/flink/iteration/superstep_runner.py": "an epoch's work within a job",
-    "paimon_features/tables/distributed_commit.py": "commit messages that tasks of this job return",
-    "paimon_features/tables/splits.py": "splits that this process has planned",
+    "paimon_features/iteration/flink/hosts.py": "stages and messages within a job",
+    "paimon_features/iteration/flink/superstep_runner.py": "an epoch's work within a job",
+    "paimon_features/lake/writing/distributed_commit.py": "commit messages that tasks of this job return",
+    "paimon_features/lake/reading/splits.py": "splits that this process has planned",
     "paimon_features/iteration/envelope.py": "messages between the subtasks of a job",
     # Flink's own state: whoever writes a checkpoint decides what the job does
-    "paimon_features/flink/iteration/keyed_state.py": "state of the job",
+    "paimon_features/iteration/flink/keyed_state.py": "state of the job",
     "paimon_features/iteration/state_backend.py": "state of the job",
     "paimon_features/iteration/operators/replay.py": "state of the job",
     # sealed

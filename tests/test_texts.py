@@ -14,13 +14,13 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
-from paimon_features.errors import PaimonFeaturesError
-from paimon_features.local import features
+from paimon_features.core.errors import PaimonFeaturesError
+from paimon_features.core.times.utc_ms import conform
+from paimon_features.lake import Lake, read_arrow
+from paimon_features.lake.specs import events_spec, rejected_spec
+from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.offline.inputs.row_source import arrow_table
-from paimon_features.tables import Lake, read_arrow
-from paimon_features.tables.specs import events_spec, rejected_spec
-from paimon_features.tables.writer import EventWriter
-from paimon_features.times import conform
+from paimon_features.offline.local.features import features
 
 SCHEMA = {"name": pf.String, "tags": pf.List(pf.String), "t": pf.Int64}
 SHOP = pf.EventSource("shop", schema=SCHEMA, event_time="t")

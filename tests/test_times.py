@@ -19,26 +19,26 @@ import pyarrow.parquet as pq
 import pytest
 
 import paimon_features as pf
-from paimon_features.client.core import _arrow_request
-from paimon_features.client.requests import ClientRequest
-from paimon_features.columns import Column, one_array
+from paimon_features.core.columns.column import Column, one_array
+from paimon_features.core.errors import RequestError, TransformError
+from paimon_features.core.times.utc_ms import conform, utc_ms
+from paimon_features.core.types.schema import DataType, Float64, Int64, Timestamp
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions.request import request_columns
-from paimon_features.errors import RequestError, TransformError
 from paimon_features.iteration.algorithms import EventTimeTumblingWindows, OnlineStandardScaler
-from paimon_features.local import features
-from paimon_features.monitoring.feature_values import in_range
-from paimon_features.monitoring.time_ranges import TimeRange
+from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake.specs import events_spec
+from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.offline.inputs.checked_columns import event_times
 from paimon_features.offline.inputs.row_source import arrow_table
-from paimon_features.online_features.decay import _ages
-from paimon_features.schema import DataType, Float64, Int64, Timestamp
-from paimon_features.serving.http.definition_set import _timestamp as parse_timestamp
-from paimon_features.tables import Lake, append_arrow, read_arrow
-from paimon_features.tables.specs import events_spec
-from paimon_features.tables.writer import EventWriter
+from paimon_features.offline.local.features import features
+from paimon_features.project.monitoring.feature_values import in_range
+from paimon_features.project.monitoring.time_ranges import TimeRange
+from paimon_features.serving.client.core import _arrow_request
+from paimon_features.serving.client.requests import ClientRequest
+from paimon_features.serving.http.definitions.definition_set import _timestamp as parse_timestamp
 from paimon_features.testing.sizes import every_seed
-from paimon_features.times import conform, utc_ms
-from paimon_features.windows import DAY_MS
+from paimon_features.transformers.in_memory.decay import _ages
 from tests.shop_projects import make_project
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.feedback.rows import to_arrow
@@ -151,7 +151,7 @@ def test_a_period_that_crossed_a_process_without_pandas_is_an_error_of_the_serve
         writer.write_table(table)
     script = (
         "import sys, pyarrow as pa\n"
-        "from paimon_features.serving.http.arrow_body import read_columns\n"
+        "from paimon_features.serving.http.bodies.arrow_body import read_columns\n"
         "from paimon_features.serving.http.http_errors import RequestRejected\n"
         "try: print(read_columns(sys.stdin.buffer.read()))\n"
         "except RequestRejected as error: print(error)\n"

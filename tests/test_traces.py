@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from paimon_features.traces import PartSpan, ended_now, open_tracer
+from paimon_features.core.process.traces import PartSpan, ended_now, open_tracer
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'paimon-features[otel]'")
 from tests.otlp_receiver import Receiver

@@ -19,9 +19,9 @@ import pytest
 pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
 pytest.importorskip("sqlalchemy", reason="a database of MLflow needs sqlalchemy")
 
-from paimon_features.ports import free_ports
+from paimon_features.core.process.ports import free_ports
+from paimon_features.models.mlflow_tracking import URI, Tracker
 from paimon_features.project import Project
-from paimon_features.tracking import URI, Tracker
 from tests.models.networks import manifest, network
 from tests.waiting import LONG_S
 
@@ -93,7 +93,7 @@ def test_versions_are_runs_and_promotions_are_aliases(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     monkeypatch.delenv(URI, raising=False)
-    monkeypatch.setattr("paimon_features.tracking.TIMEOUT_S", LONG_S)
+    monkeypatch.setattr("paimon_features.models.mlflow_tracking.TIMEOUT_S", LONG_S)
     # the first version is from before there was a server
     register(project_with(tmp_path, None), 1.0)
     project = project_with(tmp_path, address)
@@ -146,7 +146,7 @@ def test_a_server_that_is_away_is_reported_without_its_password(
     states = project.models.states("churn")
     assert states.production is not None
     texts = [record.getMessage() for record in caplog.records
-             if record.name == "paimon_features.tracking"]  # fmt: skip
+             if record.name == "paimon_features.models.mlflow_tracking"]  # fmt: skip
     assert [text.split(" is not in MLflow")[0] for text in texts] == [
         "model churn@1", "model 'churn'"
     ]  # fmt: skip

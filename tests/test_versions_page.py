@@ -17,7 +17,9 @@ def locked() -> dict[str, set[str]]:
     matches = [re.match(r"([a-z0-9._-]+)==([^ ;\\]+)", line) for line in lines]
     for match in filter(None, matches):
         found.setdefault(match[1], set()).add(match[2])
-    jars = tomllib.loads((ROOT / "paimon_features/setup/jars.lock.toml").read_text())["jar"]
+    jars = tomllib.loads((ROOT / "paimon_features/core/installation/jars.lock.toml").read_text())[
+        "jar"
+    ]
     for jar in jars:
         _, name, version = jar["coordinate"].split(":")[:3]
         found.setdefault(name, set()).add(version)

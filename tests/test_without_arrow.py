@@ -13,12 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features import buckets
-from paimon_features.aggregates import text_lists
-from paimon_features.aggregates.text_lists import as_texts, join_texts, sort_texts, split_texts
-from paimon_features.buckets import bucket_of
-from paimon_features.columns import Column
-from paimon_features.schema import (
+from paimon_features.core.columns.column import Column
+from paimon_features.core.hashing import buckets
+from paimon_features.core.hashing.buckets import bucket_of
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     DataType,
@@ -32,6 +30,13 @@ from paimon_features.schema import (
     Map,
     String,
     Timestamp,
+)
+from paimon_features.definitions.aggregates import text_lists
+from paimon_features.definitions.aggregates.text_lists import (
+    as_texts,
+    join_texts,
+    sort_texts,
+    split_texts,
 )
 from paimon_features.transformers import category_index, murmur
 from paimon_features.transformers.category_index import CategoryIndex, counted

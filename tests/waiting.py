@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from paimon_features.waiting import wait_until
+from paimon_features.core.process.waiting import wait_until
 
 LONG_S = 120.0
 """A loaded machine takes long; only failures wait for it."""

@@ -118,9 +118,9 @@ def _command(command: click.Command, name: str, level: str) -> Iterator[str]:
 
 
 def _http() -> Iterator[str]:
-    from paimon_features.config import ServeConfig
+    from paimon_features.core.configuration.project_config import ServeConfig
+    from paimon_features.serving.http.endpoints.openapi import document
     from paimon_features.serving.http.limits import Limits
-    from paimon_features.serving.http.openapi import document
 
     api = document(None, Limits.of(ServeConfig()), with_tokens=True)
     for path, operations in api["paths"].items():
@@ -181,7 +181,7 @@ def _type(schema: Mapping[str, Any]) -> str:
 
 
 def _configuration() -> Iterator[str]:
-    from paimon_features import config
+    from paimon_features.core.configuration import project_config as config
 
     general = {
         field.name: field.default

@@ -37,8 +37,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from paimon_features.cli.init import write_project
-from paimon_features.ports import free_ports
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.core.process.ports import free_ports
+from paimon_features.testing.servers.redis_server import RedisServer
 
 ROOT = Path(__file__).parents[1]
 PYTHON_IMAGE = re.findall(

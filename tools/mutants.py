@@ -43,8 +43,8 @@ def _mutants(file: str, tests: str, *faults: tuple[str, str]) -> list[Mutant]:
 MUTANTS: Sequence[Mutant] = [
     # windows: where an edge is
     *_mutants(
-        "paimon_features/windows/window.py",
-        "tests/windows",
+        "paimon_features/core/windows/window.py",
+        "tests/core/windows",
         ("begin = at - self.length\n", "begin = at - self.length + 1\n"),
         ("return floor_ms(begin, self.start_step_ms)", "return begin"),
         ("as_of_ms, self.end_step_ms)", "as_of_ms, 1)"),
@@ -54,8 +54,8 @@ MUTANTS: Sequence[Mutant] = [
     ),
     # partials are merged
     *_mutants(
-        "paimon_features/aggregates/fold.py",
-        "tests/aggregates/test_laws.py tests/aggregates/test_edges.py paimon_features/aggregates",
+        "paimon_features/definitions/aggregates/fold.py",
+        "tests/definitions/aggregates/test_laws.py tests/definitions/aggregates/test_edges.py paimon_features/definitions/aggregates",
         ("return floor_ms(times.astype(np.int64, copy=False), tile_ms) + tile_ms", "return times"),
         ("known = np.where(column.valid, column.values, neutral)", "known = column.values"),
         ("np.exp2(-age_ms / half_life_ms)", "np.exp2(age_ms / half_life_ms)"),
@@ -64,8 +64,8 @@ MUTANTS: Sequence[Mutant] = [
     ),
     # records: cells are kept, folded and encoded
     *_mutants(
-        "paimon_features/materialize/record_fold.py",
-        "tests/materialize/test_record_fold.py tests/materialize/test_materializer.py",
+        "paimon_features/online/materialize/record_fold.py",
+        "tests/online/materialize/test_record_fold.py tests/online/materialize/test_materializer.py",
         ('> headers["snapshot"][owner]', '>= headers["snapshot"][owner]'),
         ("(level == at) & (index >= first[owners])", "(level == at) & (index > first[owners])"),
         ("gone = ~inside & (level == top)", "gone = ~inside"),
@@ -73,8 +73,8 @@ MUTANTS: Sequence[Mutant] = [
         ('headers["snapshot"] = snapshot', 'headers["snapshot"] += 0'),
     ),
     *_mutants(
-        "paimon_features/online/codec.py",
-        "tests/online/test_codec.py",
+        "paimon_features/online/store/codec.py",
+        "tests/online/store/test_codec.py",
         ("sizes != plain_sizes", "sizes != sizes"),
         ('rows[name][:, 0] += bases', 'rows[name][:, 0] += 0 * bases'),
         ('not np.isin(headers["format"], FORMATS).all() or ', ""),
@@ -82,9 +82,9 @@ MUTANTS: Sequence[Mutant] = [
     ),
     # compare-and-set
     *_mutants(
-        "paimon_features/online/redis_store/scripts.py",
-        "tests/online/test_stores.py tests/online/test_failures.py "
-        "tests/materialize/test_crashes.py tests/materialize/test_lost_records.py",
+        "paimon_features/online/store/redis_store/scripts.py",
+        "tests/online/store/test_stores.py tests/online/store/test_failures.py "
+        "tests/online/materialize/test_crashes.py tests/online/materialize/test_lost_records.py",
         ("redis.call('GETRANGE', key, 0, #expected - 1) == expected\n", "true\n"),
         ("fits = redis.call('EXISTS', key) == 0", "fits = true"),
         ("local open = guard == '' or ", "local open = true or "),
@@ -92,16 +92,16 @@ MUTANTS: Sequence[Mutant] = [
         ("if not fits and again then", "if false then"),
     ),
     *_mutants(
-        "paimon_features/materialize/apply.py",
-        "tests/materialize/test_apply.py tests/materialize/test_lost_records.py",
+        "paimon_features/online/materialize/apply.py",
+        "tests/online/materialize/test_apply.py tests/online/materialize/test_lost_records.py",
         ("batch = batch.select(places[~np.array(done, bool)])", "batch = batch.select(places[:0])"),
         ("missing([e for e, b in zip(batch.entities, old, strict=True) if b is None])", "pass"),
         ("if raw is None or not raw.startswith(self._guard.expected):", "if False:"),
     ),
     # where a job may start again
     *_mutants(
-        "paimon_features/job_control/restart.py",
-        "tests/job_control",
+        "paimon_features/tiles/jobs/restart.py",
+        "tests/tiles/jobs",
         ("end is None or checkpoint.id <= end", "True"),
         ("if ledger.committed > newest.id:", "if False:"),
         ("ledger.handover_snapshot + 1)", "ledger.handover_snapshot)"),
@@ -111,8 +111,8 @@ MUTANTS: Sequence[Mutant] = [
     ),
     # one owner of a table
     *_mutants(
-        "paimon_features/tables/claims.py",
-        "tests/tables/test_claims.py tests/tables/test_fencing.py tests/tables/test_lease.py",
+        "paimon_features/lake/ownership/claims.py",
+        "tests/lake/test_claims.py tests/lake/test_fencing.py tests/lake/test_lease.py",
         ("if follower is not None:", "if False:"),
         ("if not self.files.create(", "if self.files.replace("),
         ("if number < (self._oldest() or 0):", "if False:"),

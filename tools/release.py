@@ -25,7 +25,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from paimon_features.setup.jars import DEFAULT_GROUPS, locked_jars
+from paimon_features.core.installation.jars import DEFAULT_GROUPS, locked_jars
 
 ROOT = Path(__file__).parents[1]
 DIST = ROOT / "dist"

@@ -58,7 +58,7 @@ if ! fits .venv/bin/python; then
 fi
 
 # the stamp names what it was made from; the path too, as a virtual environment cannot be moved
-core=paimon_features/native
+core=paimon_features/core/native
 wanted="$(pwd) $(cat "$lock" locks/bootstrap.txt locks/compiler.txt pyproject.toml hatch_build.py \
     $core/core.c $core/stable_abi.h | cksum)"
 if [ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]; then

@@ -56,30 +56,32 @@ assert project.plan().is_empty
 _SERVE = (
     _DEFINE
     + """
-from paimon_features.online import MemoryStore
-from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher
 answer = FeatureFetcher("p", [view.compiled], MemoryStore())
-import paimon_features.serving.http.app
+import paimon_features.serving.http.server.app
 """
 )
 PROGRAMS = {
-    "": "from paimon_features.cli import cli; import paimon_features.config",
-    "arrow": _DEFINE + "import pyarrow; from paimon_features.columns import Column",
-    "client": "from paimon_features.client import FeatureClient; "
+    "": "from paimon_features.cli import cli; import paimon_features.core.configuration.project_config",
+    "arrow": _DEFINE + "import pyarrow; from paimon_features.core.columns.column import Column",
+    "client": "from paimon_features.serving.client import FeatureClient; "
     "FeatureClient('http://127.0.0.1:1').close()",
     "demo": _LAKE + "import hydra, matplotlib, onnxruntime, torch, pyflink, redis",
-    "formats": _LAKE + "import deltalake, fastavro, pyiceberg; import paimon_features.local.inputs",
-    "fastapi": _SERVE + "from paimon_features.serving.fastapi import feature_router",
+    "formats": _LAKE
+    + "import deltalake, fastavro, pyiceberg; import paimon_features.ingest.inputs",
+    "fastapi": _SERVE + "from paimon_features.integrations.fastapi import feature_router",
     "flink": _LAKE + "import pyflink.table; import paimon_features.flink.environment",
-    "kafka": _LAKE + "import confluent_kafka; import paimon_features.publishing",
+    "kafka": _LAKE + "import confluent_kafka; import paimon_features.serving.publishing",
     "lake": _LAKE,
-    "local": _LAKE + "import duckdb; import paimon_features.local",
-    "mcp": _LAKE + "import paimon_features.mcp_server.protocol",
-    "mlflow": "import mlflow; import paimon_features.tracking",
-    "oidc": "import jwt; from paimon_features.config import OidcConfig",
+    "local": _LAKE + "import duckdb; import paimon_features.project.local",
+    "mcp": _LAKE + "import paimon_features.integrations.mcp.protocol",
+    "mlflow": "import mlflow; import paimon_features.models.mlflow_tracking",
+    "oidc": "import jwt; from paimon_features.core.configuration.project_config import OidcConfig",
     "onnx": _LAKE + "import onnx",
-    "openlineage": _LAKE + "import openlineage.client; import paimon_features.openlineage_events",
-    "otel": "import opentelemetry.sdk.trace; from paimon_features.traces import open_tracer",
+    "openlineage": _LAKE
+    + "import openlineage.client; import paimon_features.integrations.openlineage",
+    "otel": "import opentelemetry.sdk.trace; from paimon_features.core.process.traces import open_tracer",
     "polars": _LAKE + "import trainer_bridge.adapters.polars",
     "predict": _SERVE + "import onnxruntime; import paimon_features.serving.prediction.network",
     "s3": "import obstore",

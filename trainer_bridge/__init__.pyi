@@ -1,4 +1,4 @@
-"""The public names of the package; see ``paimon_features._lazy``."""
+"""The public names of the package; see ``paimon_features.core._lazy``."""
 
 from trainer_bridge.batches.forms import Batch as Batch
 from trainer_bridge.batches.ragged import Ragged as Ragged

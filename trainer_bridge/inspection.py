@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal, Unpack
 
-from paimon_features.errors import RequestError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import RequestError
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.readers.read_plan import UnthreadedKeywords
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

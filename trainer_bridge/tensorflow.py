@@ -3,6 +3,6 @@
 ``tensorflow.pyi`` says where each is defined.
 """
 
-from paimon_features._lazy import attach_stub
+from paimon_features.core._lazy import attach_stub
 
 __getattr__, __dir__, __all__ = attach_stub(__name__, "tensorflow.pyi")

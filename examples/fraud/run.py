@@ -21,9 +21,9 @@ import pyarrow as pa
 import torch
 from torch import nn
 
-from paimon_features.array_types import Floats
-from paimon_features.schema import Float32
-from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.core.types.array_types import Floats
+from paimon_features.core.types.schema import Float32
+from paimon_features.lake import Lake, TableSpec, append_arrow
 from trainer_bridge import SnapshotReader
 from trainer_bridge.adapters.torch import loader
 from trainer_bridge.samplers import BalancedBatchSampler

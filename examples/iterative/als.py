@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from common import AtEnd, Total, by_block
 
-from paimon_features.array_types import Floats, Ints
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.iteration import (
     DataStreamList,
     IterationBody,

@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 from common import AtEnd, Total, by_block
 
-from paimon_features.array_types import Floats, Ints
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.iteration import (
     DataStreamList,
     IterationBody,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from names import named
 
-from paimon_features.array_types import Floats
+from paimon_features.core.types.array_types import Floats
 
 BLUE, ORANGE, GREY = "#2f6690", "#d9822b", "#7b8794"
 

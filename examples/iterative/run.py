@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import PaimonFeaturesError
+from paimon_features.core.errors import PaimonFeaturesError
+from paimon_features.core.times.clock import now_ms
 from paimon_features.iteration import OperatorLifeCycle, ReferenceExecutor
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
+from paimon_features.lake import EventWriter
 from paimon_features.project import Project
-from paimon_features.tables import EventWriter
 from trainer_bridge.feedback.difficulty import read_difficulty
 from trainer_bridge.feedback.writer import FeedbackWriter
 from trainer_bridge.samplers import DifficultyWeightedSampler
@@ -178,7 +178,7 @@ def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
     if name == "flink":
         import cloudpickle
 
-        from paimon_features.flink.iteration import IterationJob, IterationSettings
+        from paimon_features.iteration.flink import IterationJob, IterationSettings
 
         for module in SHIPPED:
             cloudpickle.register_pickle_by_value(module)
@@ -193,7 +193,7 @@ def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
         if cluster is not None:
             import cloudpickle
 
-            from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
+            from paimon_features.iteration.flink.superstep_runner import FlinkSuperstepRunner
 
             for module in SHIPPED:
                 cloudpickle.register_pickle_by_value(module)

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from paimon_features.array_types import Floats, Ints
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.types.array_types import Floats, Ints
+from paimon_features.core.windows import DAY_MS, floor_ms
+from paimon_features.lake import EventWriter, read_arrow
 from paimon_features.project import Project
-from paimon_features.tables import EventWriter, read_arrow
-from paimon_features.windows import DAY_MS, floor_ms
 
 HERE = Path(__file__).parent
 LOG = HERE.parent / "retail" / "data" / "online_retail.parquet"

@@ -23,12 +23,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from processes import Processes  # next to this file, which may be anywhere
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import read_arrow
 from paimon_features.models import ModelManifest
 from paimon_features.project import Project
-from paimon_features.tables import read_arrow
-from paimon_features.windows import DAY_MS
 
 MODEL = "will_buy"
 SERVICE = "will_buy_v1"

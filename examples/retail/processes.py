@@ -15,8 +15,8 @@ from typing import Any
 
 from rich.console import Console
 
-from paimon_features.errors import JobError, OnlineStoreError
-from paimon_features.interrupts import uninterrupted
+from paimon_features.core.errors import JobError, OnlineStoreError
+from paimon_features.core.process.interrupts import uninterrupted
 
 
 class Processes:

@@ -27,17 +27,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import JobError
-from paimon_features.job_control.jobs import list_jobs
-from paimon_features.ports import free_ports
+from paimon_features.core.errors import JobError
+from paimon_features.core.process.ports import free_ports
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import EventWriter, read_arrow
+from paimon_features.lake.metadata.snapshots import latest_snapshot
+from paimon_features.lake.ownership.lease import acquire
 from paimon_features.project import Project
-from paimon_features.serving.response import OnlineResponse
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import EventWriter, read_arrow
-from paimon_features.tables.lease import acquire
-from paimon_features.tables.snapshots import latest_snapshot
-from paimon_features.windows import DAY_MS
+from paimon_features.serving.replies.response import OnlineResponse
+from paimon_features.testing.servers.redis_server import RedisServer
+from paimon_features.tiles.jobs.jobs import list_jobs
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))

@@ -12,10 +12,10 @@ import pyarrow.compute as pc
 import torch
 from torch import nn
 
-from paimon_features.clock import now_ms
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import read_arrow
 from paimon_features.project import Project
-from paimon_features.tables import read_arrow
-from paimon_features.windows import DAY_MS
 from trainer_bridge.adapters.torch import loader
 from trainer_bridge.feedback.difficulty import read_difficulty
 from trainer_bridge.feedback.writer import FeedbackWriter

@@ -26,17 +26,18 @@ from typing import Any
 
 import click
 
-from paimon_features import __version__, light_imports, verbosity
-from paimon_features.errors import (
+from paimon_features import __version__
+from paimon_features.core.documents.redaction import redact, redact_uncaught_errors
+from paimon_features.core.errors import (
     ConfigurationError,
     DefinitionError,
     PaimonFeaturesError,
     RequestError,
     UnknownNameError,
 )
-from paimon_features.extras import missing_extra
-from paimon_features.redaction import redact, redact_uncaught_errors
-from paimon_features.suggestions import did_you_mean
+from paimon_features.core.extras import missing_extra
+from paimon_features.core.process import light_imports, verbosity
+from paimon_features.core.suggestions import did_you_mean
 
 INTERRUPTED = 130
 """The exit code of work that Ctrl-C ended: 128 and the number of the signal, as of shells."""
@@ -287,7 +288,7 @@ def main(args: Sequence[str] | None = None) -> None:
         cli.main(args, prog_name="paimon-features")
 
     if words and words[0] == "ingest":  # it reads files in its own process
-        from paimon_features.supervision import run_supervised
+        from paimon_features.core.process.supervision import run_supervised
 
         return run_supervised(run, _print_error)
     return run()

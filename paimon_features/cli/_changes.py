@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from paimon_features.planning.plan import ProjectPlan
     from paimon_features.project import Project
+    from paimon_features.project.planning.plan import ProjectPlan
 
 
 def print_changes(project: Project, changes: ProjectPlan, as_json: bool) -> None:
@@ -23,6 +23,6 @@ def print_changes(project: Project, changes: ProjectPlan, as_json: bool) -> None
 
 def document_text(project: Project, changes: ProjectPlan) -> str:
     """A plan as JSON, for programs and for ``apply --plan``."""
-    from paimon_features.planning.reviewed import plan_document
+    from paimon_features.project.planning.reviewed import plan_document
 
     return json.dumps(plan_document(changes, project.name, project.config.database), indent=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 
 _UNITS = {
     "second": 1, "sec": 1, "s": 1, "minute": 60, "min": 60, "m": 60, "hour": 3_600, "h": 3_600,

@@ -10,13 +10,13 @@ import click
 
 from paimon_features.cli._options import time_ms
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.errors import ConfigurationError
-from paimon_features.kafka_settings import KafkaSettings, check_brokers
+from paimon_features.core.configuration.kafka_settings import KafkaSettings, check_brokers
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.lake.storage.file_path import job_state_folder
 from paimon_features.project import Project
-from paimon_features.tables.storage.file_path import job_state_folder
 
 if TYPE_CHECKING:
-    from paimon_features.ingestion.ingest_progress import IngestProgress, OnIngestProgress
+    from paimon_features.ingest.ingest_progress import IngestProgress, OnIngestProgress
 
 STOPPED = "stopped; the same command resumes from its last checkpoint"
 
@@ -102,9 +102,9 @@ def ingest_topic(
     as_json: bool,
 ) -> str | None:
     """Run the job. Returns its id if it continues on a cluster, None after Ctrl-C."""
-    from paimon_features.flink.ingest.topic import ingest_kafka
-    from paimon_features.flink.sql.kafka import JSON, KafkaTopic, topic_columns
-    from paimon_features.ingestion.input_columns import parse_mapping
+    from paimon_features.ingest.flink.kafka_sql import JSON, KafkaTopic, topic_columns
+    from paimon_features.ingest.flink.topic import ingest_kafka
+    from paimon_features.ingest.input_columns import parse_mapping
 
     defined = project.definitions.source(source)
     settings = KafkaSettings.of(project.config.kafka, project.root)
@@ -167,7 +167,7 @@ def print_status(project: Project, source: str, as_json: bool) -> None:
     UnknownNameError
         If none was submitted to a cluster.
     """
-    from paimon_features.flink.ingest.topic import cluster_job_status
+    from paimon_features.ingest.flink.topic import cluster_job_status
 
     status = cluster_job_status(project.lake, project.definitions.source(source))
     if as_json:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from paimon_features.config import FILE_NAME, read_config
-from paimon_features.input_settings import InputSettings
+from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.configuration.project_config import FILE_NAME, read_config
 
 INPUT = click.option(
     "--input",

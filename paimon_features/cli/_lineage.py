@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features.config import ProjectConfig, find_root, read_config
-from paimon_features.errors import PaimonFeaturesError
+from paimon_features.core.configuration.project_config import ProjectConfig, find_root, read_config
+from paimon_features.core.errors import PaimonFeaturesError
 
 if TYPE_CHECKING:
-    from paimon_features.openlineage_events import CommandRun
+    from paimon_features.integrations.openlineage import CommandRun
 
 
 def observed(command: click.Command) -> click.Command:
@@ -57,7 +57,7 @@ def _run(command: click.Command, context: click.Context) -> CommandRun | None:
     if not is_configured(config):
         return None
     # the library, and what reads the lake, only where they are used
-    from paimon_features.openlineage_events import CommandRun
+    from paimon_features.integrations.openlineage import CommandRun
 
     name, params = str(command.name), dict(context.params)
     try:

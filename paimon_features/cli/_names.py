@@ -9,8 +9,8 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from paimon_features.config import find_root, read_config
-from paimon_features.errors import PaimonFeaturesError
+from paimon_features.core.configuration.project_config import find_root, read_config
+from paimon_features.core.errors import PaimonFeaturesError
 
 VIEWS = frozenset({"FeatureView", "TumblingView", "SessionView"})
 SOURCES = frozenset({"EventSource", "FeedbackSource"})

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features import verbosity
 from paimon_features.cli._human_times import human_time_ms
-from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.output_files import check_output_folder
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.process import verbosity
+from paimon_features.core.process.output_files import check_output_folder
+from paimon_features.core.times.clock import now_ms
 
 if TYPE_CHECKING:
+    from paimon_features.lake.metadata.snapshots import SnapshotRef
     from paimon_features.offline.reading.pinning import AsOf
-    from paimon_features.tables.snapshots import SnapshotRef
 
 
 class OutputFile(click.Path):
@@ -165,8 +165,8 @@ def moment_ms(text: str, clock_ms: int) -> int:
     >>> moment_ms("1s", 5_000), moment_ms("1323434999000", 0)
     (4000, 1323434999000)
     """
-    from paimon_features.errors import DefinitionError
-    from paimon_features.windows import parse_duration
+    from paimon_features.core.errors import DefinitionError
+    from paimon_features.core.windows import parse_duration
 
     try:
         return clock_ms - parse_duration(text)
@@ -182,7 +182,7 @@ def time_text(moment_ms: int) -> str:
     """
     import datetime as dt
 
-    from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
+    from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
 
     inside = min(max(moment_ms, MIN_TIME_MS), MAX_TIME_MS)
     moment = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=inside)

@@ -14,7 +14,7 @@ import time
 
 import click
 
-from paimon_features import verbosity
+from paimon_features.core.process import verbosity
 
 FIRST_S = 2.0
 LOG_EVERY_S = 10.0

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import click
 
-from paimon_features import verbosity
+from paimon_features.core.process import verbosity
 
 LOG_EVERY_S = 10.0
 

@@ -6,7 +6,7 @@ import threading
 
 import click
 
-from paimon_features.interrupts import interruptible
+from paimon_features.core.process.interrupts import interruptible
 
 
 def stop_event() -> threading.Event:

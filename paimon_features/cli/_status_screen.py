@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from paimon_features.cli._options import time_text
 from paimon_features.cli._tables import table_lines
-from paimon_features.job_control.stream_jobs import StreamJob
-from paimon_features.operations.status import ProjectStatus
-from paimon_features.operations.status.job_status import JobStatus, LeaseStatus
-from paimon_features.operations.status.tables import RejectedStatus, TableStatus
-from paimon_features.operations.status.views import OnlineStatus, ViewStatus
+from paimon_features.flink.stream_jobs import StreamJob
+from paimon_features.project.status import ProjectStatus
+from paimon_features.project.status.job_status import JobStatus, LeaseStatus
+from paimon_features.project.status.tables import RejectedStatus, TableStatus
+from paimon_features.project.status.views import OnlineStatus, ViewStatus
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import click
 
-from paimon_features.job_control.target import TileTarget
 from paimon_features.project import Project
+from paimon_features.tiles.jobs.target import TileTarget
 
 GENERATION = click.option(
     "--generation", type=int, help="Generation; default: the one that matches the definition."

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from paimon_features.errors import RequestError
-from paimon_features.schema import DataType
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import DataType
 
 ITEMS = 8
 """Items of a list to show, so that an embedding fits in a line."""
@@ -18,7 +18,7 @@ ITEMS = 8
 def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, list[Any]]:
     """Parse ``key=value,value`` texts to entity keys of their types.
 
-    >>> from paimon_features.schema import Int64, String
+    >>> from paimon_features.core.types.schema import Int64, String
     >>> parse_entities(["id=1,2", "shop=a\\\\,b", "shop=c"], {"id": Int64, "shop": String})
     {'id': [1, 2], 'shop': ['a,b', 'c']}
 
@@ -33,7 +33,7 @@ def parse_entities(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[
 def parse_request(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[str, Any]:
     """Parse ``name=value`` texts to request inputs; a single value applies to all entities.
 
-    >>> from paimon_features.schema import Float64
+    >>> from paimon_features.core.types.schema import Float64
     >>> parse_request(["amount=9.5"], {"amount": Float64})
     {'amount': 9.5}
 

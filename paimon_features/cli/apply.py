@@ -38,7 +38,7 @@ def apply(file: Path | None, take_over: bool, path: str, as_json: bool) -> None:
     project = Project.open(path)
     reviewed = None
     if file is not None:
-        from paimon_features.planning.reviewed import ReviewedPlan
+        from paimon_features.project.planning.reviewed import ReviewedPlan
 
         reviewed = ReviewedPlan.read(file)
     print_changes(project, project.apply(reviewed, take_over=take_over), as_json)

@@ -12,14 +12,14 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli._tables import table_lines
-from paimon_features.clock import now_ms
-from paimon_features.config import TOKEN_USE_FILES
-from paimon_features.durations import parse_duration
-from paimon_features.errors import DefinitionError
+from paimon_features.core.configuration.project_config import TOKEN_USE_FILES
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.times.durations import parse_duration
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.tables.audit_log import AuditEntry
+    from paimon_features.lake.side_folder.audit_log import AuditEntry
 
 TOKEN_USE = "token_use"
 _KINDS = ("apply", "switch", "drop", "forget", "model", "take_over", TOKEN_USE)
@@ -49,7 +49,7 @@ def audit(
 
     A * after the commit: the definitions file was not as committed.
     """
-    from paimon_features.tables import audit_log
+    from paimon_features.lake.side_folder import audit_log
 
     project = Project.open(path)
     since_ms = 0 if since is None else _since_ms(since, now_ms())

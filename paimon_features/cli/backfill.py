@@ -13,10 +13,10 @@ from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
-from paimon_features.flink.tiles import submission
-from paimon_features.job_control.rewrite import rewrite
-from paimon_features.local import backfill_job as local_backfill
 from paimon_features.project import Project
+from paimon_features.tiles.flink import submission
+from paimon_features.tiles.jobs.rewrite import rewrite
+from paimon_features.tiles.local import submission as local_backfill
 
 
 @click.command()

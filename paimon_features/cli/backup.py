@@ -11,8 +11,8 @@ import click
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
 from paimon_features.cli._status_screen import size_text
-from paimon_features.operations.backup import back_up
 from paimon_features.project import Project
+from paimon_features.project.backup import back_up
 
 
 @click.command()

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.errors import ConfigurationError
-from paimon_features.online.bundles import ONLINE
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.online.store.bundles import ONLINE
 from paimon_features.project import Project
 
 

@@ -7,7 +7,7 @@ import click
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import PROJECT
 from paimon_features.cli._tile_jobs import GENERATION, tile_target
-from paimon_features.job_control import jobs as job_control
+from paimon_features.tiles.jobs import jobs as job_control
 
 
 @click.command()

@@ -13,8 +13,8 @@ import click
 
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.lake.storage.file_path import note_stores
 from paimon_features.project import Project
-from paimon_features.tables.storage.file_path import note_stores
 
 if TYPE_CHECKING:
     from paimon_features.flink.cluster import ClusterStatus, LocalCluster, Manager, Scheduler
@@ -280,7 +280,7 @@ def application(
     docs/how-to/serving/application-mode.md.
     """
     from paimon_features.flink.cluster import ClusterShape, run_manager
-    from paimon_features.flink.programs import program as program_file
+    from paimon_features.project.programs import program as program_file
 
     if job_id is not None and not re.fullmatch("[0-9a-f]{32}", job_id):
         raise click.BadParameter(f"{job_id!r} is not 32 hexadecimal digits", param_hint="--job-id")

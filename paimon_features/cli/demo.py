@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from paimon_features.errors import SetupError
+from paimon_features.core.errors import SetupError
 
 PLACES = ("../examples/retail", "_examples/retail")
 """The demo relative to this package: in a clone, and in an installed wheel."""

@@ -11,17 +11,17 @@ import click
 
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.config import find_root, read_config
+from paimon_features.core.configuration.project_config import find_root, read_config
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.definitions import load_definitions
-from paimon_features.deploy import (
+from paimon_features.project.deploy import (
     DeploySettings,
     IterationDeployment,
     Manifests,
     Topic,
     read_project_files,
 )
-from paimon_features.deploy import render as render_manifests
-from paimon_features.errors import ConfigurationError
+from paimon_features.project.deploy import render as render_manifests
 
 DEFAULTS = DeploySettings()
 

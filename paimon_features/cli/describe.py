@@ -12,10 +12,10 @@ import click
 from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import table_lines
-from paimon_features.lineage import describe as describe_one
-from paimon_features.lineage import describe_all, describe_stored
+from paimon_features.core.windows import format_duration
 from paimon_features.project import Project
-from paimon_features.windows import format_duration
+from paimon_features.project.lineage import describe as describe_one
+from paimon_features.project.lineage import describe_all, describe_stored
 
 Document = Mapping[str, Any]
 

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import click
 
-from paimon_features.config import FILE_NAME, ProjectConfig, find_root, read_config
-from paimon_features.errors import ConfigurationError, OnlineStoreError
-from paimon_features.extras import installed
-from paimon_features.setup.cache import cache_root
-from paimon_features.setup.doctor import (
+from paimon_features.core.configuration.project_config import (
+    FILE_NAME,
+    ProjectConfig,
+    find_root,
+    read_config,
+)
+from paimon_features.core.errors import ConfigurationError, OnlineStoreError
+from paimon_features.core.extras import installed
+from paimon_features.core.installation.cache import cache_root
+from paimon_features.core.installation.jars import DEFAULT_GROUPS
+from paimon_features.project.doctor import (
     EXTRAS,
     Check,
     check_extra,
@@ -26,7 +32,6 @@ from paimon_features.setup.doctor import (
     check_redis_server,
     has_extra,
 )
-from paimon_features.setup.jars import DEFAULT_GROUPS
 
 _LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-", "yellow")}
 
@@ -105,7 +110,7 @@ def _project(folder: Path) -> Iterator[Check]:
 
 def _online(config: ProjectConfig) -> Check:
     """Check that the project's online store responds, with the settings used for reads."""
-    from paimon_features.online import OnlineSettings, open_store
+    from paimon_features.online.store import OnlineSettings, open_store
 
     name, needed = "online store", has_extra("serve")
     try:

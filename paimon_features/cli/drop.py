@@ -7,11 +7,11 @@ import json
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.clock import now_ms
-from paimon_features.planning.drop import KINDS, Drop, plan_drop, rows_of
+from paimon_features.core.times.clock import now_ms
+from paimon_features.lake import Lake
+from paimon_features.lake.storage.file_path import job_state_folder
 from paimon_features.project import Project
-from paimon_features.tables import Lake
-from paimon_features.tables.storage.file_path import job_state_folder
+from paimon_features.project.planning.drop import KINDS, Drop, plan_drop, rows_of
 
 
 @click.command()

@@ -16,10 +16,10 @@ from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli._tables import new_table
 from paimon_features.cli._values import parse_entities
 from paimon_features.cli.lookup import COLOURS, WIDTH
-from paimon_features.clock import now_ms
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import format_duration
 from paimon_features.project import Project
-from paimon_features.windows import format_duration
 
 Document = Mapping[str, Any]
 _COLUMNS = 72
@@ -63,8 +63,8 @@ def explain(
     #   a cell in the value                   .   a cell not in it
     [   where the window begins               )   where it ends
     """
-    from paimon_features.serving.explain import explain as take_apart
-    from paimon_features.serving.fetcher import FeatureFetcher
+    from paimon_features.serving.reading.explain import explain as take_apart
+    from paimon_features.serving.reading.fetcher import FeatureFetcher
 
     project = Project.open(path)
     compiled = project.view(view)

@@ -8,15 +8,15 @@ from typing import Any
 
 import click
 
-from paimon_features.callbacks import OnProgress
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli._progress_bar import steps
 from paimon_features.cli._signals import stop_event
-from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError
-from paimon_features.monitoring.fitting import Fit
-from paimon_features.monitoring.refits import Saved, drift_since, follow, save_fit
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.callbacks import OnProgress
+from paimon_features.core.times.clock import now_ms
 from paimon_features.project import Project
+from paimon_features.project.monitoring.fitting import Fit
+from paimon_features.project.monitoring.refits import Saved, drift_since, follow, save_fit
 from paimon_features.transformers import new_transformer
 
 

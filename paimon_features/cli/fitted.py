@@ -12,8 +12,8 @@ import click
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_text
 from paimon_features.cli._tables import table_lines
+from paimon_features.models.fitted_table import fitted_names, fitted_versions
 from paimon_features.project import Project
-from paimon_features.tables.fitted import fitted_names, fitted_versions
 from paimon_features.transformers import FittedVersion
 from paimon_features.transformers.fitted_version import path_of
 

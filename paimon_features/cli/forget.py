@@ -11,8 +11,8 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.cli._progress import Progress
-from paimon_features.operations.forget import Deletion, EntitySet, ForgetReport
 from paimon_features.project import Project
+from paimon_features.project.forget import Deletion, EntitySet, ForgetReport
 
 
 @click.command()
@@ -106,7 +106,7 @@ def forget(
         report = deletion(progress).carry_out()
         details |= {"entities": report.entities, "rows": report.rows}
     if expire_now and report.remains:
-        from paimon_features.operations.forget.expiry import expire_now as expire
+        from paimon_features.project.forget.expiry import expire_now as expire
 
         with Progress("expiring snapshots", as_json) as progress:
             report.remains = expire(project, report.remains, progress.message)

@@ -9,8 +9,8 @@ import click
 
 from paimon_features.cli._names import ANY_NAME
 from paimon_features.cli._options import PROJECT, OutputFile
-from paimon_features.lineage import lineage, to_svg, to_text
 from paimon_features.project import Project
+from paimon_features.project.lineage import lineage, to_svg, to_text
 
 
 @click.command()

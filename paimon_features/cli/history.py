@@ -23,8 +23,8 @@ from paimon_features.cli._options import (
     show_not_included,
 )
 from paimon_features.cli._progress_bar import steps
-from paimon_features.engines import EngineName, EngineOptions
 from paimon_features.project import Project
+from paimon_features.project.engines import EngineName, EngineOptions
 
 
 @click.command("history")

@@ -8,10 +8,10 @@ from pathlib import Path
 import click
 
 from paimon_features.cli._options import JSON, OutputFile
+from paimon_features.core.documents.generated_text import check_definitions
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.definitions import load_definitions
-from paimon_features.errors import ConfigurationError
-from paimon_features.feast_import import convert, read_repository
-from paimon_features.generated_text import check_definitions
+from paimon_features.integrations.feast.repository_import import convert, read_repository
 
 
 @click.command("import-feast")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features import light_imports
 from paimon_features.cli import INTERRUPTED
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._ingest_kafka import (
@@ -23,12 +22,13 @@ from paimon_features.cli._inputs import INPUT
 from paimon_features.cli._names import SOURCE_NAME
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.errors import ConfigurationError
-from paimon_features.input_settings import InputSettings
+from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process import light_imports
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.ingestion.files import IngestResult
+    from paimon_features.ingest.file_ingestion import IngestResult
 
 
 @click.command()
@@ -219,9 +219,9 @@ def ingest(
     if table is not None:
         _ingest_table(project, source, table, columns, bounded, address, as_json)
         return
-    from paimon_features.engines import resolve_engine
-    from paimon_features.ingestion.input_columns import parse_mapping
-    from paimon_features.local.ingest.sampling import choose_partitions
+    from paimon_features.ingest.input_columns import parse_mapping
+    from paimon_features.ingest.local.sampling import choose_partitions
+    from paimon_features.project.engines import resolve_engine
 
     own: dict[str, Any] = (
         {"threads": None, "settings": settings}
@@ -257,7 +257,7 @@ def ingest(
 
 
 def _mark(project: Project, source: str, paths: tuple[Path, ...], as_json: bool) -> None:
-    from paimon_features.ingestion.files import mark_ingested
+    from paimon_features.ingest.file_ingestion import mark_ingested
 
     choice = mark_ingested(project.lake, project.definitions.source(source), paths)
     marked = [str(file.path) for file in choice.new]
@@ -306,9 +306,9 @@ def _ingest_table(
     cluster: str | None,
     as_json: bool,
 ) -> None:
-    from paimon_features.flink.ingest.topic import ingest_change_log
-    from paimon_features.ingestion.input_columns import parse_mapping
-    from paimon_features.tables import latest_snapshot
+    from paimon_features.ingest.flink.topic import ingest_change_log
+    from paimon_features.ingest.input_columns import parse_mapping
+    from paimon_features.lake import latest_snapshot
 
     defined = project.definitions.source(source)
     try:
@@ -348,7 +348,7 @@ def _print_running(source: str, job_id: str, cluster: str | None, as_json: bool)
 
 
 def _stop(project: Project, source: str, as_json: bool) -> None:
-    from paimon_features.flink.ingest.topic import stop_cluster_job
+    from paimon_features.ingest.flink.topic import stop_cluster_job
 
     job_id, savepoint = stop_cluster_job(
         project.lake, project.definitions.source(source), project.config.state_dir

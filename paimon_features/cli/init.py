@@ -17,15 +17,15 @@ import click
 from paimon_features.cli._inputs import INPUT
 from paimon_features.cli._options import JSON, time_text
 from paimon_features.cli._tables import new_table
-from paimon_features.errors import ConfigurationError
-from paimon_features.generated_text import check_definitions, toml_value
-from paimon_features.input_settings import InputSettings
-from paimon_features.kafka_settings import check_brokers
-from paimon_features.suggestions import did_you_mean
+from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.configuration.kafka_settings import check_brokers
+from paimon_features.core.documents.generated_text import check_definitions, toml_value
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.suggestions import did_you_mean
 
 if TYPE_CHECKING:
-    from paimon_features.local.inputs.profiles import InputProfile
-    from paimon_features.local.inputs.proposal import Proposal
+    from paimon_features.ingest.inputs.profiles import InputProfile
+    from paimon_features.project.first_steps.proposal import Proposal
 
 FILES = ("paimon-features.toml", "features.py")
 _KAFKA_FILES = ("tls_ca", "tls_cert", "tls_key", "password_file")
@@ -163,8 +163,8 @@ def _topic(origin: str, options: tuple[str, ...]) -> _Topic:
 
 def _fetched(kafka: _Topic, scratch: Path, rows: int) -> Path:
     """A file of messages of the topic."""
-    from paimon_features.kafka_settings import KafkaSettings
-    from paimon_features.publishing.topic_sample import sample_topic
+    from paimon_features.core.configuration.kafka_settings import KafkaSettings
+    from paimon_features.project.first_steps.topic_sample import sample_topic
 
     settings = KafkaSettings.of(kafka.settings, Path.cwd())
     brokers = kafka.settings["brokers"]
@@ -188,9 +188,9 @@ def _write_from(
     as_json: bool,
 ) -> None:
     from paimon_features.definitions import load_definitions
-    from paimon_features.local.inputs.profiles import profile_parts
-    from paimon_features.local.inputs.proposal import definitions_text, inputs_text, propose
-    from paimon_features.local.inputs.reading_process import read_apart
+    from paimon_features.ingest.inputs.profiles import profile_parts
+    from paimon_features.ingest.inputs.reading_process import read_apart
+    from paimon_features.project.first_steps.proposal import definitions_text, inputs_text, propose
 
     source = project_name(path.name.split(".")[0])
     given = InputSettings().with_options(source, options)

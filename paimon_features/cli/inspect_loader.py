@@ -11,9 +11,9 @@ from urllib.parse import unquote, urlsplit
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.lake.catalog import Lake
 from paimon_features.project import Project
-from paimon_features.tables.catalog import Lake
 from trainer_bridge.inspection import Inspection, inspect
 
 

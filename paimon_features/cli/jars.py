@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from paimon_features.setup.jars import (
+from paimon_features.core.installation.jars import (
     CHECKPOINT_GROUP,
     DEFAULT_GROUPS,
     fetch_jar_details,
@@ -72,7 +72,7 @@ def jars(
 
         plugin_folder()  # a container cannot make it: its file system is read-only
     if class_archive:
-        from paimon_features.flink.class_archive_writer import write_archive
+        from paimon_features.project.class_archive_writer import write_archive
 
         with console.status("storing the classes that Java loads for Flink"):
             archive = write_archive()

@@ -12,11 +12,11 @@ from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import table_lines
 from paimon_features.cli.jobs_iterate import iterate
-from paimon_features.clock import now_ms
-from paimon_features.job_control import jobs as job_control
-from paimon_features.job_control.jobs import JobRow
-from paimon_features.job_control.stream_jobs import list_stream_jobs
+from paimon_features.core.times.clock import now_ms
+from paimon_features.flink.stream_jobs import list_stream_jobs
 from paimon_features.project import Project
+from paimon_features.tiles.jobs import jobs as job_control
+from paimon_features.tiles.jobs.jobs import JobRow
 
 
 @click.group(cls=SuggestingGroup, invoke_without_command=True)

@@ -14,13 +14,13 @@ import click
 from paimon_features.cli._cluster_address import CLUSTER, cluster_address
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.program_file import load_program
+from paimon_features.lake.storage.file_path import FilePath, job_state_folder
 from paimon_features.project import Project
-from paimon_features.tables.storage.file_path import FilePath, job_state_folder
 
 if TYPE_CHECKING:
-    from paimon_features.flink.iteration.job_settings import Mode
+    from paimon_features.iteration.flink.job_settings import Mode
 
 SHOWN_VALUES = 10
 
@@ -135,8 +135,8 @@ def iterate(
     build = load_program(program)
     name = program.rpartition("/")[2].replace(":", ".").replace(".py", "")
     folder = (output or config.state_dir / "iterations" / f"{name}-{int(time.time())}").absolute()
-    from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
-    from paimon_features.flink.iteration.job_settings import choose_wire
+    from paimon_features.iteration.flink import FileOutput, IterationJob, IterationSettings
+    from paimon_features.iteration.flink.job_settings import choose_wire
 
     job = IterationJob(
         name=name,

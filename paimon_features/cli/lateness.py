@@ -9,10 +9,10 @@ import click
 
 from paimon_features.cli._names import SOURCE_NAME
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.clock import now_ms
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS, HOUR_MS, format_duration, parse_duration
+from paimon_features.ingest.lateness import EDGES_MS, Lateness
 from paimon_features.project import Project
-from paimon_features.tables.lateness import EDGES_MS, Lateness
-from paimon_features.windows import DAY_MS, HOUR_MS, format_duration, parse_duration
 
 _BAR = 40
 
@@ -34,7 +34,7 @@ def lateness(source: str, since: str | None, path: str, as_json: bool) -> None:
     paimon-features lateness retail
     paimon-features lateness retail --since 7d      # without the initial bulk load
     """
-    from paimon_features.tables.lateness import lateness as measure
+    from paimon_features.ingest.lateness import lateness as measure
 
     project = Project.open(path)
     from_ms = None if since is None else now_ms() - parse_duration(since)

@@ -10,8 +10,8 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import table_lines
+from paimon_features.lake.ownership.lease import holders, state_of
 from paimon_features.project import Project
-from paimon_features.tables.lease import holders, state_of
 
 _HEADINGS = ("TABLE", "OWNER", "TO", "SINCE (UTC)", "NUMBER", "STATE")
 

@@ -14,10 +14,10 @@ from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
 from paimon_features.cli._tables import new_table
 from paimon_features.cli._values import parse_entities, parse_request, shown
-from paimon_features.clock import now_ms
+from paimon_features.core.times.clock import now_ms
 from paimon_features.definitions import Output, Selection
 from paimon_features.project import Project
-from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse, ViewFreshness
+from paimon_features.serving.reading.fetcher import FeatureFetcher, OnlineResponse, ViewFreshness
 
 WIDTH = 10_000
 COLOURS = {"STALE": "yellow", "EXPIRED": "magenta", "MISSING": "dim", "ILL_CONDITIONED": "red"}

@@ -9,10 +9,10 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
-from paimon_features.flink.maintenance.tables import MaintainedTable
-from paimon_features.flink.maintenance.tables import maintain as run
-from paimon_features.flink.sql.maintenance import TableSize
 from paimon_features.project import Project
+from paimon_features.project.maintenance.maintenance_sql import TableSize
+from paimon_features.project.maintenance.tables import MaintainedTable
+from paimon_features.project.maintenance.tables import maintain as run
 
 
 @click.command()

@@ -16,20 +16,20 @@ from rich.console import Console
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, POLL, PROJECT
 from paimon_features.cli._signals import stop_event
-from paimon_features.definitions import CompiledView
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     PaimonFeaturesError,
 )
-from paimon_features.materialize import MaterializeProgress, Materializer
-from paimon_features.materialize.follow import RetriedError
-from paimon_features.materialize.leases import DEFAULT_TTL_MS
-from paimon_features.materialize.monitor import Monitor
-from paimon_features.materialize.monitor_server import MonitorServer
-from paimon_features.online import open_store
+from paimon_features.core.process.traces import Tracer, ended_now, open_tracer
+from paimon_features.definitions import CompiledView
+from paimon_features.online.materialize import MaterializeProgress, Materializer
+from paimon_features.online.materialize.follow import RetriedError
+from paimon_features.online.materialize.leases import DEFAULT_TTL_MS
+from paimon_features.online.materialize.monitor import Monitor
+from paimon_features.online.materialize.monitor_server import MonitorServer
+from paimon_features.online.store import open_store
 from paimon_features.project import Project
 from paimon_features.project.republishing import Republisher
-from paimon_features.traces import Tracer, ended_now, open_tracer
 
 SHOW_EVERY_S = 2.0
 TROUBLE_EVERY_S = 10.0

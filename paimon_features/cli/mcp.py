@@ -8,7 +8,7 @@ import sys
 import click
 
 from paimon_features.cli._options import PROJECT
-from paimon_features.extras import require
+from paimon_features.core.extras import require
 
 
 @click.command()
@@ -38,7 +38,7 @@ def mcp(http: bool, port: int, path: str) -> None:
     the features of these only. Replies have at most 48 KiB. See docs/how-to/integrations/mcp.md.
     """
     require("mcp", "mcp", "'paimon-features mcp'")
-    from paimon_features.mcp_server import FeatureTools, protocol
+    from paimon_features.integrations.mcp import FeatureTools, protocol
     from paimon_features.serving.http.supervisor import listen, url_of
 
     tools = FeatureTools(path)

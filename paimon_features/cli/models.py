@@ -17,7 +17,7 @@ from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.cli._tables import table_lines
 from paimon_features.cli.models_outcomes import compare, outcomes
 from paimon_features.cli.models_quantise import quantise
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.models import (
     SHARES,
     STATES,

@@ -14,14 +14,14 @@ import click
 from paimon_features.cli._model_names import NAME, VersionsCommand
 from paimon_features.cli._options import JSON, PROJECT, OutputFile, moment_ms, time_ms, time_text
 from paimon_features.cli._signals import stop_event
-from paimon_features.clock import now_ms
-from paimon_features.errors import OwnershipError
-from paimon_features.outcomes.rule import TAKES
+from paimon_features.core.errors import OwnershipError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import parse_duration
 from paimon_features.project import Project
-from paimon_features.windows import parse_duration
+from paimon_features.project.outcomes.rule import TAKES
 
 if TYPE_CHECKING:
-    from paimon_features.outcomes.record import OutcomeStats
+    from paimon_features.project.outcomes.record import OutcomeStats
 
 
 @click.command()
@@ -104,8 +104,8 @@ def outcomes(
 
     Repeating it changes nothing. Predictions come from [serve] prediction_log by 'request-log'.
     """
-    from paimon_features.outcomes.record import OutcomeRecorder
-    from paimon_features.outcomes.rule import outcome_rule
+    from paimon_features.project.outcomes.record import OutcomeRecorder
+    from paimon_features.project.outcomes.rule import outcome_rule
     from paimon_features.serving.request_log.log import optional_salt
 
     project = Project.open(path)
@@ -193,9 +193,12 @@ def compare(
 
     The table outcomes_NAME has to be there: see 'models outcomes'.
     """
-    from paimon_features.outcomes.compare import compare_versions
-    from paimon_features.outcomes.comparison_report import comparison_lines, write_comparison
-    from paimon_features.outcomes.drift_by_day import drift_by_day
+    from paimon_features.project.outcomes.compare import compare_versions
+    from paimon_features.project.outcomes.comparison_report import (
+        comparison_lines,
+        write_comparison,
+    )
+    from paimon_features.project.outcomes.drift_by_day import drift_by_day
 
     project = Project.open(path)
     clock_ms = now_ms()

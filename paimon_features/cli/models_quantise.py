@@ -11,7 +11,7 @@ from typing import Literal
 import click
 
 from paimon_features.cli._options import JSON, PROJECT, message_printer
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.project import Project
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")

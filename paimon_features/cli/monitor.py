@@ -15,12 +15,14 @@ from paimon_features.cli._options import JSON, PROJECT, OutputFile, time_ms
 from paimon_features.cli._progress_bar import steps
 from paimon_features.cli._tables import new_table
 from paimon_features.cli.lookup import WIDTH
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView
-from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.monitoring.drift import Drift
-from paimon_features.monitoring.feature_values import newest_event_ms
-from paimon_features.monitoring.monitored_columns import of_columns, of_features, of_table
-from paimon_features.monitoring.monitoring_report import (
+from paimon_features.project import Project
+from paimon_features.project.monitoring.drift import Drift
+from paimon_features.project.monitoring.feature_values import newest_event_ms
+from paimon_features.project.monitoring.monitored_columns import of_columns, of_features, of_table
+from paimon_features.project.monitoring.monitoring_report import (
     SHARES,
     AlarmLimits,
     ColumnReport,
@@ -28,10 +30,8 @@ from paimon_features.monitoring.monitoring_report import (
     MonitoringReport,
     Summary,
 )
-from paimon_features.monitoring.report_files import FORMATS, described, write_report
-from paimon_features.monitoring.time_ranges import TimeRange
-from paimon_features.project import Project
-from paimon_features.windows import DAY_MS
+from paimon_features.project.monitoring.report_files import FORMATS, described, write_report
+from paimon_features.project.monitoring.time_ranges import TimeRange
 
 Ranges = tuple[TimeRange, TimeRange | None]
 

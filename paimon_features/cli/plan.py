@@ -43,7 +43,7 @@ def plan(fail_on: Sequence[str], file: Path | None, path: str, as_json: bool) ->
     """
     project = Project.open(path)
     changes = project.plan()
-    from paimon_features.planning.reviewed import FAIL_ON
+    from paimon_features.project.planning.reviewed import FAIL_ON
 
     print_changes(project, changes, as_json)
     if file is not None:

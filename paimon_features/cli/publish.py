@@ -49,8 +49,8 @@ def publish(
     paimon-features publish spend --topic features.spend --again    # every entity once more
     """
     from paimon_features.cli._ingest_kafka import brokers_of
-    from paimon_features.kafka_settings import KafkaSettings
-    from paimon_features.publishing import FeaturePublisher, KafkaSink, PublishProgress
+    from paimon_features.core.configuration.kafka_settings import KafkaSettings
+    from paimon_features.serving.publishing import FeaturePublisher, KafkaSink, PublishProgress
 
     project = Project.open(path)
     compiled = project.view(view)

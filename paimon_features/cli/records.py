@@ -8,8 +8,8 @@ import sys
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
+from paimon_features.lake.side_folder.records import LOSSES, Record, lost_records
 from paimon_features.project import Project
-from paimon_features.tables.records import LOSSES, Record, lost_records
 
 ACCEPTED = ("commits", "leases", "removals", "scores")
 """Kinds whose loss this command accepts; the others are rebuilt by a command of their own."""

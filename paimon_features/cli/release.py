@@ -10,7 +10,7 @@ import click
 from paimon_features.cli._names import SOURCE_NAME
 from paimon_features.cli._options import JSON, PROJECT, time_text
 from paimon_features.cli._progress import Progress
-from paimon_features.clock import now_ms
+from paimon_features.core.times.clock import now_ms
 from paimon_features.project import Project
 
 
@@ -28,8 +28,8 @@ def release(source: str, path: str, as_json: bool) -> None:
     \b
     paimon-features release retail
     """
-    from paimon_features.tables import lease
-    from paimon_features.tables.release import release_due
+    from paimon_features.ingest.release import release_due
+    from paimon_features.lake.ownership import lease
 
     project = Project.open(path)
     lake, defined = project.lake, project.definitions.source(source)

@@ -15,8 +15,8 @@ from paimon_features.cli._progress import Progress
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.flink.tiles.repair import RepairReport
-    from paimon_features.offline.tile_comparison import DayComparison
+    from paimon_features.tiles.flink.repair import RepairReport
+    from paimon_features.tiles.tile_comparison import DayComparison
 
 _EPOCH = date(1970, 1, 1)
 _DATE = click.DateTime(["%Y-%m-%d"])
@@ -57,8 +57,8 @@ def repair(
     contains several, they are compared and replaced together. --fix removes tiles whose events
     are no longer in the events table: check the report first.
     """
-    from paimon_features.flink.tiles.repair import repair as run
-    from paimon_features.job_control.target import TileTarget
+    from paimon_features.tiles.flink.repair import repair as run
+    from paimon_features.tiles.jobs.target import TileTarget
 
     days = [(given.date() - _EPOCH).days for given in (first, last)]
     if days[0] > days[1]:

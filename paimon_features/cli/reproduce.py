@@ -11,7 +11,7 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.project import Project
 
 _NAME = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")

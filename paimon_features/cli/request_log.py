@@ -13,9 +13,9 @@ import click
 
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._signals import stop_event
-from paimon_features.errors import ConfigurationError, OwnershipError
+from paimon_features.core.errors import ConfigurationError, OwnershipError
+from paimon_features.core.windows import parse_duration
 from paimon_features.project import Project
-from paimon_features.windows import parse_duration
 
 if TYPE_CHECKING:
     from paimon_features.serving.request_log.commit import (

@@ -10,9 +10,9 @@ import click
 
 from paimon_features.cli._options import JSON, time_ms, time_text
 from paimon_features.cli._progress import Progress
-from paimon_features.operations.backup import restore as run
-from paimon_features.operations.backup import set_back
 from paimon_features.project import Project
+from paimon_features.project.backup import restore as run
+from paimon_features.project.backup import set_back
 
 
 @click.command()

@@ -12,7 +12,7 @@ import click
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress import Progress
 from paimon_features.cli._signals import stop_event
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.core.errors import ConfigurationError, MissingExtraError
 from paimon_features.project import Project
 
 if TYPE_CHECKING:

@@ -14,9 +14,9 @@ import click
 
 from paimon_features.cli import SuggestingGroup
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.config import LOG_LEVELS, find_root, read_config
-from paimon_features.errors import UnknownNameError
-from paimon_features.extras import require
+from paimon_features.core.configuration.project_config import LOG_LEVELS, find_root, read_config
+from paimon_features.core.errors import UnknownNameError
+from paimon_features.core.extras import require
 
 TOKEN_FILE = "tokens.toml"
 
@@ -147,7 +147,7 @@ def token(
     """
     _check_extra()
     from paimon_features.project import Project
-    from paimon_features.serving.http.tokens import NewToken, add_token
+    from paimon_features.serving.http.access.tokens import NewToken, add_token
 
     config = read_config(find_root(Path(path)))
     definitions = Project(config).definitions

@@ -11,8 +11,8 @@ import click
 
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.online.sizing import TotalSize, ViewSize, measured_size, size_of, total
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.online.store.sizing import TotalSize, ViewSize, measured_size, size_of, total
 from paimon_features.project import Project
 
 GIB = 1 << 30

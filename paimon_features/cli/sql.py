@@ -19,9 +19,9 @@ import click
 from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import table_lines
 from paimon_features.cli._values import shown
-from paimon_features.errors import UnknownNameError
+from paimon_features.core.errors import UnknownNameError
+from paimon_features.lake import latest_snapshot
 from paimon_features.project import Project
-from paimon_features.tables import latest_snapshot
 
 _WIDEST = 60
 

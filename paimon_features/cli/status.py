@@ -13,7 +13,7 @@ from paimon_features.cli._signals import stop_event
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
-    from paimon_features.operations.status import StatusReader
+    from paimon_features.project.status import StatusReader
 
 
 @click.command()
@@ -51,7 +51,7 @@ def status(watch: bool, every_s: float, no_online: bool, path: str, as_json: boo
         raise click.UsageError("--watch draws a screen; for programs, repeat --json")
     # these take longer to import than all else of the command, which --help does not need
     from paimon_features.cli._status_screen import screen
-    from paimon_features.operations.status import StatusReader
+    from paimon_features.project.status import StatusReader
 
     reader = StatusReader(Project.open(path), online=not no_online)
     try:

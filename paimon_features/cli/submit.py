@@ -12,8 +12,8 @@ from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import JSON, PROJECT, message_printer
 from paimon_features.cli._progress_line import ProgressLine
 from paimon_features.cli._tile_jobs import GENERATION, PARALLELISM, REBUILD, tile_target
-from paimon_features.flink.tiles import submission
-from paimon_features.job_control.backfill import TileJobResult
+from paimon_features.tiles.flink import submission
+from paimon_features.tiles.jobs.backfill import TileJobResult
 
 
 @click.command()

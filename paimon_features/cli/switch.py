@@ -6,7 +6,7 @@ import click
 
 from paimon_features.cli._names import VIEW_NAME
 from paimon_features.cli._options import PROJECT
-from paimon_features.errors import GenerationError, UnfilledError
+from paimon_features.core.errors import GenerationError, UnfilledError
 from paimon_features.project import Project
 
 
@@ -25,8 +25,8 @@ def switch(view: str, to: int | None, force: bool, path: str) -> None:
     paimon-features switch customer_spend          # to the newest generation
     paimon-features switch customer_spend --to 1   # and back
     """
-    from paimon_features.tables import generations
-    from paimon_features.tables.consumed import check_filled
+    from paimon_features.lake.side_folder import generations
+    from paimon_features.tiles.consumed import check_filled
 
     project = Project.open(path)
     compiled = project.view(view)

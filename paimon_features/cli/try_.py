@@ -10,20 +10,20 @@ from typing import Any
 
 import click
 
-from paimon_features._arrow import pa
 from paimon_features.cli._human_times import human_time_ms
 from paimon_features.cli._inputs import INPUT, project_input_settings
 from paimon_features.cli._options import JSON, time_text
 from paimon_features.cli._progress import Progress
 from paimon_features.cli._tables import new_table
 from paimon_features.cli._values import parse_entities, shown
-from paimon_features.clock import now_ms
-from paimon_features.definitions import Definitions, FeatureView, load_definitions
-from paimon_features.errors import (
+from paimon_features.core._arrow import pa
+from paimon_features.core.errors import (
     ConfigurationError,
     SkippedEventsWarning,
     UnknownNameError,
 )
+from paimon_features.core.times.clock import now_ms
+from paimon_features.definitions import Definitions, FeatureView, load_definitions
 
 
 @click.command(name="try")
@@ -80,7 +80,7 @@ def try_(
     Paimon table. How it is written is read from [inputs.SOURCE] of a paimon-features.toml next to
     DEFINITIONS, if there is one, and from --input.
     """
-    from paimon_features.local.inputs.trial import read_events, try_view
+    from paimon_features.project.first_steps.trial import read_events, try_view
 
     as_of_ms = None if now is None else human_time_ms(now, now_ms())
     found = load_definitions(definitions)

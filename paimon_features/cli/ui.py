@@ -35,8 +35,8 @@ def ui(port: int, opens: bool, no_online: bool, path: str) -> None:
     It listens on 127.0.0.1 only. The printed address contains a token of this run: open all of it,
     and pass it on to nobody. Ctrl-C ends it.
     """
-    from paimon_features.web.page_server import PageServer
-    from paimon_features.web.project_pages import ProjectPages
+    from paimon_features.project.web.page_server import PageServer
+    from paimon_features.project.web.project_pages import ProjectPages
 
     project = Project.open(path)
     server = PageServer(ProjectPages(project, online=not no_online), port)

@@ -11,9 +11,9 @@ import click
 from paimon_features.cli._names import READ_NAME
 from paimon_features.cli._options import JSON, PROJECT, moment_ms
 from paimon_features.cli._progress import Progress
-from paimon_features.clock import now_ms
+from paimon_features.core.times.clock import now_ms
 from paimon_features.project import Project
-from paimon_features.verification.parity import verify as run_verify
+from paimon_features.project.verification.parity import verify as run_verify
 
 SHOWN = 20
 
@@ -158,8 +158,8 @@ def _from_log(
     show: Callable[[str], None],
 ) -> int:
     """Compare the request log, print what was found; the exit code."""
+    from paimon_features.project.verification.request_log.check import check_log
     from paimon_features.serving.request_log.log import optional_salt
-    from paimon_features.verification.request_log.check import check_log
 
     project = Project.open(path)
     clock_ms = now_ms()
@@ -214,8 +214,8 @@ def _predictions(
     show: Callable[[str], None],
 ) -> int:
     """Compute logged predictions again, print what was found; the exit code."""
+    from paimon_features.project.verification.predictions import check_predictions
     from paimon_features.serving.request_log.log import optional_salt
-    from paimon_features.verification.predictions import check_predictions
 
     clock_ms = now_ms()
     report = check_predictions(

@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paimon_features.core.documents.published_document import DocumentKind
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.definitions.collection import Definitions
 from paimon_features.definitions.documents import from_documents, to_documents
 from paimon_features.definitions.transformed import Fitted
-from paimon_features.digested import DocumentKind
-from paimon_features.errors import DefinitionError, TransformError
-from paimon_features.strict_json import strict_json
 from paimon_features.transformers.fitted_version import FittedVersion
 
 FORMAT = 1

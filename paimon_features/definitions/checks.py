@@ -7,10 +7,10 @@ import decimal
 from collections.abc import Mapping
 from typing import Any
 
-from paimon_features._arrow import pa
-from paimon_features.arguments import shown
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import (
+from paimon_features.core._arrow import pa
+from paimon_features.core.configuration.arguments import shown
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     DataType,

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
+from paimon_features.core.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.core.suggestions import did_you_mean
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.derived import DerivedView
 from paimon_features.definitions.entity import Entity
@@ -31,8 +33,6 @@ from paimon_features.definitions.transformed import (
     Transformed,
 )
 from paimon_features.definitions.value_definition import digest_of_values, value_definition
-from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
-from paimon_features.suggestions import did_you_mean
 from paimon_features.transformers.fitted_version import FittedVersion
 
 Definition = (

@@ -10,15 +10,15 @@ from typing import Any, overload
 
 import numpy as np
 
-from paimon_features.aggregates import Aggregate, Partial
-from paimon_features.array_types import Ints
+from paimon_features.core.documents.published_document import document_digest
+from paimon_features.core.errors import RequestError
+from paimon_features.core.expressions import Expression
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.schema import DataType
+from paimon_features.core.windows import HOUR_MS, Window, floor_ms
+from paimon_features.definitions.aggregates import Aggregate, Partial
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.source import EventSource
-from paimon_features.digested import document_digest
-from paimon_features.errors import RequestError
-from paimon_features.expressions import Expression
-from paimon_features.schema import DataType
-from paimon_features.windows import HOUR_MS, Window, floor_ms
 
 ONLINE_MARGIN_MS = HOUR_MS
 """How far, beyond the source's skew, a read may lie before the newest event and be served."""

@@ -11,15 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import cached_property
 
-from paimon_features.aggregates import Aggregate, TimeSinceFirst
-from paimon_features.definitions.compiled import CompiledView
-from paimon_features.definitions.feature_view import FeatureView
-from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata
-from paimon_features.digested import document_digest
-from paimon_features.durations import option_ms
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, Int64
-from paimon_features.windows import (
+from paimon_features.core.documents.published_document import document_digest
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.times.durations import option_ms
+from paimon_features.core.types.schema import DataType, Int64
+from paimon_features.core.windows import (
     CALENDAR_SIZES,
     CalendarUnit,
     Tumbling,
@@ -28,6 +24,10 @@ from paimon_features.windows import (
     parse_duration,
     step_of,
 )
+from paimon_features.definitions.aggregates import Aggregate, TimeSinceFirst
+from paimon_features.definitions.compiled import CompiledView
+from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata
 
 FIRST_EVENT_TIME = "p_oldest"
 """The partial of ``TimeSinceFirst()``: the time of a tile's first event."""

@@ -14,8 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features import aggregates
-from paimon_features.aggregates import Aggregate
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import DataType, type_from_text
+from paimon_features.definitions import aggregates
+from paimon_features.definitions.aggregates import Aggregate
 from paimon_features.definitions.collection import Definitions
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.feature_view import FeatureView
@@ -25,8 +27,6 @@ from paimon_features.definitions.service import FeatureService
 from paimon_features.definitions.source import EventSource, FeedbackSource
 from paimon_features.definitions.table_view import TableSource, TableView
 from paimon_features.definitions.transformed import Fitted, Transformed
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, type_from_text
 
 Document = Mapping[str, Any]
 

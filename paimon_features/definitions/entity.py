@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import DataType, check_name
 from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata, shown
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, check_name
 
 EVERYTHING = "everything"
 """The name of the entity without keys."""
@@ -22,7 +22,7 @@ class Entity:
     booleans or dates: equal values must have equal bytes, which floats do not guarantee. Only the
     entity ``everything`` has no key: its views aggregate all events.
 
-    >>> from paimon_features.schema import Int64
+    >>> from paimon_features.core.types.schema import Int64
     >>> list(Entity("customer", keys={"customer_id": Int64}).keys)
     ['customer_id']
     """
@@ -53,7 +53,7 @@ class Entity:
                 )
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table
+        from paimon_features.core.notebook.markup import card, facts, table
 
         keys = table(((name, kind.text) for name, kind in self.keys.items()), ("key", "type"))
         return card(f"Entity {self.name}", keys, facts(shown(self)), note=self.description)

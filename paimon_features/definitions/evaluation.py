@@ -14,24 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features._arrow import pa
-from paimon_features.aggregates import EVENT_TIME, TILE_END, Aggregate, Reading
-from paimon_features.aggregates.fold import canonical, fold, newest_tile_end
-from paimon_features.array_types import Ints
-from paimon_features.columns import Column
-from paimon_features.definitions.compiled import CompiledFeature, CompiledView
-from paimon_features.definitions.entity import EVERYTHING, Entity
-from paimon_features.definitions.feature_view import FeatureView
-from paimon_features.definitions.skipped import (
-    NO_RULE,
-    skipped_events,
-    verdicts,
-    warn_of_skipped,
-)
-from paimon_features.definitions.source import EventSource
-from paimon_features.errors import DefinitionError
-from paimon_features.expressions.evaluate import Program
-from paimon_features.schema import (
+from paimon_features.core._arrow import pa
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.expressions.evaluate import Program
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     DataType,
@@ -43,7 +31,19 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
-from paimon_features.windows import floor_ms
+from paimon_features.core.windows import floor_ms
+from paimon_features.definitions.aggregates import EVENT_TIME, TILE_END, Aggregate, Reading
+from paimon_features.definitions.aggregates.fold import canonical, fold, newest_tile_end
+from paimon_features.definitions.compiled import CompiledFeature, CompiledView
+from paimon_features.definitions.entity import EVERYTHING, Entity
+from paimon_features.definitions.feature_view import FeatureView
+from paimon_features.definitions.skipped import (
+    NO_RULE,
+    skipped_events,
+    verdicts,
+    warn_of_skipped,
+)
+from paimon_features.definitions.source import EventSource
 
 AT_MS = "at_ms"
 """The column with the time of an event (UTC ms)."""

@@ -7,26 +7,13 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
 
-from paimon_features.aggregates import (
-    EVENT_TIME,
-    HIDDEN_PARTIALS,
-    TILE_END,
-    Aggregate,
-    Guard,
-    Partial,
-)
-from paimon_features.aggregates.decayed import Decayed
-from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
-from paimon_features.definitions.entity import Entity
-from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
-from paimon_features.definitions.source import EventSource
-from paimon_features.durations import option_ms, optional_ms
-from paimon_features.errors import DefinitionError
-from paimon_features.expressions import Expression, overflow_guard, parse, substitute
-from paimon_features.partition_days import parse_partition_days
-from paimon_features.schema import DataType, Int64, check_name
-from paimon_features.suggestions import did_you_mean
-from paimon_features.windows import (
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.expressions import Expression, overflow_guard, parse, substitute
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.times.durations import option_ms, optional_ms
+from paimon_features.core.times.partition_days import parse_partition_days
+from paimon_features.core.types.schema import DataType, Int64, check_name
+from paimon_features.core.windows import (
     DAY_MS,
     HOUR_MS,
     MAX_TIME_MS,
@@ -42,6 +29,19 @@ from paimon_features.windows import (
     hop_of,
     step_of,
 )
+from paimon_features.definitions.aggregates import (
+    EVENT_TIME,
+    HIDDEN_PARTIALS,
+    TILE_END,
+    Aggregate,
+    Guard,
+    Partial,
+)
+from paimon_features.definitions.aggregates.decayed import Decayed
+from paimon_features.definitions.compiled import CompiledFeature, CompiledView, SkipRule
+from paimon_features.definitions.entity import Entity
+from paimon_features.definitions.metadata import check_compiles, check_metadata, metadata, shown
+from paimon_features.definitions.source import EventSource
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ class FeatureView:
         return _Compiler(self).derived()
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table
+        from paimon_features.core.notebook.markup import card, facts, table
 
         view = self.compiled
         features = table(

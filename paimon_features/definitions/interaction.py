@@ -9,16 +9,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from paimon_features.core.errors import DefinitionError, ExpressionError
+from paimon_features.core.expressions import Expression, overflow_guard, parse, substitute
+from paimon_features.core.expressions.nodes import Name, walk
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.types.schema import DataType
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.metadata import check_metadata, metadata, name_conflict, shown
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.request import RequestSource
 from paimon_features.definitions.table_view import CompiledTable
-from paimon_features.errors import DefinitionError, ExpressionError
-from paimon_features.expressions import Expression, overflow_guard, parse, substitute
-from paimon_features.expressions.nodes import Name, walk
-from paimon_features.schema import DataType
-from paimon_features.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +76,7 @@ class Interaction:
         return found
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, mapping_text
+        from paimon_features.core.notebook.markup import card, facts, mapping_text
 
         inputs = mapping_text({name: kind.text for name, kind in self.inputs.items()})
         about = {"expression": self.expression, "request inputs": inputs, **shown(self)}

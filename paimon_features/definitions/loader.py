@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import paimon_features
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.process.python_file import error_place, failure_text, run_python_file
+from paimon_features.core.suggestions import did_you_mean
 from paimon_features.definitions.collection import Definitions
 from paimon_features.definitions.feature_view import FeatureView
-from paimon_features.errors import DefinitionError
-from paimon_features.python_file import error_place, failure_text, run_python_file
-from paimon_features.suggestions import did_you_mean
 from paimon_features.transformers.fitted_version import FOLDER
 
 

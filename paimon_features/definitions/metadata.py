@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
-from paimon_features.arguments import check_arguments
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import check_name
+from paimon_features.core.configuration.arguments import check_arguments
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import check_name
 
 
 class Described(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from paimon_features.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features._arrow import is_arrow_scalar, pa, pc
-from paimon_features.columns import Column
+from paimon_features.core._arrow import is_arrow_scalar, pa, pc
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import DefinitionError, RequestError
+from paimon_features.core.times.utc_ms import conform, is_time
+from paimon_features.core.types.foreign_types import plain_array
+from paimon_features.core.types.schema import DataType, check_name
 from paimon_features.definitions.checks import check_types
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.request_values import input_column, plain_list
-from paimon_features.errors import DefinitionError, RequestError
-from paimon_features.foreign_types import plain_array
-from paimon_features.schema import DataType, check_name
-from paimon_features.times import conform, is_time
 
 _TYPES = ("bool", "int32", "int64", "float32", "float64", "string", "date", "timestamp")
 _SCALARS = (
@@ -33,7 +33,7 @@ class RequestSource:
     Interactions use them by name. Online they are passed with the call (``request=``), one value
     for all entities or one for each; offline they are columns of the entity rows.
 
-    >>> from paimon_features.schema import Float64, String
+    >>> from paimon_features.core.types.schema import Float64, String
     >>> payment = RequestSource("payment", schema={"amount": Float64, "currency": String})
     """
 
@@ -76,7 +76,7 @@ def request_columns(
 ) -> dict[str, Column]:
     """Return the inputs of an online request, one value per row; a single value is repeated.
 
-    >>> from paimon_features.schema import Float64
+    >>> from paimon_features.core.types.schema import Float64
     >>> request_columns({"amount": Float64}, {"amount": 9}, rows=2)["amount"].values.tolist()
     [9.0, 9.0]
 

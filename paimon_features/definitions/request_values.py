@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.columns import Column, numpy_type
-from paimon_features.schema import DataType, DecimalType
+from paimon_features.core.columns.column import Column, numpy_type
+from paimon_features.core.types.schema import DataType, DecimalType
 
 _PLAIN = frozenset(
     (bool, int, float, str, bytes, decimal.Decimal, dt.date, dt.datetime, type(None))

@@ -13,17 +13,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features._arrow import pa
-from paimon_features.columns import Column
+from paimon_features.core._arrow import pa
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import RequestError
+from paimon_features.core.expressions.evaluate import Program, without_overflow
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.core.types.schema import DataType
+from paimon_features.core.types.statuses import Status
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.metadata import name_conflict
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.transformed import CompiledTransformed
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import RequestError
-from paimon_features.expressions.evaluate import Program, without_overflow
-from paimon_features.schema import DataType
-from paimon_features.statuses import Status
 
 Computation = CompiledInteraction | CompiledTransformed
 """An output that is computed from the features that are read."""

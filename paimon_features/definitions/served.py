@@ -10,12 +10,12 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 
+from paimon_features.core.documents.published_document import document_digest
+from paimon_features.core.errors import UnknownNameError
+from paimon_features.core.types.schema import DataType, Float64, Int32, Int64, String
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.transformed import CompiledTransformed
-from paimon_features.digested import document_digest
-from paimon_features.errors import UnknownNameError
-from paimon_features.schema import DataType, Float64, Int32, Int64, String
 
 SERVED_COLUMNS: Mapping[str, DataType] = {
     "request_id": String,

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.repeated_items import duplicates
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.interaction import Interaction
 from paimon_features.definitions.metadata import check_metadata, metadata, shown
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.table_view import TableView
 from paimon_features.definitions.transformed import Transformed
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import DefinitionError
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class FeatureService:
         return tuple(item for item in self.items() if isinstance(item, FeatureRef))
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table
+        from paimon_features.core.notebook.markup import card, facts, table
 
         rows = (
             (str(item), item.view if isinstance(item, FeatureRef) else type(item).__name__)

@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.aggregates import Aggregate
-from paimon_features.array_types import Bools, Ints
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import SkippedEventsWarning
+from paimon_features.core.expressions.evaluate import Program
+from paimon_features.core.types.array_types import Bools, Ints
+from paimon_features.definitions.aggregates import Aggregate
 from paimon_features.definitions.compiled import CompiledView, SkipRule
-from paimon_features.errors import SkippedEventsWarning
-from paimon_features.expressions.evaluate import Program
 
 NO_RULE = -1
 """Stands for the number of the rule that an event breaks where it breaks none."""

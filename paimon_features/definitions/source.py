@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from paimon_features.definitions.checks import check_types
-from paimon_features.definitions.metadata import check_metadata, metadata, shown
-from paimon_features.durations import option_ms, optional_ms
-from paimon_features.errors import DefinitionError
-from paimon_features.partition_days import parse_partition_days
-from paimon_features.schema import (
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.times.durations import option_ms, optional_ms
+from paimon_features.core.times.partition_days import parse_partition_days
+from paimon_features.core.types.schema import (
     Bool,
     DataType,
     Float64,
@@ -20,8 +19,9 @@ from paimon_features.schema import (
     Timestamp,
     check_name,
 )
-from paimon_features.suggestions import did_you_mean
-from paimon_features.windows import parse_duration
+from paimon_features.core.windows import parse_duration
+from paimon_features.definitions.checks import check_types
+from paimon_features.definitions.metadata import check_metadata, metadata, shown
 
 ADDED_KINDS = ("+I", "+U")
 RETRACTED_KINDS = ("-U", "-D")
@@ -49,7 +49,7 @@ class EventSource:
     chooses it by the density of its events; a stream begins with a day. A larger number applies to
     later events, and ``maintain`` merges the partitions of earlier ones.
 
-    >>> from paimon_features.schema import Int64
+    >>> from paimon_features.core.types.schema import Int64
     >>> clicks = EventSource("clicks", schema={"user_id": Int64, "t": Int64}, event_time="t")
     >>> clicks.table, clicks.rejected_table
     ('events_clicks', 'rejected_clicks')
@@ -201,7 +201,7 @@ class EventSource:
         return None if self.dedup_horizon is None else parse_duration(self.dedup_horizon)
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table
+        from paimon_features.core.notebook.markup import card, facts, table
 
         roles = {self.event_time: "event time", self.retraction: "retraction",
                  self.event_id: "event id"}  # fmt: skip

@@ -11,12 +11,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from paimon_features.aggregates import Aggregate, Count, CountBy, Histogram, Max, Min, StdDev
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.definitions.aggregates import (
+    Aggregate,
+    Count,
+    CountBy,
+    Histogram,
+    Max,
+    Min,
+    StdDev,
+)
 from paimon_features.definitions.entity import EVERYTHING, Entity
 from paimon_features.definitions.feature_view import FeatureView
 from paimon_features.definitions.source import EventSource
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import DefinitionError
 
 everything = Entity(EVERYTHING, keys={})
 """The entity without keys: all events belong to it."""
@@ -82,7 +90,7 @@ def statistics_view(
     Time ranges that begin and end with a ``tile`` are read from tiles alone, others need the
     raw events at their ends.
 
-    >>> from paimon_features.schema import Float64, Int64, String
+    >>> from paimon_features.core.types.schema import Float64, Int64, String
     >>> schema = {"t": Int64, "amount": Float64, "country": String}
     >>> shop = EventSource("shop", schema=schema, event_time="t")
     >>> columns = [Numbers("amount", scale=2), Categories("country", ["FR", "DE"])]

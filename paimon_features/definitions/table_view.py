@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.times.durations import optional_ms
+from paimon_features.core.types.schema import DataType, Int64, Timestamp
 from paimon_features.definitions.entity import Entity
 from paimon_features.definitions.metadata import (
     check_compiles,
@@ -16,9 +19,6 @@ from paimon_features.definitions.metadata import (
     shown,
 )
 from paimon_features.definitions.source import EventSource
-from paimon_features.durations import optional_ms
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, Int64, Timestamp
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +31,7 @@ class TableSource(EventSource):
     with one event time the one created later counts. Times with more digits than milliseconds are
     rounded up, so that no version counts before its time.
 
-    >>> from paimon_features.schema import Int64, String
+    >>> from paimon_features.core.types.schema import Int64, String
     >>> profiles = TableSource("profiles", event_time="since_ms", created_time="made_ms",
     ...     schema={"user": Int64, "since_ms": Int64, "made_ms": Int64, "plan": String})
     >>> profiles.table
@@ -171,7 +171,7 @@ class TableView:
         )
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table
+        from paimon_features.core.notebook.markup import card, facts, table
 
         columns = table(
             ((f.name, f.type.text) for f in self.compiled.features), ("feature", "type")

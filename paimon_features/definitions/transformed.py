@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.types.schema import DataType, Float64, List, check_name
 from paimon_features.definitions.interaction import CompiledInteraction, Interaction, Interactions
 from paimon_features.definitions.metadata import check_metadata, metadata
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.value_definition import value_definition
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import DataType, Float64, List, check_name
-from paimon_features.suggestions import did_you_mean
 from paimon_features.transformers.fitted_version import FittedVersion, read_version
 
 TransformerInput = FeatureRef | CompiledInteraction

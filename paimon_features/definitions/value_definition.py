@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import fields
 
+from paimon_features.core.documents.published_document import document_digest
 from paimon_features.definitions.compiled import CompiledView
 from paimon_features.definitions.interaction import CompiledInteraction
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.table_view import CompiledTable
-from paimon_features.digested import document_digest
 
 PREFIX = "value-"
 """Tells these digests from those of earlier releases, which cover more than the value."""
@@ -30,8 +30,8 @@ def value_definition(views: Views, output: FeatureRef | CompiledInteraction) -> 
     Examples
     --------
     >>> from paimon_features.definitions import Entity, EventSource, FeatureView
-    >>> from paimon_features.aggregates import Count, Max, Sum
-    >>> from paimon_features.schema import Int64
+    >>> from paimon_features.definitions.aggregates import Count, Max, Sum
+    >>> from paimon_features.core.types.schema import Int64
     >>> source = EventSource("s", schema={"k": Int64, "t": Int64, "x": Int64}, event_time="t")
     >>> entity = Entity("e", {"k": Int64})
     >>> def of(*features):

@@ -11,7 +11,7 @@ import os
 import sys
 
 from paimon_features.flink.gateway import flink_environment, flink_home
-from paimon_features.tables.storage.file_path import note_stores_here
+from paimon_features.lake.storage.file_path import note_stores_here
 
 if __name__ == "__main__":
     # the jars that warehouse and checkpoints of this folder's project need

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.errors import GenerationError
-from paimon_features.tables.storage.file_path import FilePath, first_bytes
+from paimon_features.core.errors import GenerationError
+from paimon_features.lake.storage.file_path import FilePath, first_bytes
 
 METADATA = "_metadata"
 _MAGIC = 0x4960672D

@@ -16,8 +16,8 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from paimon_features.setup import class_path
-from paimon_features.setup.cache import cache_root
+from paimon_features.core.installation import class_path
+from paimon_features.core.installation.cache import cache_root
 
 BASE, FLINK, SIZES = "java.jsa", "flink.jsa", "sizes"
 """The files of an archive: Java's own classes (some Javas come without), Flink's and the sizes."""

@@ -23,10 +23,14 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn
 
-from paimon_features.errors import ConfigurationError, JobError
+from paimon_features.core.errors import ConfigurationError, JobError
+from paimon_features.core.installation.jars import checkpoint_store
+from paimon_features.core.process.flink_rest import FlinkRest, JobSummary
+from paimon_features.core.process.ports import free_ports
 from paimon_features.flink.environment import SORT_SHUFFLE_BUFFERS, host_cluster
 from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.high_availability import HighAvailability
+from paimon_features.flink.metrics import prometheus_options
 from paimon_features.flink.supervisor import (
     PROCESSES,
     TASKS,
@@ -35,12 +39,8 @@ from paimon_features.flink.supervisor import (
     read_states,
 )
 from paimon_features.flink.workers import write_python
-from paimon_features.flink_metrics import prometheus_options
-from paimon_features.flink_rest import FlinkRest, JobSummary
-from paimon_features.ports import free_ports
-from paimon_features.setup.jars import checkpoint_store
-from paimon_features.tables.json_files import locked, read_json, write_json, write_plain_json
-from paimon_features.tables.lease import ProcessHolder
+from paimon_features.lake.ownership.lease import ProcessHolder
+from paimon_features.lake.storage.json_files import locked, read_json, write_json, write_plain_json
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0

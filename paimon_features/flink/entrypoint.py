@@ -21,7 +21,7 @@ from pathlib import Path
 
 from paimon_features.flink.gateway import flink_environment, flink_home
 from paimon_features.flink.workers import write_python
-from paimon_features.tables.storage.file_path import note_stores_here
+from paimon_features.lake.storage.file_path import note_stores_here
 
 CONF_DIR = "/opt/flink/conf"
 """Where Kubernetes mounts Flink's configuration (``kubernetes.flink.conf.dir``)."""

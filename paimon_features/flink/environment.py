@@ -11,7 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paimon_features.errors import JobError, PaimonFeaturesError
+from paimon_features.core.errors import JobError, PaimonFeaturesError
+from paimon_features.core.process.flink_rest import FlinkRest
+from paimon_features.core.process.interrupts import interruptible
+from paimon_features.core.process.ports import free_ports
+from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.gateway import (
     DEFAULT_HEAP,
     check_checkpoint_store,
@@ -20,12 +24,8 @@ from paimon_features.flink.gateway import (
     start_gateway,
     started_by_flink,
 )
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.interrupts import interruptible
-from paimon_features.ports import free_ports
-from paimon_features.tables import Lake
-from paimon_features.tables.ddl import literal, quote
-from paimon_features.waiting import wait_until
+from paimon_features.lake import Lake
+from paimon_features.lake.ddl import literal, quote
 
 if TYPE_CHECKING:
     from pyflink.table import TableEnvironment, TableResult
@@ -357,7 +357,7 @@ def _one_line(message: str) -> str:
 
     Of an error in Python only Python's message:
 
-    >>> _one_line("pemja.core.PythonException: <class 'paimon_features.errors.JobError'>: stuck")
+    >>> _one_line("pemja.core.PythonException: <class 'paimon_features.core.errors.JobError'>: stuck")
     'JobError: stuck'
     >>> _one_line("java.lang.RuntimeException: Error received from SDK harness for instruction 1: "
     ...        "Traceback (most recent call last):\\n  File ...\\nKeyError: 'x'\\n\\n\\tat org")

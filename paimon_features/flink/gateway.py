@@ -38,18 +38,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from paimon_features.errors import JobError, MissingExtraError
-from paimon_features.flink.class_archive import archive_folder, jvm_options
-from paimon_features.flink.jvm_watchdog import JvmWatchdog
-from paimon_features.setup import class_path, find_java_home
-from paimon_features.setup.cache import cache_root
-from paimon_features.setup.jars import (
+from paimon_features.core.errors import JobError, MissingExtraError
+from paimon_features.core.installation import class_path, find_java_home
+from paimon_features.core.installation.cache import cache_root
+from paimon_features.core.installation.jars import (
     CHECKPOINT_GROUP,
     checkpoint_store,
     fetch_jars,
     jars_for,
     needed_groups,
 )
+from paimon_features.flink.class_archive import archive_folder, jvm_options
+from paimon_features.flink.jvm_watchdog import JvmWatchdog
 
 JAR_GROUPS = ("flink", "kafka", "parquet")
 """The jar groups on the class path of client and cluster."""

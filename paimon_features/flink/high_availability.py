@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 
 SESSION_TIMEOUT_MS = 15_000
 """After so long without a sign of a job manager ZooKeeper lets another one lead."""

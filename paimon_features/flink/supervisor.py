@@ -26,9 +26,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from paimon_features.clock import now_ms
-from paimon_features.setup.child import bound_to_us
-from paimon_features.tables.json_files import write_plain_json
+from paimon_features.core.process.child import bound_to_us
+from paimon_features.core.times.clock import now_ms
+from paimon_features.lake.storage.json_files import write_plain_json
 
 TASKS, PROCESSES, LOG = "supervisor.json", "processes.json", "supervisor.log"
 """Files in the folder of a cluster: what to run, what runs, what happened."""

@@ -1,7 +1,7 @@
 """Iterations of FLIP-176: loops in a dataflow, with exactly-once results.
 
 The runtime does not depend on an engine. ``IterationJob`` runs a program on Flink: it can be
-imported from here, too, and is loaded from ``paimon_features.flink.iteration`` on first access.
+imported from here, too, and is loaded from ``paimon_features.iteration.flink`` on first access.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ __all__ = [
     "terminate_on_max_iter_or_tol",
 ]
 
-_ON_FLINK = "paimon_features.flink.iteration"
+_ON_FLINK = "paimon_features.iteration.flink"
 
 
 def __getattr__(name: str) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from paimon_features.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
 from paimon_features.iteration.dataflow import (
     DataflowGraph,

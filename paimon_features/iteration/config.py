@@ -5,8 +5,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from paimon_features.arguments import check_arguments, checked_integer, plain_arguments, shown
-from paimon_features.errors import DefinitionError
+from paimon_features.core.configuration.arguments import (
+    check_arguments,
+    checked_integer,
+    plain_arguments,
+    shown,
+)
+from paimon_features.core.errors import DefinitionError
 
 
 class OperatorLifeCycle(enum.Enum):

@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from paimon_features.arguments import checked_integer
-from paimon_features.errors import DefinitionError
+from paimon_features.core.configuration.arguments import checked_integer
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.config import IterationConfig, OperatorLifeCycle
 
 

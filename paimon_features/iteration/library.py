@@ -6,8 +6,8 @@ import math
 from numbers import Real
 from typing import Any
 
-from paimon_features.arguments import checked_integer, shown
-from paimon_features.errors import DefinitionError
+from paimon_features.core.configuration.arguments import checked_integer, shown
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.epochs import END, NONE
 from paimon_features.iteration.user_functions import Collector, Context, IterationListener
 

@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 
 _MIX = 0x9E3779B97F4A7C15
 _MASK = 2**64 - 1

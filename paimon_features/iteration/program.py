@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from paimon_features.arguments import checked_integer, checked_text, shown
-from paimon_features.errors import DefinitionError
+from paimon_features.core.configuration.arguments import checked_integer, checked_text, shown
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.dataflow import DataflowGraph, InputLink, NodeKind
 from paimon_features.iteration.execution_plan import ExecutionPlan, make_plan
 from paimon_features.iteration.sources import CollectionSource, SnapshotSource
@@ -15,7 +15,7 @@ from paimon_features.iteration.streams import IterationStream
 from paimon_features.iteration.validation import check_source
 
 if TYPE_CHECKING:
-    from paimon_features.tables import Lake
+    from paimon_features.lake import Lake
 
 
 class JobBuilder:
@@ -80,7 +80,7 @@ class JobBuilder:
             If ``block_rows`` is not a positive integer.
         """
         block_rows = checked_integer("block_rows", block_rows)
-        from paimon_features.tables.splits import plan_splits
+        from paimon_features.lake.reading.splits import plan_splits
 
         source = SnapshotSource(plan_splits(lake, table, columns), block_rows)
         return self.from_source(source, parallelism, table)

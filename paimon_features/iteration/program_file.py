@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.python_file import failure_text, run_python_file
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.python_file import failure_text, run_python_file
 
 
 def load_program(program: str) -> Callable[[Any], Any]:

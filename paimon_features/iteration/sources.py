@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from paimon_features.tables.splits import SplitPlan
+    from paimon_features.lake.reading.splits import SplitPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NoReturn, Self
 
-from paimon_features.arguments import checked_integer, checked_text, shown
-from paimon_features.errors import DefinitionError
+from paimon_features.core.configuration.arguments import checked_integer, checked_text, shown
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.dataflow import (
     DataflowGraph,
     DataflowNode,

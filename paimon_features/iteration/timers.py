@@ -6,8 +6,8 @@ import heapq
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-from paimon_features.arguments import checked_integer
-from paimon_features.errors import JobError
+from paimon_features.core.configuration.arguments import checked_integer
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.named_state import MapState
 
 MIN_WATERMARK = -(2**63)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from paimon_features.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.dataflow import Partition
 
 if TYPE_CHECKING:

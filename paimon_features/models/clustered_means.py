@@ -24,7 +24,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from paimon_features.array_types import Bools, Floats, Ints
+from paimon_features.core.types.array_types import Bools, Floats, Ints
 
 SEEN = 10
 """In so many clusters an outcome was seen often enough to know how many rows of one have it."""

@@ -16,11 +16,11 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import DefinitionError, ModelError, shortened
-from paimon_features.schema import check_name, type_from_text
-from paimon_features.strict_json import strict_json
-from paimon_features.typed_json import mapping, typed
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.typed_json import mapping, typed
+from paimon_features.core.errors import DefinitionError, ModelError, shortened
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.core.types.schema import check_name, type_from_text
 
 FORMAT = 1
 """The format that is written; a later one is refused."""
@@ -191,7 +191,7 @@ class ModelManifest:
         return f"{self.name}@{self.version}"
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table, utc
+        from paimon_features.core.notebook.markup import card, facts, table, utc
 
         pins = self.training
         about = {

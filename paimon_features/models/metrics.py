@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats, Ints
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.models.clustered_means import ClusteredMean, PossibleOutcomes, student_t
 from paimon_features.models.manifest import Metric
 

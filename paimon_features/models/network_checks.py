@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from paimon_features.errors import ModelError, shortened
+from paimon_features.core.errors import ModelError, shortened
 from paimon_features.models.manifest import ModelSignature
 from paimon_features.models.network_fields import read_fields
 

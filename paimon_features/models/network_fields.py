@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from paimon_features.errors import ModelError
+from paimon_features.core.errors import ModelError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _LETTERS = {_VARINT: "v", _FIXED64: "d", _BYTES: "b", _FIXED32: "f"}

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from paimon_features.errors import ModelError, shortened
-from paimon_features.strict_json import strict_json
-from paimon_features.typed_json import typed
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.typed_json import typed
+from paimon_features.core.errors import ModelError, shortened
 
 MAX_NOTE_BYTES = 1 << 16
 

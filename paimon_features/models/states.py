@@ -15,9 +15,9 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from paimon_features.errors import ModelError, RequestError, UnknownNameError
-from paimon_features.schema import check_name
-from paimon_features.typed_json import typed
+from paimon_features.core.documents.typed_json import typed
+from paimon_features.core.errors import ModelError, RequestError, UnknownNameError
+from paimon_features.core.types.schema import check_name
 
 ModelState = Literal["candidate", "shadow", "challenger", "production", "archived"]
 """Of a version: not served yet; predicts next to production, and its predictions are not
@@ -115,7 +115,7 @@ class ModelStates:
         return tuple(each for each in self.versions if each.state == "shadow")
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, table, utc
+        from paimon_features.core.notebook.markup import card, table, utc
 
         rows = [
             (str(v.version), v.state, f"{v.traffic / SHARES:.2%}" if v.traffic else "")

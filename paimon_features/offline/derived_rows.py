@@ -21,22 +21,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.aggregates import EVENT_TIME_MAX, ROWS, Reading
-from paimon_features.aggregates.fold import fold, newest_tile_end
-from paimon_features.array_types import Bools, Ints
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.array_types import Bools, Ints
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, Tumbling, floor_ms
 from paimon_features.definitions import CompiledDerived
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, ROWS, Reading
+from paimon_features.definitions.aggregates.fold import fold, newest_tile_end
 from paimon_features.definitions.derived import FIRST_EVENT_TIME
-from paimon_features.errors import RequestError
-from paimon_features.job_control.event_partials import concat
+from paimon_features.lake import Lake
+from paimon_features.lake.reading.deltas import DataFile, live_files, read_file
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import TILE_DAY, TILE_START
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, sort_order
 from paimon_features.offline.reading.pinning import AsOf, Pinner, check_contents
 from paimon_features.offline.reading.view_reads import width
-from paimon_features.tables import Lake
-from paimon_features.tables.deltas import DataFile, live_files, read_file
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.specs import TILE_DAY, TILE_START
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, Tumbling, floor_ms
+from paimon_features.tiles.event_partials import concat
 
 MEMORY_MB = 1024.0
 """About how much memory the tiles of the days that are worked on take, unless set otherwise."""

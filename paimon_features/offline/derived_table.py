@@ -15,19 +15,19 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.core.errors import TableError
+from paimon_features.core.windows import DAY_MS, ceil_ms, floor_ms
 from paimon_features.definitions import CompiledDerived
 from paimon_features.definitions.derived import START_DAY
-from paimon_features.errors import TableError
+from paimon_features.lake import Lake, latest_snapshot, read_arrow
+from paimon_features.lake.catalog import PROPERTY_PREFIX
+from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.reading.deltas import live_files
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import features_spec
+from paimon_features.lake.writing.overwrite import Overwrite
 from paimon_features.offline.derived_rows import DerivedRead
 from paimon_features.offline.reading.pinning import Pin
-from paimon_features.tables import Lake, latest_snapshot, read_arrow
-from paimon_features.tables.catalog import PROPERTY_PREFIX
-from paimon_features.tables.deltas import live_files
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.lease import acquire
-from paimon_features.tables.overwrite import Overwrite
-from paimon_features.tables.specs import features_spec
-from paimon_features.windows import DAY_MS, ceil_ms, floor_ms
 
 IDENTITY = "derived.identity"
 """Property: the fingerprint of the definition that the rows follow from."""

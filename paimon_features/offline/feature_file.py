@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.process.output_files import check_output_file
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import in_pieces
 from paimon_features.offline.reading.pinning import Pin
-from paimon_features.output_files import check_output_file
 
 ROW_GROUP_ROWS = 1 << 17
 

@@ -8,17 +8,17 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from paimon_features.callbacks import OnProgress
-from paimon_features.closeable import Closeable
+from paimon_features.core.process.callbacks import OnProgress
+from paimon_features.core.process.closeable import Closeable
+from paimon_features.core.types.schema import DataType
 from paimon_features.definitions import FeatureRef, Output, Selection
 from paimon_features.definitions.request import row_inputs
+from paimon_features.lake import Lake
 from paimon_features.offline.output_columns import with_outputs
 from paimon_features.offline.reading.engine import OfflineEngine, ViewFeatures
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.view_join import join_view
 from paimon_features.offline.reading.view_reads import FeatureViewRead, ViewRead
-from paimon_features.schema import DataType
-from paimon_features.tables import Lake
 
 STATUS_TYPE = pa.dictionary(pa.int8(), pa.string())
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
+from paimon_features.core.types.statuses import STATUS_NAMES
 from paimon_features.definitions import FeatureRef, Selection
 from paimon_features.definitions.selection import Codes
-from paimon_features.statuses import STATUS_NAMES
 
 
 def with_outputs(

@@ -12,20 +12,20 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates.fold import fold, newest_tile_end
-from paimon_features.callbacks import OnProgress, ignore_progress
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import SnapshotExpiredError
+from paimon_features.core.process.callbacks import OnProgress, ignore_progress
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import CompiledView
-from paimon_features.errors import SnapshotExpiredError
+from paimon_features.definitions.aggregates.fold import fold, newest_tile_end
+from paimon_features.lake import Lake, latest_snapshot
+from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.reading.deltas import DataFile, live_files
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import TILE_START
 from paimon_features.offline.joins.entity_codes import EntityCodes
 from paimon_features.offline.reading.view_scan import pieces
-from paimon_features.tables import Lake, latest_snapshot
-from paimon_features.tables.deltas import DataFile, live_files
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.lease import acquire
-from paimon_features.tables.rollups import Rollups, Unit
-from paimon_features.tables.specs import TILE_START
-from paimon_features.windows import DAY_MS, HOUR_MS
+from paimon_features.tiles.rollups import Rollups, Unit
 
 OPEN_MS = HOUR_MS
 """A day is rolled up so long after its end: before, most of its events may still be coming."""

@@ -10,8 +10,8 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX
-from paimon_features.callbacks import OnProgress
+from paimon_features.core.errors import RequestError, UnknownNameError
+from paimon_features.core.process.callbacks import OnProgress
 from paimon_features.definitions import (
     CompiledFeature,
     CompiledTable,
@@ -20,8 +20,10 @@ from paimon_features.definitions import (
     Selection,
     TableFeature,
 )
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX
 from paimon_features.definitions.request import row_inputs
-from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.lake import Lake
+from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.offline.feature_file import WrittenFile, check_output, write_result
 from paimon_features.offline.feature_result import FeatureResult
 from paimon_features.offline.inputs.row_source import row_source
@@ -29,9 +31,7 @@ from paimon_features.offline.reading.engine import OfflineEngine
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.pinning import AsOf, Pin, Pinner, check_contents
 from paimon_features.offline.reading.view_reads import FeatureViewRead, TableViewRead, ViewRead
-from paimon_features.tables import Lake
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.rollups import Rollups
+from paimon_features.tiles.rollups import Rollups
 
 __all__ = ["AsOf", "OfflineStore", "Pin", "PinnedRead"]
 

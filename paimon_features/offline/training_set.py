@@ -10,17 +10,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.callbacks import OnProgress
-from paimon_features.definitions import CompiledTransformed, Output
-from paimon_features.definitions.value_definition import value_definition
-from paimon_features.digested import document_digest
-from paimon_features.errors import RequestError, TableError, UnknownNameError
-from paimon_features.offline.feature_result import FeatureResult
-from paimon_features.offline.inputs.row_source import in_pieces, row_source
-from paimon_features.offline.reading.engine import OfflineEngine
-from paimon_features.offline.reading.entity_rows import EntityRows
-from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead
-from paimon_features.schema import (
+from paimon_features.core.documents.published_document import document_digest
+from paimon_features.core.errors import RequestError, TableError, UnknownNameError
+from paimon_features.core.process.callbacks import OnProgress
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     DataType,
@@ -36,13 +29,20 @@ from paimon_features.schema import (
     Timestamp,
     check_name,
 )
-from paimon_features.tables import Lake, append_stream, latest_snapshot
-from paimon_features.tables.catalog import PROPERTY_PREFIX
-from paimon_features.tables.lease import acquire
-from paimon_features.tables.snapshots import snapshots
-from paimon_features.tables.specs import TRAINING_PREFIX, TRAINING_VALUES, training_spec
-from paimon_features.tables.tags import create_tag, delete_tag, training_tag, training_tags
-from paimon_features.tables.writer import committed_snapshot
+from paimon_features.definitions import CompiledTransformed, Output
+from paimon_features.definitions.value_definition import value_definition
+from paimon_features.lake import Lake, append_stream, latest_snapshot
+from paimon_features.lake.catalog import PROPERTY_PREFIX
+from paimon_features.lake.metadata.snapshots import snapshots
+from paimon_features.lake.metadata.tags import create_tag, delete_tag, training_tag, training_tags
+from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.specs import TRAINING_PREFIX, TRAINING_VALUES, training_spec
+from paimon_features.lake.writing.table_writer import committed_snapshot
+from paimon_features.offline.feature_result import FeatureResult
+from paimon_features.offline.inputs.row_source import in_pieces, row_source
+from paimon_features.offline.reading.engine import OfflineEngine
+from paimon_features.offline.reading.entity_rows import EntityRows
+from paimon_features.offline.store import AsOf, OfflineStore, Pin, PinnedRead
 
 ROWS_WITHOUT_FEATURES = "training-set.rows-without-features"
 """Property: the number of rows of which no feature has a value."""
@@ -74,7 +74,7 @@ class TrainingSet:
     commits_not_included: Mapping[str, int] = field(default_factory=dict)
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table
+        from paimon_features.core.notebook.markup import card, facts, table
 
         about = {
             "rows": self.rows,

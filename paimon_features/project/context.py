@@ -8,7 +8,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from paimon_features.config import ProjectConfig, find_root, read_config
+from paimon_features.core.configuration.project_config import ProjectConfig, find_root, read_config
+from paimon_features.core.errors import GenerationError, PaimonFeaturesError, RequestError
+from paimon_features.core.extras import require
 from paimon_features.definitions import (
     CompiledTable,
     CompiledView,
@@ -18,17 +20,15 @@ from paimon_features.definitions import (
     Selection,
     load_definitions,
 )
-from paimon_features.errors import GenerationError, PaimonFeaturesError, RequestError
-from paimon_features.extras import require
-from paimon_features.online import OnlineSettings, OnlineStore, open_store
-from paimon_features.online.bundles import BundlePlace
+from paimon_features.online.store import OnlineSettings, OnlineStore, open_store
+from paimon_features.online.store.bundles import BundlePlace
 
 if TYPE_CHECKING:
-    from paimon_features.monitoring.view_reader import ViewReader
+    from paimon_features.lake import Lake
+    from paimon_features.lake.side_folder.generations import GenerationRecord
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.store import OfflineStore
-    from paimon_features.tables import Lake
-    from paimon_features.tables.generations import GenerationRecord
+    from paimon_features.project.monitoring.view_reader import ViewReader
 
 Features = str | FeatureService | Sequence[str]
 """A service, its name, or references ``view:feature`` and names of what is computed of them."""
@@ -64,9 +64,9 @@ class ProjectContext:
     def lake(self) -> Lake:
         """The lake with all tables of the project; needs the extra ``lake``."""
         require("pypaimon", "lake", "reading and writing the lake")
-        from paimon_features.tables import Lake
-        from paimon_features.tables.storage.file_path import note_checkpoints
-        from paimon_features.tables.storage.rest_catalog import RestCatalog
+        from paimon_features.lake import Lake
+        from paimon_features.lake.storage.file_path import note_checkpoints
+        from paimon_features.lake.storage.rest_catalog import RestCatalog
 
         config = self.config
         note_checkpoints(config.flink)
@@ -117,9 +117,9 @@ class ProjectContext:
         changed, so that there is nothing to record. A change that was made stays made if its
         record cannot be written; the error says so.
         """
-        from paimon_features.clock import now_ms
-        from paimon_features.identity import identity_of
-        from paimon_features.tables import audit_log
+        from paimon_features.core.process.identity import identity_of
+        from paimon_features.core.times.clock import now_ms
+        from paimon_features.lake.side_folder import audit_log
 
         collected = dict(details)
 
@@ -160,7 +160,7 @@ class ProjectContext:
             If the view is not applied, or its definition now means other tiles.
         """
         lake = self.lake
-        from paimon_features.tables import generations
+        from paimon_features.lake.side_folder import generations
 
         record = generations.active(lake, view.name)
         if record is None:
@@ -178,7 +178,7 @@ class ProjectContext:
     def filled_generation(self, view: CompiledView) -> GenerationRecord:
         """The same for readers of tiles; UnfilledError if they were never computed."""
         record = self.generation(view)
-        from paimon_features.tables.consumed import check_filled
+        from paimon_features.tiles.consumed import check_filled
 
         check_filled(self.lake, record, view.source.table)
         return record
@@ -219,7 +219,7 @@ class ProjectContext:
 
     def view_reader(self, view: str) -> ViewReader:
         """The columns of a view's events at the newest snapshots, for fits and monitoring."""
-        from paimon_features.monitoring.view_reader import ViewReader
+        from paimon_features.project.monitoring.view_reader import ViewReader
 
         definition = self.definitions.view(view)
         return ViewReader(self.lake, definition, self.generation(definition.compiled))

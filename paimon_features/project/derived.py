@@ -11,11 +11,11 @@ from paimon_features.project.context import ProjectContext
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from paimon_features.lake.side_folder.generations import GenerationRecord
     from paimon_features.offline.derived_rows import DerivedRead
     from paimon_features.offline.derived_table import DerivedRefresh
     from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.pinning import AsOf
-    from paimon_features.tables.generations import GenerationRecord
 
 
 class WindowKeywords(TypedDict, total=False):

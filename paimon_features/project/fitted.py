@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from paimon_features.callbacks import OnProgress, ignore_progress
-from paimon_features.clock import now_ms
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.process.callbacks import OnProgress, ignore_progress
+from paimon_features.core.times.clock import now_ms
 from paimon_features.project.context import ProjectContext
 from paimon_features.transformers.fitted_version import FOLDER
 
 if TYPE_CHECKING:
-    from paimon_features.monitoring.fitting import Fit
-    from paimon_features.tables.snapshots import SnapshotRef
+    from paimon_features.lake.metadata.snapshots import SnapshotRef
+    from paimon_features.project.monitoring.fitting import Fit
     from paimon_features.transformers import (
         FeatureTransformer,
         FittedVersion,
@@ -57,11 +57,11 @@ class FittedTransformers:
         OwnershipError
             If another process is saving a version of it.
         """
+        from paimon_features.lake import latest_snapshot
+        from paimon_features.lake.metadata.snapshots import pinned
+        from paimon_features.lake.specs import TRAINING_VALUES
+        from paimon_features.models.fitted_table import save_fitted
         from paimon_features.offline.reading.pinning import Pin
-        from paimon_features.tables import latest_snapshot
-        from paimon_features.tables.fitted import save_fitted
-        from paimon_features.tables.snapshots import pinned
-        from paimon_features.tables.specs import TRAINING_VALUES
 
         fitted_on: dict[str, Any] = {}
         if table is not None:
@@ -89,7 +89,7 @@ class FittedTransformers:
         UnknownNameError
             If there is no such transformer or version.
         """
-        from paimon_features.tables.fitted import load_fitted
+        from paimon_features.models.fitted_table import load_fitted
 
         return load_fitted(self._project.lake, name, version)
 
@@ -112,7 +112,7 @@ class FittedTransformers:
 
         Returns the newest version where that was fitted to the same data with the same result.
         """
-        from paimon_features.monitoring.refits import save_fit
+        from paimon_features.project.monitoring.refits import save_fit
 
         return save_fit(self._project.lake, name, self.fit_view(transformer, view, **of), now_ms())[
             0
@@ -152,8 +152,8 @@ class FittedTransformers:
         TransformError
             If the transformer cannot be fitted to the values, or they are ILL_CONDITIONED.
         """
-        from paimon_features.monitoring import feature_values as points
-        from paimon_features.monitoring import fitting
+        from paimon_features.project.monitoring import feature_values as points
+        from paimon_features.project.monitoring import fitting
 
         reader = self._project.view_reader(view)
         if (columns is None) == (features is None):

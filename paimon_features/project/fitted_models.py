@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from paimon_features import __version__
-from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.times.clock import now_ms
 from paimon_features.models import (
     NETWORK,
     ModelFile,

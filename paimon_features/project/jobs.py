@@ -6,16 +6,16 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from paimon_features.callbacks import OnProgress
-from paimon_features.clock import now_ms
-from paimon_features.notebook import ProgressBar
+from paimon_features.core.notebook import ProgressBar
+from paimon_features.core.process.callbacks import OnProgress
+from paimon_features.core.times.clock import now_ms
 from paimon_features.project.context import ProjectContext
 
 if TYPE_CHECKING:
-    from paimon_features.engines import EngineName
-    from paimon_features.ingestion.files import IngestResult
-    from paimon_features.job_control.backfill import TileJobResult
+    from paimon_features.ingest.file_ingestion import IngestResult
     from paimon_features.offline.rollup import RollupSummary
+    from paimon_features.project.engines import EngineName
+    from paimon_features.tiles.jobs.backfill import TileJobResult
 
 
 class ProjectJobs:
@@ -50,7 +50,7 @@ class ProjectJobs:
         OwnershipError
             If another process owns the tables.
         """
-        from paimon_features.engines import resolve_engine
+        from paimon_features.project.engines import resolve_engine
 
         listed = [paths] if isinstance(paths, str | Path) else list(paths)
         project = self._project
@@ -88,8 +88,8 @@ class ProjectJobs:
         MissingExtraError
             If the engine is not installed.
         """
-        from paimon_features.engines import resolve_engine
-        from paimon_features.job_control.target import TileTarget
+        from paimon_features.project.engines import resolve_engine
+        from paimon_features.tiles.jobs.target import TileTarget
 
         target = TileTarget.of(self._project, view, generation)
         with ProgressBar(f"backfill {view}") as bar:

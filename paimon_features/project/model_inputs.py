@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from paimon_features.core.types.schema import DataType
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.selection import Output
 from paimon_features.models import ModelKey
-from paimon_features.schema import DataType
 
 if TYPE_CHECKING:
     from paimon_features.project.context import ProjectContext

@@ -8,22 +8,22 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     DefinitionError,
     PaimonFeaturesError,
     RequestError,
 )
+from paimon_features.core.times.clock import now_ms
 from paimon_features.models import SHARES, ModelManifest, ModelState, ModelStates, VersionNote
-from paimon_features.online.models import (
+from paimon_features.models.mlflow_tracking import History, Tracker
+from paimon_features.online.store.models import (
     AGAIN,
     PUBLISHED,
     ModelPlace,
     PublishedModels,
     model_place_of,
 )
-from paimon_features.tracking import History, Tracker
 
 if TYPE_CHECKING:
     from paimon_features.project.context import ProjectContext
@@ -43,13 +43,13 @@ class ProjectModels:
 
     def names(self) -> list[str]:
         """The names of all models."""
-        from paimon_features.tables.models import model_names
+        from paimon_features.models.versions_table import model_names
 
         return model_names(self._project.lake)
 
     def states(self, name: str) -> ModelStates:
         """The states of all versions; UnknownNameError if there is no such model."""
-        from paimon_features.tables.models import states_of
+        from paimon_features.models.versions_table import states_of
 
         return states_of(self._project.lake, name)
 
@@ -61,7 +61,7 @@ class ProjectModels:
         UnknownNameError
             If there is no such model or version.
         """
-        from paimon_features.tables.models import load_manifest
+        from paimon_features.models.versions_table import load_manifest
 
         states = self.states(name)
         number = states.versions[-1].version if version is None else version
@@ -69,13 +69,13 @@ class ProjectModels:
 
     def manifests(self, name: str) -> dict[int, ModelManifest]:
         """The manifests of all versions of a model, by version, in ascending order."""
-        from paimon_features.tables.models import load_manifests
+        from paimon_features.models.versions_table import load_manifests
 
         return load_manifests(self._project.lake, name)
 
     def file(self, manifest: ModelManifest, file: str) -> bytes:
         """The content of a file of a version, verified; ModelError if it is damaged."""
-        from paimon_features.tables.models import load_file
+        from paimon_features.models.versions_table import load_file
 
         return load_file(self._project.lake, manifest, file)
 
@@ -86,7 +86,7 @@ class ProjectModels:
 
         ``history`` are losses by batch, for MLflow where one is configured.
         """
-        from paimon_features.tables.models import register_version
+        from paimon_features.models.versions_table import register_version
 
         found = register_version(self._project.lake, manifest, files, now_ms())
         self._tracker.registered(found, files.__getitem__, history)
@@ -199,13 +199,13 @@ class ProjectModels:
 
     def notes(self, name: str) -> list[VersionNote]:
         """The notes about all versions, the newest last; UnknownNameError for an unknown model."""
-        from paimon_features.tables.models import notes_of
+        from paimon_features.models.versions_table import notes_of
 
         return notes_of(self._project.lake, name)
 
     def add_note(self, name: str, note: VersionNote) -> None:
         """Write a note about a version, in one commit; UnknownNameError for an unknown model."""
-        from paimon_features.tables.models import change_states
+        from paimon_features.models.versions_table import change_states
 
         def unchanged(states: ModelStates) -> ModelStates:
             states.of(note.version)  # UnknownNameError
@@ -223,7 +223,7 @@ class ProjectModels:
         OnlineStoreError, ConfigurationError
             If it cannot be written.
         """
-        from paimon_features.tables.models import load_file, load_manifests
+        from paimon_features.models.versions_table import load_file, load_manifests
 
         lake = self._project.lake
         files: dict[str, Callable[[], bytes]] = {}
@@ -276,7 +276,7 @@ class ProjectModels:
         publish: bool,
         note: VersionNote | None,
     ) -> ModelStates:
-        from paimon_features.tables.models import change_states
+        from paimon_features.models.versions_table import change_states
 
         with self._project.audited("model", name, {"action": action}) as details:
             after = change_states(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paimon_features.clock import now_ms
+from paimon_features.core.times.clock import now_ms
 from paimon_features.project.context import Features, ProjectContext
-from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
+from paimon_features.serving.reading.fetcher import FeatureFetcher, OnlineResponse
 
 
 class OnlineFeatures:

@@ -11,34 +11,34 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from paimon_features.callbacks import OnProgress
-from paimon_features.clock import now_ms
+from paimon_features.core.errors import PaimonFeaturesError
+from paimon_features.core.extras import installed
+from paimon_features.core.notebook import ProgressBar
+from paimon_features.core.process.callbacks import OnProgress
+from paimon_features.core.times.clock import now_ms
 from paimon_features.definitions.bundle import Bundle
-from paimon_features.errors import PaimonFeaturesError
-from paimon_features.extras import installed
-from paimon_features.notebook import ProgressBar
 from paimon_features.project.context import Features, ProjectContext
 from paimon_features.project.derived import DerivedViews
 from paimon_features.project.fitted import FittedTransformers
 from paimon_features.project.jobs import ProjectJobs
 from paimon_features.project.models import ProjectModels
 from paimon_features.project.online import OnlineFeatures
-from paimon_features.serving.fetcher import OnlineResponse
+from paimon_features.serving.reading.fetcher import OnlineResponse
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from paimon_features.definitions import FeatureView
-    from paimon_features.engines import EngineName, EngineOptions
-    from paimon_features.lineage import LineageGraph
     from paimon_features.offline.feature_file import WrittenFile
     from paimon_features.offline.reading.engine import OfflineEngine
     from paimon_features.offline.reading.pinning import AsOf
     from paimon_features.offline.store import JoinKeywords
     from paimon_features.offline.training_set import TrainingSet
-    from paimon_features.planning.plan import ProjectPlan
-    from paimon_features.planning.reviewed import ReviewedPlan
-    from paimon_features.preview import Preview
+    from paimon_features.project.engines import EngineName, EngineOptions
+    from paimon_features.project.lineage import LineageGraph
+    from paimon_features.project.planning.plan import ProjectPlan
+    from paimon_features.project.planning.reviewed import ReviewedPlan
+    from paimon_features.project.preview import Preview
 
 
 class Project(ProjectContext):
@@ -50,9 +50,9 @@ class Project(ProjectContext):
     """
 
     def _repr_html_(self) -> str:
-        from paimon_features.lineage import lineage, to_svg
-        from paimon_features.notebook.markup import Markup, card, facts, table
-        from paimon_features.redaction import redact
+        from paimon_features.core.documents.redaction import redact
+        from paimon_features.core.notebook.markup import Markup, card, facts, table
+        from paimon_features.project.lineage import lineage, to_svg
 
         about = {"folder": str(self.root), "lake": redact(self.config.warehouse)}
         defined = [
@@ -78,8 +78,8 @@ class Project(ProjectContext):
             If the database belongs to another project.
         """
         lake = self.lake
-        from paimon_features.planning.plan import make_plan
-        from paimon_features.tables.database_owner import check_owner
+        from paimon_features.lake.database_owner import check_owner
+        from paimon_features.project.planning.plan import make_plan
 
         check_owner(lake, self.name)
         return make_plan(lake, self.definitions)
@@ -101,10 +101,10 @@ class Project(ProjectContext):
             If the database belongs to another project.
         """
         lake = self.lake
-        from paimon_features.digested import document_digest
-        from paimon_features.planning.plan import apply_plan
-        from paimon_features.planning.reviewed import audited_changes
-        from paimon_features.tables import database_owner
+        from paimon_features.core.documents.published_document import document_digest
+        from paimon_features.lake import database_owner
+        from paimon_features.project.planning.plan import apply_plan
+        from paimon_features.project.planning.reviewed import audited_changes
 
         def check(plan: ProjectPlan) -> None:
             if reviewed is not None:
@@ -130,7 +130,7 @@ class Project(ProjectContext):
         active: dict[str, int] = {}
         if installed("pypaimon"):
             lake = self.lake
-            from paimon_features.tables import generations
+            from paimon_features.lake.side_folder import generations
 
             found = ((view, generations.active(lake, view)) for view in self.definitions.views)
             active = {view: record.generation for view, record in found if record is not None}
@@ -197,8 +197,8 @@ class Project(ProjectContext):
         UnknownNameError
             For a name that is not defined, or a source that is not applied.
         """
-        from paimon_features.preview.loading import load_events
-        from paimon_features.preview.preview import preview_events
+        from paimon_features.project.preview.loading import load_events
+        from paimon_features.project.preview.preview import preview_events
 
         definition = self.definitions.view(view) if isinstance(view, str) else view
         lake = self.lake if events is None else None
@@ -208,7 +208,7 @@ class Project(ProjectContext):
 
     def lineage(self) -> LineageGraph:
         """What is derived from what, down to training sets; a notebook draws it."""
-        from paimon_features.lineage import lineage
+        from paimon_features.project.lineage import lineage
 
         return lineage(self.definitions, self.lake)
 
@@ -389,11 +389,11 @@ class Project(ProjectContext):
         It needs the extra ``local``.
         """
         lake = self.lake
-        from paimon_features.local.sql import query
+        from paimon_features.offline.local.sql import query
 
         return query(lake, statement, parameters, memory_mb=memory_mb)
 
     def _engine(self, engine: EngineName | EngineOptions) -> OfflineEngine | None:
-        from paimon_features.engines import history_engine
+        from paimon_features.project.engines import history_engine
 
         return history_engine(engine, self.config)

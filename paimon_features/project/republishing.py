@@ -7,7 +7,7 @@ then, and runs this next to it.
 
 from __future__ import annotations
 
-from paimon_features.online.bundles import ONLINE
+from paimon_features.online.store.bundles import ONLINE
 from paimon_features.project.project import Project
 
 

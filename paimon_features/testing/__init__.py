@@ -1,4 +1,4 @@
 """Test support: contracts, generators of random cases, and local servers. Needs the extra ``dev``.
 
-The reference implementations and comparisons are in ``paimon_features.oracle``.
+The reference implementations and comparisons are in ``paimon_features.testing.reference``.
 """

@@ -16,22 +16,28 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Aggregate, Finished, Merge, Reading
-from paimon_features.aggregates.fold import NEVER_MS, canonical, fold, newest_tile_end
-from paimon_features.array_types import Ints
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.schema import Bool, Bytes, Float64, Int64, String, arrow_schema
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import Event, answer
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.schema import Bool, Bytes, Float64, Int64, String, arrow_schema
+from paimon_features.definitions.aggregates import (
+    EVENT_TIME_MAX,
+    Aggregate,
+    Finished,
+    Merge,
+    Reading,
+)
+from paimon_features.definitions.aggregates.fold import NEVER_MS, canonical, fold, newest_tile_end
 from paimon_features.testing.generators import (
     EVENT_TIME,
     VALUE_COLUMNS,
     random_events,
 )
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import Event, answer
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS
 
 Columns = dict[str, Column]
 
@@ -78,7 +84,7 @@ class AggregateContract:
     """Laws of an aggregate. ``aggregates`` returns the ones to test, each over the lifetime.
 
     Tiles, merged in any grouping and any order, have to finish to the value that the reference
-    implementation (``paimon_features.oracle.features``) computes from the raw events.
+    implementation (``paimon_features.testing.reference.features``) computes from the raw events.
     """
 
     def aggregates(self) -> Sequence[Aggregate]:

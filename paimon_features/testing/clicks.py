@@ -8,15 +8,15 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from paimon_features.aggregates import Aggregate, Count, Last, Max, Sum
-from paimon_features.clock import Clock, now_ms
+from paimon_features.core.times.clock import Clock, now_ms
+from paimon_features.core.types.schema import Int64, String
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.online.store import OnlineStore
-from paimon_features.oracle.features import Event, answer
-from paimon_features.schema import Int64, String
-from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.definitions.aggregates import Aggregate, Count, Last, Max, Sum
+from paimon_features.online.store.store import OnlineStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.testing.reference.features import Event, answer
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 START_MS = 1_700_000_000_000 // DAY_MS * DAY_MS
 USERS = 40

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paimon_features.array_types import Floats, Ints
+from paimon_features.core.types.array_types import Floats, Ints
 
 RATES = (0.001, 0.003, 0.01, 0.05, 0.2)
 ZIPFS = (0.0, 0.8, 1.0, 1.2)

@@ -17,10 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.expressions.nodes import Call, Expression, Literal, Name, promoted, walk
-from paimon_features.expressions.operators import build, is_null
-from paimon_features.oracle.expressions import BEYOND_SCALE, UnsafeStepError, evaluate_row
-from paimon_features.schema import (
+from paimon_features.core.expressions.nodes import Call, Expression, Literal, Name, promoted, walk
+from paimon_features.core.expressions.operators import build, is_null
+from paimon_features.core.types.schema import (
     Bool,
     DataType,
     Date,
@@ -33,7 +32,12 @@ from paimon_features.schema import (
     Timestamp,
     arrow_schema,
 )
-from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.testing.reference.expressions import (
+    BEYOND_SCALE,
+    UnsafeStepError,
+    evaluate_row,
+)
 
 COLUMNS: Mapping[str, DataType] = {
     "i": Int64, "j": Int64, "k": Int32, "x": Float64, "y": Float64, "f": Float32,

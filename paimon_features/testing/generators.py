@@ -19,12 +19,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features import aggregates as agg
-from paimon_features.aggregates import Aggregate
-from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.oracle.retractions import LESSENED
-from paimon_features.partition_days import PARTITION_DAYS
-from paimon_features.schema import (
+from paimon_features.core.times.partition_days import PARTITION_DAYS
+from paimon_features.core.types.schema import (
     Bool,
     DataType,
     Date,
@@ -38,7 +34,7 @@ from paimon_features.schema import (
     String,
     arrow_schema,
 )
-from paimon_features.windows import (
+from paimon_features.core.windows import (
     DAY_MS,
     HOUR_MS,
     MINUTE_MS,
@@ -46,6 +42,10 @@ from paimon_features.windows import (
     Kind,
     parse_duration,
 )
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.definitions import aggregates as agg
+from paimon_features.definitions.aggregates import Aggregate
+from paimon_features.testing.reference.retractions import LESSENED
 
 VALUE_COLUMNS: Mapping[str, DataType] = {
     "n": Int64,

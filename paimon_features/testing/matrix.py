@@ -19,7 +19,19 @@ from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
 from typing import Any, NamedTuple
 
-from paimon_features.aggregates import (
+from paimon_features.core.types.schema import Bool, Float64, Int64, String
+from paimon_features.core.windows import (
+    DAY_MS,
+    HOUR_MS,
+    KINDS,
+    MAX_TIME_MS,
+    MIN_TIME_MS,
+    MINUTE_MS,
+    Kind,
+    parse_duration,
+)
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.definitions.aggregates import (
     Aggregate,
     ApproxCountDistinct,
     Count,
@@ -39,24 +51,12 @@ from paimon_features.aggregates import (
     TopCategories,
     TopK,
 )
-from paimon_features.aggregates import (
+from paimon_features.definitions.aggregates import (
     Any as AnyOf,
 )
-from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import Answer, Entered, Event, answer, entered
-from paimon_features.oracle.windows import bounds
-from paimon_features.schema import Bool, Float64, Int64, String
-from paimon_features.windows import (
-    DAY_MS,
-    HOUR_MS,
-    KINDS,
-    MAX_TIME_MS,
-    MIN_TIME_MS,
-    MINUTE_MS,
-    Kind,
-    parse_duration,
-)
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import Answer, Entered, Event, answer, entered
+from paimon_features.testing.reference.windows import bounds
 
 GRAINS = ("1ms", "5min", "1h", "1d")
 """Event times are multiples of this."""

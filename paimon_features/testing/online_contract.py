@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import OnlineStoreError
-from paimon_features.online.memory_store import MemoryStore
-from paimon_features.online.store import OnlineStore, StoreLease, Write, WriteGuard
+from paimon_features.core.errors import OnlineStoreError
+from paimon_features.online.store.memory_store import MemoryStore
+from paimon_features.online.store.store import OnlineStore, StoreLease, Write, WriteGuard
 from paimon_features.testing.sizes import seeds
 
 BUCKETS = [[b"pf:{a:v:e:%d}:%d" % (b, i) for i in range(4)] for b in range(4)]

@@ -10,16 +10,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.aggregates import Merge, Partial
+from paimon_features.core.times.partition_days import first_day
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import FeatureView
-from paimon_features.oracle.expressions import evaluate_row
-from paimon_features.oracle.features import Event, entered, holds
-from paimon_features.oracle.merges import merged
-from paimon_features.oracle.tiler import partial_row
-from paimon_features.partition_days import first_day
-from paimon_features.tables import Lake, append_arrow, read_arrow
-from paimon_features.tables.specs import EVENT_DAY, INGEST_TIME_MS
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
+from paimon_features.definitions.aggregates import Merge, Partial
+from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
+from paimon_features.testing.reference.expressions import evaluate_row
+from paimon_features.testing.reference.features import Event, entered, holds
+from paimon_features.testing.reference.merges import merged
+from paimon_features.testing.reference.tiler import partial_row
 
 Cell = tuple[Any, ...]
 """Tile day, keys, tile start."""

@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from paimon_features.definitions import CompiledView, FeatureView
-from paimon_features.materialize import Materializer
-from paimon_features.online.store import OnlineStore
-from paimon_features.oracle.features import Event
-from paimon_features.oracle.tiler import tile_table
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.specs import tiles_spec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import tiles_spec
+from paimon_features.lake.writing.table_writer import append_arrow
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store.store import OnlineStore
+from paimon_features.testing.reference.features import Event
+from paimon_features.testing.reference.tiler import tile_table
 
 PROJECT = "shop"
 

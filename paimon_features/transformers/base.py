@@ -11,10 +11,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Bools, Floats
-from paimon_features.columns import Column
-from paimon_features.errors import MissingMethodError, TransformError, UnknownNameError
-from paimon_features.schema import DataType
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import MissingMethodError, TransformError, UnknownNameError
+from paimon_features.core.types.array_types import Bools, Floats
+from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic, of_columns
 from paimon_features.transformers.estimator import (
     Estimator,

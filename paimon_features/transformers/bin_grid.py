@@ -13,8 +13,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats, Ints
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.transformers.json_values import nan_for_null, null_for_nan
 
 Grid = tuple[float, ...] | tuple[tuple[float, ...], ...]

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features._arrow import arrow_loaded, pa
-from paimon_features.array_types import Floats, Ints
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
-from paimon_features.schema import DataType
+from paimon_features.core._arrow import arrow_loaded, pa
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats, Ints
+from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.frames import Frame, missing
 from paimon_features.transformers.setting_checks import is_none, wrong
 

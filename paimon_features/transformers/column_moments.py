@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Array, Floats
+from paimon_features.core.types.array_types import Array, Floats
 from paimon_features.transformers.matrix_blocks import VALUES, block_rows
 
 _ROWS = 1 << 14

@@ -1,6 +1,6 @@
 """What is known of a column without its values: what transformers are fitted from.
 
-Such statistics come from merged tiles (``paimon_features.monitoring``), exactly where their sums
+Such statistics come from merged tiles (``paimon_features.project.monitoring``), exactly where their sums
 are exact, and otherwise with the condition number that says how far they can be trusted.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 
 Category = bool | int | float | str | None
 

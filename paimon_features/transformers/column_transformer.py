@@ -8,11 +8,11 @@ from typing import Any, Literal, Self
 
 import numpy as np
 
-from paimon_features.array_types import Bools, Floats
-from paimon_features.columns import Column
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import TransformError
-from paimon_features.schema import DataType
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.core.types.array_types import Bools, Floats
+from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.estimator import available_if
 from paimon_features.transformers.fitted_version import FittedVersion

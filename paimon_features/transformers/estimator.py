@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from paimon_features.errors import MissingExtraError, NotFittedError, TransformError
+from paimon_features.core.errors import MissingExtraError, NotFittedError, TransformError
 from paimon_features.transformers.frames import Frame, read_frame, write_frame
 
 OUTPUT_FORMS = ("default", "pandas", "polars")

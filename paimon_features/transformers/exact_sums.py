@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 
 UNIT_EXPONENT = -1074
 LARGEST = 1e150

@@ -16,9 +16,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paimon_features.errors import DefinitionError, TransformError
-from paimon_features.schema import check_name
-from paimon_features.strict_json import strict_json
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.errors import DefinitionError, TransformError
+from paimon_features.core.types.schema import check_name
 from paimon_features.transformers.base import FeatureTransformer, StoredTransformer
 
 FOLDER = "fitted"
@@ -39,7 +39,7 @@ class FittedVersion:
         check_name("fitted transformer", self.name)
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, text, utc
+        from paimon_features.core.notebook.markup import card, facts, text, utc
 
         about = {
             "transformer": repr(self.transformer),

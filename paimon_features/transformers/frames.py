@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features._arrow import pa
-from paimon_features.array_types import Array, Floats, Ints
-from paimon_features.columns import Column
-from paimon_features.errors import DataTypeError, TransformError
-from paimon_features.foreign_types import plain_array, plain_column
+from paimon_features.core._arrow import pa
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import DataTypeError, TransformError
+from paimon_features.core.types.array_types import Array, Floats, Ints
+from paimon_features.core.types.foreign_types import plain_array, plain_column
 
 _FORMS = (
     "lists, NumPy arrays, Arrow tables and arrays, pandas or Polars frames and series, torch "

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Bools, Floats
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Bools, Floats
 from paimon_features.transformers.base import Applied, Params, either_failed
 from paimon_features.transformers.category_index import CategoryIndex, ascending, categories_of
 from paimon_features.transformers.one_hot import CategoryCountEncoder, Counts

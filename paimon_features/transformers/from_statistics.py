@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.bin_grid import Grid, GridCounts, edges_of
 from paimon_features.transformers.category_index import Category, ascending
 from paimon_features.transformers.column_moments import Moments

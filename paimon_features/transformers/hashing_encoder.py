@@ -8,9 +8,9 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
-from paimon_features.schema import DataType, ListType
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.schema import DataType, ListType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.frames import Frame, missing
 from paimon_features.transformers.murmur import hash_texts

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.columns import Column
-from paimon_features.errors import MissingMethodError, TransformError
-from paimon_features.schema import DataType
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import MissingMethodError, TransformError
+from paimon_features.core.types.array_types import Floats
+from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.bin_grid import Grid, check_grid, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic

@@ -8,9 +8,9 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.bin_grid import Grid, GridCounts, edges_of
 from paimon_features.transformers.column_moments import Moments

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 
 
 def names_of(params: Mapping[str, Any], width: int) -> tuple[str, ...] | None:

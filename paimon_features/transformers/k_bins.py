@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats
-from paimon_features.columns import Column
-from paimon_features.errors import MissingMethodError, TransformError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import MissingMethodError, TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.bin_grid import METHODS, check_grid, grid_params
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic

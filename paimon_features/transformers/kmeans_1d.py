@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats
+from paimon_features.core.types.array_types import Floats
 
 _MOST_ROUNDS = 300
 _TOLERANCE = 1e-4

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Array, Floats
+from paimon_features.core.types.array_types import Array, Floats
 from paimon_features.transformers.frames import Frame, infinite
 
 BlockStep = Callable[[Floats], Floats]

@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from paimon_features.errors import MissingExtraError, TransformError
+from paimon_features.core.errors import MissingExtraError, TransformError
 from paimon_features.transformers.base import StoredTransformer
 from paimon_features.transformers.flink_ml import (
     KMeansModel,

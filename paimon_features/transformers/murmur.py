@@ -9,8 +9,15 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features._arrow import arrow_loaded, pa
-from paimon_features.murmur3 import FEW, absorb, absorb_words, finish, finish_row, mixed
+from paimon_features.core._arrow import arrow_loaded, pa
+from paimon_features.core.hashing.murmur3 import (
+    FEW,
+    absorb,
+    absorb_words,
+    finish,
+    finish_row,
+    mixed,
+)
 
 Hashes = npt.NDArray[np.int32]
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from paimon_features.array_types import Floats
+from paimon_features.core.types.array_types import Floats
 
 # Wichura 1988, algorithm AS 241, PPND16: numerators and denominators, the highest power first
 CENTRE = (

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.frames import missing, numbers, read_frame
 
 STRATEGIES = ("mean", "median", "mode", "constant", "drop", "forward")

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Applied, StoredTransformer
 from paimon_features.transformers.frames import Frame, as_float, floats, numbers
 from paimon_features.transformers.matrix_blocks import run_blocks

@@ -10,10 +10,10 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Bools, Floats
-from paimon_features.columns import Column
-from paimon_features.errors import MissingExtraError, TransformError
-from paimon_features.schema import DataType
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import MissingExtraError, TransformError
+from paimon_features.core.types.array_types import Bools, Floats
+from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.base import Applied, Params, StoredTransformer, either_failed
 from paimon_features.transformers.category_index import (
     Category,

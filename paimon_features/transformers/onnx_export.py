@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.columns import Column
-from paimon_features.errors import MissingExtraError, TransformError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import MissingExtraError, TransformError
 from paimon_features.transformers.base import StoredTransformer
 from paimon_features.transformers.column_transformer import ColumnTransformer
 from paimon_features.transformers.fitted_version import FittedVersion

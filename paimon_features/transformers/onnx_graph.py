@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 
 _OPSETS = (("", 18), ("ai.onnx.ml", 3))
 _IR_VERSION = 8

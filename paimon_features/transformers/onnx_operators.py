@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 from paimon_features.transformers.base import StoredTransformer
 from paimon_features.transformers.category_index import CategoryIndex
 from paimon_features.transformers.column_transformer import ColumnTransformer

@@ -9,10 +9,10 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats, Ints
-from paimon_features.columns import Column
-from paimon_features.errors import MissingMethodError, TransformError
-from paimon_features.schema import DataType
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import MissingMethodError, TransformError
+from paimon_features.core.types.array_types import Floats, Ints
+from paimon_features.core.types.schema import DataType
 from paimon_features.transformers.base import (
     Applied,
     FeatureTransformer,

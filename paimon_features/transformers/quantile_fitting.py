@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import MissingMethodError, TransformError
+from paimon_features.core.errors import MissingMethodError, TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.bin_grid import (
     Grid,

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.bin_grid import check_grid, grid_params
 from paimon_features.transformers.normal_distribution import normal_quantile

@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import Params
 from paimon_features.transformers.column_moments import Moments, extremes_of
 from paimon_features.transformers.column_statistics import ColumnStatistics, Statistic

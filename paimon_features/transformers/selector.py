@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.column_moments import Moments
 from paimon_features.transformers.frames import Frame, numbers, read_frame
 

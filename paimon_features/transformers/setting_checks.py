@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 
 
 def wrong(of: object, name: str, value: object, expected: str) -> TransformError:

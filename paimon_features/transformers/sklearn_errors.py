@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from paimon_features.errors import NotFittedError
+from paimon_features.core.errors import NotFittedError
 
 if TYPE_CHECKING:
     _Theirs = Exception

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.base import FeatureTransformer, StoredTransformer
 from paimon_features.transformers.json_values import null_for_nan
 

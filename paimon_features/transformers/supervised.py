@@ -7,8 +7,8 @@ from typing import Any, Self
 
 import numpy as np
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Ints
 from paimon_features.transformers.base import StoredTransformer
 from paimon_features.transformers.frames import Frame, missing, read_frame
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from paimon_features.array_types import Floats, Ints
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.transformers import exact_sums as exact
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.category_index import (

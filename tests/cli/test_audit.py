@@ -12,9 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.identity import VARIABLE, identity_of
+from paimon_features.core.process.identity import VARIABLE, identity_of
+from paimon_features.lake import database_owner
+from paimon_features.lake.side_folder import audit_log, generations
 from paimon_features.project import Project
-from paimon_features.tables import audit_log, database_owner, generations
 from tests.shop_projects import run
 
 FEATURES = """

@@ -15,9 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.metadata.tags import create_tag
 from paimon_features.project import Project
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.tags import create_tag
 from tests.data_files import replace_file
 
 FEATURES = """

@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.core.errors import OwnershipError, TableError
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Definitions
-from paimon_features.errors import OwnershipError, TableError
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.planning.drop import plan_drop
+from paimon_features.lake import append_arrow, latest_snapshot, read_arrow
+from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, latest_snapshot, read_arrow
-from paimon_features.tables.lease import ProcessHolder, acquire
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.project.planning.drop import plan_drop
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from tests.shop_projects import make_project
 
 DEFINITIONS = """

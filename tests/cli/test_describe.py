@@ -11,10 +11,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.oracle.tiler import tile_table
+from paimon_features.lake import append_arrow, latest_snapshot
+from paimon_features.lake.ownership.lease import ProcessHolder, acquire
+from paimon_features.lake.side_folder import generations
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, generations, latest_snapshot
-from paimon_features.tables.lease import ProcessHolder, acquire
+from paimon_features.testing.reference.tiler import tile_table
 
 DEFINITIONS = """
 import paimon_features as pf

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 from redis import Redis
 
 from paimon_features.cli import cli
+from paimon_features.core.windows import HOUR_MS
 from paimon_features.project import Project
-from paimon_features.windows import HOUR_MS
 from tests.cli.test_online_commands import NOW, ROOT
 from tests.models.networks import manifest, network
 from tests.os_processes import line_with

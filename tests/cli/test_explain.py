@@ -11,8 +11,8 @@ from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
 from paimon_features.cli.explain import time_line
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.project import Project
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from tests.shop_projects import started_shop
 
 NOW = 1_323_432_000_000

@@ -14,13 +14,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import append_arrow
+from paimon_features.models.fitted_table import fitted_versions
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow
-from paimon_features.tables.fitted import fitted_versions
+from paimon_features.project.verification.parity import verify
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.transformers import MinMaxScaler, OneHotEncoder, StandardScaler
-from paimon_features.verification.parity import verify
-from paimon_features.windows import DAY_MS
 from tests.shop_projects import make_project, run
 
 RETAIL = Path(__file__).parents[2] / "examples" / "retail"

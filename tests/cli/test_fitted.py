@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import RequestError, SnapshotExpiredError, UnknownNameError
-from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.core.errors import RequestError, SnapshotExpiredError, UnknownNameError
+from paimon_features.core.windows import DAY_MS, HOUR_MS
+from paimon_features.lake import append_arrow, read_arrow, snapshot
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, read_arrow, snapshot
+from paimon_features.project.verification.parity import verify
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.transformers import StandardScaler
 from paimon_features.transformers import scalers as numeric
-from paimon_features.verification.parity import verify
-from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.shop_projects import make_project, run
 
 pytestmark = pytest.mark.redis

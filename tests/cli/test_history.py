@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.core.windows import HOUR_MS
 from paimon_features.project import Project
-from paimon_features.windows import HOUR_MS
 from tests.cli.test_training_set import NOW, commit
 from tests.cli.test_training_set import project as project
 

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.errors import RequestError, UnknownNameError
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import selection
-from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.verification.parity import verify
-from paimon_features.windows import DAY_MS, HOUR_MS
+from paimon_features.project.verification.parity import verify
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from tests.shop_projects import make_project, run
 
 pytestmark = pytest.mark.redis

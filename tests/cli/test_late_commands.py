@@ -12,10 +12,11 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
+from paimon_features.core.windows import DAY_MS, HOUR_MS
+from paimon_features.lake import EventWriter, read_arrow
+from paimon_features.lake.ownership import lease
+from paimon_features.lake.ownership.lease import ProcessHolder
 from paimon_features.project import Project
-from paimon_features.tables import EventWriter, lease, read_arrow
-from paimon_features.tables.lease import ProcessHolder
-from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.shop_projects import make_project, run
 
 FEATURES = """

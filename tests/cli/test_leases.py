@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
+from paimon_features.lake.ownership import claims
+from paimon_features.lake.ownership.lease import FlinkJobHolder, ProcessHolder, acquire
 from paimon_features.project import Project
-from paimon_features.tables import claims
-from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire
 
 
 @pytest.fixture

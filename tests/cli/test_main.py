@@ -15,7 +15,7 @@ from click.testing import CliRunner
 import paimon_features.cli
 from paimon_features import __version__
 from paimon_features.cli import COMMANDS, cli, load_command
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     DefinitionError,
     JobError,

@@ -16,7 +16,7 @@ from paimon_features.project import Project
 OWNER = """\
 import sys
 from paimon_features.project import Project
-from paimon_features.tables import lease
+from paimon_features.lake.ownership import lease
 lake = Project.open(sys.argv[1]).lake
 held = [lease.acquire(lake, table, purpose="write it") for table in lake.list()]
 print("owned", flush=True)

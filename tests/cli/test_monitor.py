@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.oracle.monitoring import reference_ks
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.project import Project
-from paimon_features.windows import DAY_MS, HOUR_MS
-from tests.monitoring.shop import COUNTRIES, START, Shop, open_shop, random_rows
+from paimon_features.testing.reference.monitoring import reference_ks
+from tests.project.monitoring.shop import COUNTRIES, START, Shop, open_shop, random_rows
 from tests.shop_projects import run
 
 MIDDLE = START + 2 * DAY_MS

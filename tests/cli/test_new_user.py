@@ -20,7 +20,7 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.ports import free_ports
+from paimon_features.core.process.ports import free_ports
 
 pytest.importorskip("duckdb")
 

@@ -9,10 +9,10 @@ import time
 
 import pytest
 
-from paimon_features import verbosity
 from paimon_features.cli._progress import Progress
 from paimon_features.cli._progress_line import ProgressLine
-from paimon_features.ingestion.ingest_progress import IngestProgress
+from paimon_features.core.process import verbosity
+from paimon_features.ingest.ingest_progress import IngestProgress
 
 
 def report(line: ProgressLine, *seconds: float) -> None:

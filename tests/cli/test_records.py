@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.ingestion.ledger import IngestLedger
+from paimon_features.ingest.ledger import IngestLedger
+from paimon_features.lake.ownership import lease
 from paimon_features.project import Project
-from paimon_features.tables import lease
 from tests.shop_projects import make_project, run
 
 FEATURES = """

@@ -9,9 +9,9 @@ from pathlib import Path
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.project import Project
-from paimon_features.tables.lease import ProcessHolder, acquire
-from paimon_features.windows import DAY_MS
 from tests.cli.test_training_set import NOW, commit
 from tests.cli.test_training_set import project as project
 

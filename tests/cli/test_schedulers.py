@@ -12,8 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.lake import read_arrow
 from paimon_features.project import Project
-from paimon_features.tables import read_arrow
 
 pytestmark = pytest.mark.redis
 

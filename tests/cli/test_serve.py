@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.config import ServeConfig, read_config
-from paimon_features.errors import ConfigurationError
-from paimon_features.serving.http.tokens import Tokens
+from paimon_features.core.configuration.project_config import ServeConfig, read_config
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.serving.http.access.tokens import Tokens
 
 FEATURES = """
 import paimon_features as pf

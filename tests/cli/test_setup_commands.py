@@ -9,9 +9,9 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.config import read_config
+from paimon_features.core.configuration.project_config import read_config
+from paimon_features.core.installation.jars import DEFAULT_GROUPS, FetchedJar, locked_jars
 from paimon_features.definitions import load_definitions
-from paimon_features.setup.jars import DEFAULT_GROUPS, FetchedJar, locked_jars
 
 
 def test_init_writes_a_project_whose_settings_and_definitions_are_right(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.windows import DAY_MS
+from paimon_features.core.windows import DAY_MS
 from tests.shop_projects import run
 from tests.trainer_bridge.training.shop import START, make_shop
 

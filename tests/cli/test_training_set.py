@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.core.windows import DAY_MS, HOUR_MS
+from paimon_features.lake import append_arrow, read_arrow, snapshot
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, read_arrow, snapshot
-from paimon_features.windows import DAY_MS, HOUR_MS
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from tests.shop_projects import make_project
 
 DEFINITIONS = """

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.aggregates import Count, Sum
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import Float64, Int64, String
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -28,9 +29,8 @@ from paimon_features.definitions import (
     load_definitions,
 )
 from paimon_features.definitions import bundle as module
+from paimon_features.definitions.aggregates import Count, Sum
 from paimon_features.definitions.bundle import Bundle, digest_of
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import Float64, Int64, String
 from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers import FittedVersion, OneHotEncoder, StandardScaler
@@ -213,7 +213,7 @@ def test_incomplete_content_is_refused(change: Any, tmp_path: Path) -> None:
 
 
 def test_numbers_of_numpy_are_written_as_numbers() -> None:
-    from paimon_features.aggregates import Histogram
+    from paimon_features.definitions.aggregates import Histogram
 
     edges = [float(edge) for edge in np.linspace(0, 1, 4)]
     view = FeatureView("h", source=SOURCE, entity=USER,

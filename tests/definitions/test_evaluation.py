@@ -11,17 +11,17 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
-from paimon_features import aggregates
-from paimon_features.errors import SkippedEventsWarning
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import answer
-from paimon_features.oracle.tiler import event_rows
+from paimon_features.core.errors import SkippedEventsWarning
+from paimon_features.definitions import aggregates
 from paimon_features.testing.generators import (
     EVENT_TIME,
     random_events,
     random_time_ms,
     random_view,
 )
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import answer
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
 
 PUBLIC = [
@@ -33,7 +33,7 @@ PUBLIC = [
 ]
 
 
-@pytest.mark.filterwarnings("ignore::paimon_features.errors.SkippedEventsWarning")
+@pytest.mark.filterwarnings("ignore::paimon_features.core.errors.SkippedEventsWarning")
 def test_generated_events_have_the_values_of_the_reference_implementation() -> None:
     compared = 0
     for seed in seeds(150):

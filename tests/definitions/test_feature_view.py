@@ -8,10 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.aggregates import (
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import Decimal, Float64, Int64, String
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.definitions.aggregates import (
     Any as AnyOf,
 )
-from paimon_features.aggregates import (
+from paimon_features.definitions.aggregates import (
     Count,
     DecayedMean,
     DecayedSum,
@@ -23,12 +27,8 @@ from paimon_features.aggregates import (
     StdDev,
     Sum,
 )
-from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import Decimal, Float64, Int64, String
 from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
     "shop", schema={"user_id": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import Count, Last, Sum
+from paimon_features.core.errors import DefinitionError, UnknownNameError
+from paimon_features.core.types.schema import Bool, Bytes, Float64, Int64, List, String
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -18,8 +19,7 @@ from paimon_features.definitions import (
     RequestSource,
     load_definitions,
 )
-from paimon_features.errors import DefinitionError, UnknownNameError
-from paimon_features.schema import Bool, Bytes, Float64, Int64, List, String
+from paimon_features.definitions.aggregates import Count, Last, Sum
 
 SHOP = EventSource(
     "shop",

@@ -8,7 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.aggregates import Sum
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import Int64
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -19,8 +20,7 @@ from paimon_features.definitions import (
     TableSource,
     TableView,
 )
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import Int64
+from paimon_features.definitions.aggregates import Sum
 from tests.shop_projects import make_project
 
 CONFIG = '[project]\nname = "shop"\nengine = "local"\n[online]\nurl = "memory://"\n'

@@ -7,11 +7,11 @@ from collections import Counter
 import pytest
 
 import paimon_features as pf
-from paimon_features.aggregates.base import EVENT_TIME, TILE_END
-from paimon_features.errors import DefinitionError
-from paimon_features.expressions import parse
-from paimon_features.expressions.nodes import KEYWORDS
-from paimon_features.schema import CONSTANTS, DataType
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.expressions import parse
+from paimon_features.core.expressions.nodes import KEYWORDS
+from paimon_features.core.types.schema import CONSTANTS, DataType
+from paimon_features.definitions.aggregates.base import EVENT_TIME, TILE_END
 
 
 def view_with(word: str, part: str) -> pf.FeatureView:

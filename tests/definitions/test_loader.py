@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import Count
+from paimon_features.core.errors import DefinitionError, UnknownNameError
+from paimon_features.core.types.schema import Float64, Int32, Int64, String
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -17,8 +18,7 @@ from paimon_features.definitions import (
     FeedbackSource,
     load_definitions,
 )
-from paimon_features.errors import DefinitionError, UnknownNameError
-from paimon_features.schema import Float64, Int32, Int64, String
+from paimon_features.definitions.aggregates import Count
 
 FILE = """
 import paimon_features as pf

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from paimon_features.aggregates import Count
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import Int64
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -17,8 +18,7 @@ from paimon_features.definitions import (
     TableView,
     TumblingView,
 )
-from paimon_features.errors import DefinitionError
-from paimon_features.schema import Int64
+from paimon_features.definitions.aggregates import Count
 
 SCHEMA = {"id": Int64, "t": Int64, "x": Int64}
 USER = Entity("user", keys={"id": Int64})

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
-from paimon_features._lazy import SYNONYMS
-from paimon_features.aggregates import Aggregate
+from paimon_features.core._lazy import SYNONYMS
+from paimon_features.core.errors import DefinitionError
+from paimon_features.definitions.aggregates import Aggregate
 from paimon_features.definitions.loader import load_definitions
-from paimon_features.errors import DefinitionError
 
 USER = pf.Entity("user", keys={"u": pf.Int64})
 COLUMNS = {"u": pf.Int64, "x": pf.Float64, "t": pf.Int64}

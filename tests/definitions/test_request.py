@@ -13,10 +13,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from paimon_features.definitions.request import request_columns, row_inputs
-from paimon_features.definitions.request_values import input_column, key_values
-from paimon_features.errors import RequestError
-from paimon_features.schema import (
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import (
     Bool,
     DataType,
     Date,
@@ -28,6 +26,8 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
+from paimon_features.definitions.request import request_columns, row_inputs
+from paimon_features.definitions.request_values import input_column, key_values
 
 MIDNIGHT = dt.datetime(2011, 12, 9, tzinfo=dt.timezone(dt.timedelta(hours=1)))
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from paimon_features.aggregates import Count, Last
+from paimon_features.core.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.core.types.schema import Int64, String
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -16,8 +17,7 @@ from paimon_features.definitions import (
     TableSource,
     TableView,
 )
-from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
-from paimon_features.schema import Int64, String
+from paimon_features.definitions.aggregates import Count, Last
 
 USER = Entity("user", keys={"user_id": Int64})
 CLICKS = EventSource("clicks", schema={"user_id": Int64, "t": Int64}, event_time="t")

@@ -8,7 +8,10 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import (
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import Bool, Decimal, Float64, Int64, String
+from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.definitions.aggregates import (
     Aggregate,
     Count,
     DecayedCount,
@@ -22,11 +25,8 @@ from paimon_features.aggregates import (
     Sum,
     Variance,
 )
-from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.errors import DefinitionError
-from paimon_features.oracle.features import answer, entered
-from paimon_features.oracle.tiler import tile_table
-from paimon_features.schema import Bool, Decimal, Float64, Int64, String
+from paimon_features.testing.reference.features import answer, entered
+from paimon_features.testing.reference.tiler import tile_table
 from paimon_features.testing.tile_jobs import expected_skips
 
 SCHEMA = {"user": Int64, "t": Int64, "n": Int64, "x": Float64, "price": Decimal(10, 2)}

@@ -10,11 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.definitions import CompiledInteraction, FeatureRef, Output, Selection
-from paimon_features.errors import RequestError
-from paimon_features.expressions import Expression, overflow_guard, parse
-from paimon_features.oracle.interactions import agrees, interaction_value, plain_values
-from paimon_features.schema import (
+from paimon_features.core.errors import RequestError
+from paimon_features.core.expressions import Expression, overflow_guard, parse
+from paimon_features.core.types.schema import (
     Bool,
     DataType,
     Date,
@@ -26,13 +24,15 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
-from paimon_features.statuses import Status
+from paimon_features.core.types.statuses import Status
+from paimon_features.definitions import CompiledInteraction, FeatureRef, Output, Selection
 from paimon_features.testing.expression_generator import (
     beyond_scale,
     edge_rows,
     random_expression,
     to_arrow,
 )
+from paimon_features.testing.reference.interactions import agrees, interaction_value, plain_values
 
 COLUMNS = {
     "v:i": Int64, "v:k": Int32, "v:x": Float64, "v:s": String, "v:p": Bool, "w:y": Float64,

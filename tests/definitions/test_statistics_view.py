@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import paimon_features as pf
+from paimon_features.core.errors import DefinitionError, RequestError
 from paimon_features.definitions import Definitions
-from paimon_features.errors import DefinitionError, RequestError
 
 SHOP = pf.EventSource(
     "shop",

@@ -8,7 +8,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count
+from paimon_features.core.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.core.types.schema import Int64, String, Timestamp
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -18,10 +19,9 @@ from paimon_features.definitions import (
     TableSource,
     TableView,
 )
-from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.definitions.aggregates import Count
+from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.project import Project
-from paimon_features.schema import Int64, String, Timestamp
-from paimon_features.tables.writer import EventWriter
 
 DEFINITIONS = """
 import paimon_features as pf

@@ -9,8 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, Last, LastN, Sum
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import DefinitionError, RequestError, UnknownNameError
+from paimon_features.core.types.schema import Bool, Float64, Int64, List, String
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -23,11 +24,10 @@ from paimon_features.definitions import (
     Transformed,
     load_definitions,
 )
+from paimon_features.definitions.aggregates import Count, Last, LastN, Sum
 from paimon_features.definitions.transformed import CompiledTransformed
-from paimon_features.errors import DefinitionError, RequestError, UnknownNameError
-from paimon_features.oracle.fitted import row_of
-from paimon_features.oracle.transformers import agrees_transformed, transformed_value
-from paimon_features.schema import Bool, Float64, Int64, List, String
+from paimon_features.testing.reference.fitted import row_of
+from paimon_features.testing.reference.transformers import agrees_transformed, transformed_value
 from paimon_features.transformers import (
     FittedVersion,
     HashingEncoder,

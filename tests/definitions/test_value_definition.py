@@ -8,7 +8,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Aggregate, Count, Max, Mean, Sum
+from paimon_features.core.errors import DefinitionError, TableError
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -17,12 +19,10 @@ from paimon_features.definitions import (
     FeatureView,
     Interaction,
 )
-from paimon_features.errors import DefinitionError, TableError
+from paimon_features.definitions.aggregates import Aggregate, Count, Max, Mean, Sum
+from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.project import Project
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import append_arrow, read_arrow
 from paimon_features.transformers import StandardScaler
-from paimon_features.windows import DAY_MS
 from tests.shop_projects import make_project
 
 NOW = 1_795_000_000_000
@@ -118,7 +118,7 @@ def test_a_fit_on_a_changed_feature_is_another_version(fitted: Project) -> None:
     changed = reopened(fitted, text(SUM.replace("Sum", "Max")))
     changed.apply()
     changed.jobs.backfill("v")
-    from paimon_features.tables import generations
+    from paimon_features.lake.side_folder import generations
 
     generations.activate(changed.lake, "v", 2)
     assert changed.fitted.fit("sc", StandardScaler(), "v", features=["f_30d"]).version == 2

@@ -8,10 +8,10 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from paimon_features.errors import JobError
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.ports import free_ports
-from paimon_features.waiting import wait_until
+from paimon_features.core.errors import JobError
+from paimon_features.core.process.flink_rest import FlinkRest
+from paimon_features.core.process.ports import free_ports
+from paimon_features.core.process.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 WAIT_S = 240.0

@@ -9,14 +9,14 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.config import FlinkConfig
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.types.schema import arrow_schema
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.job_control.target import TileTarget
-from paimon_features.planning.plan import apply_plan
+from paimon_features.lake import Lake
 from paimon_features.project import Project
-from paimon_features.schema import arrow_schema
-from paimon_features.tables import Lake
-from paimon_features.windows import DAY_MS, HOUR_MS
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.flink.feed import Feed
 from tests.flink.session_cluster import SessionCluster
 from tests.shop_projects import make_project

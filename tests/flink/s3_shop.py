@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.testing.object_store import ObjectStore, object_store
+from paimon_features.testing.servers.object_store import ObjectStore, object_store
 from tests import s3_servers
 
 ROOT = Path(__file__).parents[2]

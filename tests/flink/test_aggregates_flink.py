@@ -9,22 +9,22 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features import aggregates as agg
-from paimon_features.aggregates.registers import decode_sketches, word_of
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.expressions import evaluate
+from paimon_features.core.expressions.items import encode_items
+from paimon_features.core.types.schema import Decimal, Int64, Timestamp, arrow_schema
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.expressions import evaluate
-from paimon_features.expressions.items import encode_items
+from paimon_features.definitions import aggregates as agg
+from paimon_features.definitions.aggregates.registers import decode_sketches, word_of
 from paimon_features.flink.environment import open_environment, register_lake
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill_job as local_backfill
-from paimon_features.oracle.merges import words_of
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Decimal, Int64, Timestamp, arrow_schema
-from paimon_features.tables import read_arrow
+from paimon_features.lake import read_arrow
 from paimon_features.testing.generators import EVENT_TIME, VALUE_COLUMNS, random_events
+from paimon_features.testing.reference.merges import words_of
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.tile_jobs import append_events, wrong_tiles
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import submission as local_backfill
 
 pytestmark = pytest.mark.flink
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.flink.iteration.outputs import FileOutput
-from paimon_features.job_control.jobs import cancel, lag_snapshots
-from paimon_features.job_control.target import TileTarget
+from paimon_features.core.process.waiting import wait_until
+from paimon_features.iteration.flink.outputs import FileOutput
+from paimon_features.lake.ownership.lease import FlinkJobHolder, holder_of
 from paimon_features.project import Project
-from paimon_features.tables.lease import FlinkJobHolder, holder_of
-from paimon_features.waiting import wait_until
+from paimon_features.tiles.jobs.jobs import cancel, lag_snapshots
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.application_cluster import ROOT, WAIT_S, ApplicationCluster
 from tests.flink.feed import Feed

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import JobError, UnknownNameError
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.jobs import cancel
-from paimon_features.job_control.target import TileTarget
-from paimon_features.oracle.features import answer
-from paimon_features.oracle.tiler import event_rows
+from paimon_features.core.errors import JobError, UnknownNameError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.lake import TableSpec, append_arrow, read_arrow
 from paimon_features.project import Project
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import TableSpec, append_arrow, read_arrow
+from paimon_features.testing.reference.features import answer
+from paimon_features.testing.reference.tiler import event_rows
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.jobs import cancel
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.shop_projects import make_project
 from trainer_bridge import (
     Difficulty,

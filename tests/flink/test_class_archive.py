@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from paimon_features.core.installation.jars import jar_folder
+from paimon_features.core.installation.java import find_java
 from paimon_features.flink.class_archive import (
     BASE,
     DESTINATION,
@@ -16,11 +18,9 @@ from paimon_features.flink.class_archive import (
     jvm_options,
     note_sizes,
 )
-from paimon_features.flink.class_archive_writer import FIRST_VERSION, write_archive
 from paimon_features.flink.environment import open_environment
 from paimon_features.flink.gateway import JAR_GROUPS, flink_home, start_gateway
-from paimon_features.setup.jars import jar_folder
-from paimon_features.setup.java import find_java
+from paimon_features.project.class_archive_writer import FIRST_VERSION, write_archive
 
 pytestmark = pytest.mark.flink
 

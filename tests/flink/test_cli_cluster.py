@@ -10,9 +10,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
+from paimon_features.core.process.flink_rest import JobSummary
 from paimon_features.flink.cluster import ClusterRecord, ClusterShape, ClusterStatus, LocalCluster
 from paimon_features.flink.supervisor import ProcessState
-from paimon_features.flink_rest import JobSummary
 
 
 @pytest.fixture(autouse=True)

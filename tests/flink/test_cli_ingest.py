@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.flink import engine_entry as module
-from paimon_features.ingestion.files import IngestResult
-from paimon_features.ports import free_ports
+from paimon_features.core.process.ports import free_ports
+from paimon_features.ingest.file_ingestion import IngestResult
 from paimon_features.project import Project
+from paimon_features.project import engines_flink as module
 
 FEATURES = """
 import paimon_features as pf

@@ -17,19 +17,19 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.errors import ConfigurationError, OwnershipError, UnknownNameError
+from paimon_features.core.configuration.kafka_settings import KafkaSettings
+from paimon_features.core.errors import ConfigurationError, OwnershipError, UnknownNameError
+from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
-from paimon_features.flink.history import engine as history
-from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.kafka_security import secret_folder
-from paimon_features.flink.ingest.topic import cluster_job_status, ingest_kafka, stop_cluster_job
-from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.kafka_settings import KafkaSettings
-from paimon_features.setup.kafka_server import KafkaServer
-from paimon_features.tables import Lake, read_arrow
-from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from paimon_features.ingest.flink.files import ingest_files
+from paimon_features.ingest.flink.kafka_security import secret_folder
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
+from paimon_features.ingest.flink.topic import cluster_job_status, ingest_kafka, stop_cluster_job
+from paimon_features.lake import Lake, read_arrow
+from paimon_features.lake.ownership.lease import FlinkJobHolder, holder_of
+from paimon_features.offline.flink import engine as history
 from paimon_features.testing.matrix import Cell, wrong
+from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.chaos import part_of_chaos
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic

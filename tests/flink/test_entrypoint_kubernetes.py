@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from paimon_features.core.process.ports import free_ports
+from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.gateway import flink_home
-from paimon_features.ports import free_ports
-from paimon_features.waiting import wait_until
 
 pytestmark = [pytest.mark.flink, pytest.mark.timeout(300)]
 

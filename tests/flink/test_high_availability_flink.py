@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from paimon_features.core.process.flink_rest import FlinkRest
+from paimon_features.core.process.ports import free_ports
+from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.cluster import JOB_MANAGER, ClusterShape, LocalCluster, Manager
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.job_control.jobs import cancel, job_state, lag_snapshots
-from paimon_features.job_control.target import TileTarget
-from paimon_features.ports import free_ports
 from paimon_features.project import Project
-from paimon_features.waiting import wait_until
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.jobs import cancel, job_state, lag_snapshots
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 from tests.flink.zookeeper import ZooKeeper

@@ -13,25 +13,24 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 
-from paimon_features import aggregates as agg
 from paimon_features.cli import cli
+from paimon_features.core.errors import RequestError, TableError
+from paimon_features.core.times.partition_days import WHOLE_HISTORY
+from paimon_features.core.types.schema import Int64, String, arrow_schema
+from paimon_features.core.windows import DAY_MS, HOUR_MS, KINDS, Kind
 from paimon_features.definitions import Definitions, Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.engines import EngineOptions
-from paimon_features.errors import RequestError, TableError
-from paimon_features.flink.history import batch_job as history
-from paimon_features.flink.history.engine import FlinkHistoryEngine
-from paimon_features.flink.history.join_parts import PartJoin
-from paimon_features.flink.sql.history import JoinLayout
+from paimon_features.definitions import aggregates as agg
+from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake.side_folder import generations
+from paimon_features.lake.writing.staging import STAGING_PREFIX
+from paimon_features.offline.flink import batch_job as history
+from paimon_features.offline.flink.engine import FlinkHistoryEngine
+from paimon_features.offline.flink.history_sql import JoinLayout
+from paimon_features.offline.flink.join_parts import PartJoin
 from paimon_features.offline.store import OfflineStore
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import Entered, answer, entered
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.partition_days import WHOLE_HISTORY
-from paimon_features.planning.plan import apply_plan
 from paimon_features.project import Project
-from paimon_features.schema import Int64, String, arrow_schema
-from paimon_features.tables import Lake, append_arrow, generations, read_arrow
-from paimon_features.tables.staging import STAGING_PREFIX
+from paimon_features.project.engines import EngineOptions
+from paimon_features.project.planning.plan import apply_plan
 from paimon_features.testing.generators import (
     EVENT_TIME,
     VALUE_COLUMNS,
@@ -39,8 +38,10 @@ from paimon_features.testing.generators import (
     random_rows,
 )
 from paimon_features.testing.matrix import Cell, wrong
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import Entered, answer, entered
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.tile_jobs import append_events
-from paimon_features.windows import DAY_MS, HOUR_MS, KINDS, Kind
 from tests.matrix_paths import MatrixLake
 from tests.shop_projects import make_project
 

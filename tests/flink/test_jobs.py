@@ -13,13 +13,13 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.errors import JobError, OwnershipError, UnknownNameError
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.job_control.jobs import cancel, job_state, list_jobs
-from paimon_features.job_control.target import TileTarget
+from paimon_features.core.errors import JobError, OwnershipError, UnknownNameError
+from paimon_features.core.process.flink_rest import FlinkRest
+from paimon_features.lake.ownership.lease import FlinkJobHolder, ProcessHolder, acquire, holder_of
 from paimon_features.project import Project
-from paimon_features.tables.lease import FlinkJobHolder, ProcessHolder, acquire, holder_of
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.jobs import cancel, job_state, list_jobs
+from paimon_features.tiles.jobs.target import TileTarget
 
 NOWHERE = "127.0.0.1:9"
 JOB_ID = "a" * 32

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 
 from paimon_features.flink.jvm_watchdog import BEAT_S, LOOKS
-from paimon_features.tables import claims, lease
-from paimon_features.testing.online_servers import wait_for
+from paimon_features.lake.ownership import claims, lease
+from paimon_features.testing.servers.online_servers import wait_for
 
 PATIENT, HASTY = 2_400, 100
 """Looks: a process that is only slow is not killed within two minutes, or five seconds."""

@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
+from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
-from paimon_features.flink.maintenance.tables import size_of
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.jobs import cancel, lag_snapshots
-from paimon_features.job_control.target import TileTarget
+from paimon_features.lake import latest_snapshot
 from paimon_features.project import Project
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import latest_snapshot
-from paimon_features.testing.online_servers import send_command
-from paimon_features.waiting import wait_until
+from paimon_features.project.maintenance.tables import size_of
+from paimon_features.testing.servers.online_servers import send_command
+from paimon_features.testing.servers.redis_server import RedisServer
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.jobs import cancel, lag_snapshots
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 from tests.serving.chaos.processes import Follower, resident_mb

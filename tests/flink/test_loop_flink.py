@@ -16,17 +16,17 @@ from pathlib import Path
 
 import pytest
 
+from paimon_features.core.process.ports import free_ports
+from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.cluster import LocalCluster
-from paimon_features.job_control.jobs import lag_snapshots
-from paimon_features.job_control.target import TileTarget
-from paimon_features.ports import free_ports
+from paimon_features.lake import read_arrow
 from paimon_features.project import Project
-from paimon_features.setup.kafka_server import KafkaServer
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import read_arrow
-from paimon_features.testing.object_store import Disturbance
+from paimon_features.testing.servers.kafka_server import KafkaServer
+from paimon_features.testing.servers.object_store import Disturbance
+from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.tile_jobs import wrong_tiles
-from paimon_features.waiting import wait_until
+from paimon_features.tiles.jobs.jobs import lag_snapshots
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.iteration.halving_program import PROGRAM
 from tests.flink.loop.judge import Judge
@@ -183,6 +183,6 @@ def test_every_event_counts_once_and_every_reply_is_right_while_everything_is_ki
     print(f"{len(loop.ended)} starts again of a materializer or server that had ended by itself")
     assert not faults, "\n".join(faults)
     assert not list(tmp_path.rglob("_paimon_features"))
-    from paimon_features.flink.iteration import FileOutput
+    from paimon_features.iteration.flink import FileOutput
 
     assert FileOutput(output / "model").read() == [[0.0625]]

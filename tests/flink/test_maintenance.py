@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from paimon_features.flink.sql.maintenance import compact_sql, expire_sql, to_compact
-from paimon_features.tables.deltas import DataFile
+from paimon_features.lake.reading.deltas import DataFile
+from paimon_features.project.maintenance.maintenance_sql import compact_sql, expire_sql, to_compact
 
 
 def file(day: int | None, bucket: int, level: int = 0) -> DataFile:

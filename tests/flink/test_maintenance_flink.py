@@ -11,21 +11,21 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.errors import UnknownNameError
-from paimon_features.flink.maintenance.tables import maintain, size_of
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill_job as local_backfill
+from paimon_features.core.errors import UnknownNameError
+from paimon_features.core.types.schema import Int64
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import append_arrow, read_arrow
+from paimon_features.lake.metadata.consumers import register_consumer
+from paimon_features.lake.metadata.snapshots import latest_snapshot, ref_of, snapshot_ids
+from paimon_features.lake.ownership.lease import ProcessHolder, acquire
+from paimon_features.lake.specs import SERVED_DAY, predictions_spec, training_spec
 from paimon_features.models.manifest import TrainingPins
+from paimon_features.models.versions_table import load_manifest, register_version
 from paimon_features.project import Project
-from paimon_features.schema import Int64
-from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.tables.consumers import register_consumer
-from paimon_features.tables.lease import ProcessHolder, acquire
-from paimon_features.tables.models import load_manifest, register_version
-from paimon_features.tables.snapshots import latest_snapshot, ref_of, snapshot_ids
-from paimon_features.tables.specs import SERVED_DAY, predictions_spec, training_spec
-from paimon_features.windows import DAY_MS
+from paimon_features.project.maintenance.tables import maintain, size_of
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import submission as local_backfill
 from tests.flink.feed import Feed
 from tests.models.networks import manifest, network
 

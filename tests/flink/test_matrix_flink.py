@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.windows import KINDS, Kind
 from paimon_features.definitions import FeatureView
-from paimon_features.flink.tiles.submission import backfill, submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.tables import read_arrow
+from paimon_features.lake import read_arrow
 from paimon_features.testing.matrix import BATCHES, Cell, cells, wrong
 from paimon_features.testing.tile_jobs import append_events
-from paimon_features.windows import KINDS, Kind
+from paimon_features.tiles.flink.submission import backfill, submit
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.matrix_paths import events_table, from_tiles
 

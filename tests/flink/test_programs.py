@@ -16,8 +16,8 @@ from paimon_features.cli.ingest import ingest
 from paimon_features.cli.jobs_iterate import iterate
 from paimon_features.cli.maintain import maintain
 from paimon_features.cli.submit import submit
-from paimon_features.errors import SetupError
-from paimon_features.flink.programs import PROGRAMS, program
+from paimon_features.core.errors import SetupError
+from paimon_features.project.programs import PROGRAMS, program
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,7 +85,7 @@ def test_a_project_may_have_a_package_called_jobs(tmp_path: Path) -> None:
                 text=True,
             )
             assert done.returncode == 0, done.stderr
-    place = "from paimon_features.flink.programs import program; print(program('tiles'))"
+    place = "from paimon_features.project.programs import program; print(program('tiles'))"
     found = subprocess.run(
         [sys.executable, "-c", place], cwd=tmp_path, env=checkout, capture_output=True, text=True
     )

@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.flink.programs import program
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.job_control.jobs import job_state
-from paimon_features.job_control.target import TileTarget
-from paimon_features.oracle.tiler import event_rows
+from paimon_features.core.process.flink_rest import FlinkRest
+from paimon_features.lake import read_arrow
 from paimon_features.project import Project
-from paimon_features.tables import read_arrow
+from paimon_features.project.programs import program
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.tile_jobs import counted_skips, expected_skips, wrong_tiles
+from paimon_features.tiles.jobs.jobs import job_state
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.flink.feed import Feed
 from tests.flink.session_cluster import SessionCluster
 

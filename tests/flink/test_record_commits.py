@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from paimon_features.flink.checkpoints import METADATA
-from paimon_features.flink.maintenance.tables import record_commits
-from paimon_features.job_control.target import TileTarget
+from paimon_features.lake import append_arrow
+from paimon_features.lake.metadata.snapshots import snapshot_ids
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow
-from paimon_features.tables.snapshots import snapshot_ids
+from paimon_features.project.maintenance.tables import record_commits
+from paimon_features.tiles.jobs.target import TileTarget
 
 FEATURES = """
 import paimon_features as pf

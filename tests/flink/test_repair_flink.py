@@ -10,21 +10,21 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
+from paimon_features.core.errors import GenerationError
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import FeatureRef, FeatureView
-from paimon_features.errors import GenerationError
-from paimon_features.flink.tiles.repair import repair
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.materialize import Materializer
-from paimon_features.online.memory_store import MemoryStore
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import answer
-from paimon_features.oracle.tiler import event_rows
+from paimon_features.lake import append_arrow, latest_snapshot, read_arrow, snapshots
+from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store.memory_store import MemoryStore
 from paimon_features.project import Project
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.tables import append_arrow, latest_snapshot, read_arrow, snapshots
-from paimon_features.tables.snapshots import BATCH_IDENTIFIER
-from paimon_features.windows import DAY_MS
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import answer
+from paimon_features.testing.reference.tiler import event_rows
+from paimon_features.tiles.flink.repair import repair
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.flink.feed import Feed
 
 pytestmark = pytest.mark.flink

@@ -16,22 +16,22 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import GenerationError
+from paimon_features.core.errors import GenerationError
+from paimon_features.core.process.flink_rest import FlinkRest
+from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
-from paimon_features.flink.history.engine import FlinkHistoryEngine
-from paimon_features.flink.ingest.topic import ingest_kafka, stop_cluster_job
-from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.flink_rest import FlinkRest
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
+from paimon_features.ingest.flink.topic import ingest_kafka, stop_cluster_job
 from paimon_features.iteration import IterationListener, ReferenceExecutor
-from paimon_features.job_control import rewrite as rewriting
-from paimon_features.job_control.jobs import cancel, job_state, lag_snapshots
-from paimon_features.job_control.target import TileTarget
+from paimon_features.lake import read_arrow
+from paimon_features.offline.flink.engine import FlinkHistoryEngine
 from paimon_features.project import Project
-from paimon_features.setup.kafka_server import KafkaServer
-from paimon_features.tables import read_arrow
 from paimon_features.testing.matrix import Cell, wrong
-from paimon_features.waiting import wait_until
+from paimon_features.testing.servers.kafka_server import KafkaServer
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs import rewrite as rewriting
+from paimon_features.tiles.jobs.jobs import cancel, job_state, lag_snapshots
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 from tests.flink.ingest.click_source import CLICKS, new_lake
@@ -44,7 +44,7 @@ pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 import cloudpickle
 
-from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings
+from paimon_features.iteration.flink import FileOutput, IterationJob, IterationSettings
 
 # where the job runs there are no tests
 cloudpickle.register_pickle_by_value(loops)

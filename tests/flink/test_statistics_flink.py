@@ -15,20 +15,20 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.flink.tiles.repair import repair
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill_job as local_backfill
-from paimon_features.oracle.tiler import event_rows
+from paimon_features.lake import append_arrow, read_arrow
+from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, read_arrow
-from paimon_features.tables.snapshots import BATCH_IDENTIFIER
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.tile_jobs import (
     append_events,
     counted_skips,
     expected_skips,
     wrong_tiles,
 )
+from paimon_features.tiles.flink.repair import repair
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import submission as local_backfill
 from paimon_features.transformers import MinMaxScaler, StandardScaler
 from tests.flink.feed import Purchases
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.flink import cluster as module
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.flink.supervisor import TASKS, read_states

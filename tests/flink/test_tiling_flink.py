@@ -15,31 +15,31 @@ from typing import Literal
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Merge
 from paimon_features.definitions import Definitions, FeatureView
+from paimon_features.definitions.aggregates import Merge
 from paimon_features.flink.environment import await_job, open_environment, register_lake
-from paimon_features.flink.sql.tiling import EventsScan, tile_statements
-from paimon_features.flink.tiles.statement_set import explain, statement_set
-from paimon_features.flink.tiles.submission import backfill, submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill_job as local_backfill
-from paimon_features.local import skipped_sql, tile_rows, tile_sql
-from paimon_features.local.duckdb_engine import DuckDBEngine
-from paimon_features.oracle.tiler import event_rows, tile_schema
-from paimon_features.planning.plan import apply_plan
-from paimon_features.tables import Lake, read_arrow, snapshots
-from paimon_features.tables.consumers import consumers
+from paimon_features.lake import Lake, read_arrow, snapshots
+from paimon_features.lake.duckdb_engine import DuckDBEngine
+from paimon_features.lake.metadata.consumers import consumers
+from paimon_features.project.planning.plan import apply_plan
 from paimon_features.testing.generators import (
     random_events,
     random_partition_days,
     random_view,
 )
+from paimon_features.testing.reference.tiler import event_rows, tile_schema
 from paimon_features.testing.tile_jobs import (
     append_events,
     counted_skips,
     expected_skips,
     wrong_tiles,
 )
+from paimon_features.tiles.flink.statement_set import explain, statement_set
+from paimon_features.tiles.flink.submission import backfill, submit
+from paimon_features.tiles.flink.tiling import EventsScan, tile_statements
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import submission as local_backfill
+from paimon_features.tiles.local.tiling import skipped_sql, tile_rows, tile_sql
 from tests.flink.feed import Purchases
 
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))

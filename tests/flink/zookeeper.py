@@ -6,11 +6,11 @@ import socket
 import time
 from contextlib import suppress
 
-from paimon_features.errors import SetupError
-from paimon_features.ports import free_ports
-from paimon_features.setup.jars import class_path
-from paimon_features.setup.java import find_java_home
-from paimon_features.setup.local_server import LocalServer
+from paimon_features.core.errors import SetupError
+from paimon_features.core.installation.jars import class_path
+from paimon_features.core.installation.java import find_java_home
+from paimon_features.core.process.ports import free_ports
+from paimon_features.testing.servers.local_server import LocalServer
 
 JAR_GROUPS = ("kafka-broker", "zookeeper")
 _TIMEOUT_S = 60.0

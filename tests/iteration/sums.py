@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
+from paimon_features.core.types.array_types import Floats
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -18,7 +18,7 @@ from paimon_features.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
-from paimon_features.oracle.all_reduce import all_reduced
+from paimon_features.testing.reference.all_reduce import all_reduced
 
 Received = tuple[int, int, bytes]
 """Subtask, epoch, bits of the sum."""

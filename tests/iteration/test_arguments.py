@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError, DefinitionError, JobError
+from paimon_features.core.errors import ConfigurationError, DefinitionError, JobError
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -84,7 +84,7 @@ def test_every_dataclass_of_the_package_refuses_arguments_of_another_type() -> N
 
 @pytest.mark.parametrize("value", ["5", 2.5, True, [1.5]])
 def test_the_settings_of_a_job_refuse_arguments_of_another_type(value: Any) -> None:
-    settings = pytest.importorskip("paimon_features.flink.iteration.job_settings").IterationSettings
+    settings = pytest.importorskip("paimon_features.iteration.flink.job_settings").IterationSettings
     for name in ("checkpoint_interval_ms", "restarts", "bundle_ms", "replay_memory_mb"):
         with pytest.raises(ConfigurationError, match=name):
             settings(**{name: value})
@@ -93,8 +93,8 @@ def test_the_settings_of_a_job_refuse_arguments_of_another_type(value: Any) -> N
 
 
 def test_outputs_and_jobs_refuse_arguments_of_another_type() -> None:
-    flink = pytest.importorskip("paimon_features.flink.iteration")
-    outputs = pytest.importorskip("paimon_features.flink.iteration.outputs")
+    flink = pytest.importorskip("paimon_features.iteration.flink")
+    outputs = pytest.importorskip("paimon_features.iteration.flink.outputs")
     for make in (
         lambda: outputs.FileOutput("folder"),
         lambda: outputs.SinkOutput(3),

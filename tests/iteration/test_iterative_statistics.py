@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.clock import now_ms
+from paimon_features.core.times.clock import now_ms
 from paimon_features.iteration import OperatorLifeCycle, ReferenceExecutor
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
+from paimon_features.lake import Lake, read_arrow
 from paimon_features.project import Project
-from paimon_features.tables import Lake, read_arrow
 from tests.iteration.example_modules import example
 from trainer_bridge.feedback.difficulty import read_difficulty
 

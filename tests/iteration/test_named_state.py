@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.operators.context import NO_KEY, FunctionContext
 from paimon_features.iteration.state_backend import MemoryState, StateCache, decode_key, encode_key
 from paimon_features.testing.sizes import every_seed

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import DefinitionError, JobError
+from paimon_features.core.errors import DefinitionError, JobError
 from paimon_features.iteration import ReferenceExecutor
 from paimon_features.iteration.partitioning import stable_hash
 

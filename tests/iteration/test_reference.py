@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
-from paimon_features.errors import DefinitionError, JobError
+from paimon_features.core.errors import DefinitionError, JobError
 from paimon_features.iteration import (
     IterationListener,
     ReferenceExecutor,
@@ -20,7 +20,7 @@ from paimon_features.iteration import (
 from paimon_features.iteration.operators import tail
 from paimon_features.iteration.reference.attempt import InjectedFailure
 from paimon_features.iteration.sources import split_batches
-from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.lake import Lake, TableSpec, append_arrow
 from paimon_features.testing.sizes import every_seed
 from tests.iteration.loops import bounded, loop
 from tests.iteration.test_naive_differential import check, some_program

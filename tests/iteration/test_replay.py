@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.envelope import CONTROL, RECORDS, WATERMARK, Envelope
 from paimon_features.iteration.epochs import END

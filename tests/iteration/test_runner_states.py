@@ -48,9 +48,9 @@ def test_a_state_is_stored_as_plain_tuples_in_a_fixed_layout(
 
 def test_iteration_job_is_importable_from_the_engine_independent_package() -> None:
     pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
-    import paimon_features.flink.iteration
     import paimon_features.iteration
+    import paimon_features.iteration.flink
 
-    assert paimon_features.iteration.IterationJob is paimon_features.flink.iteration.IterationJob
+    assert paimon_features.iteration.IterationJob is paimon_features.iteration.flink.IterationJob
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = paimon_features.iteration.Nothing

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration import ReferenceExecutor
 from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.operators.subtask import (

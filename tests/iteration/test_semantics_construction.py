@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration import (
     DataStreamList,
     IterationBody,

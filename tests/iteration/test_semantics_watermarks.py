@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration import IterationListener
 from tests.iteration.loops import loop, nothing, orders, run, unbounded, widths
 from tests.iteration.probes import Event, Hold, Probe, Pulse, epochs, of_subtask, values

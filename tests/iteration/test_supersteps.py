@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from paimon_features.errors import DefinitionError, JobError, OwnershipError
+from paimon_features.core.errors import DefinitionError, JobError, OwnershipError
+from paimon_features.core.types.schema import Int64
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -37,9 +38,8 @@ from paimon_features.iteration.supersteps.executor import (
     SuperstepExecutor,
 )
 from paimon_features.iteration.supersteps.variable_table import CommittedEpoch, VariableTable
-from paimon_features.schema import Int64
-from paimon_features.tables import Lake, TableSpec, append_arrow, snapshots
-from paimon_features.tables.lease import ProcessHolder, acquire
+from paimon_features.lake import Lake, TableSpec, append_arrow, snapshots
+from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.testing.sizes import seeds
 from tests.iteration.superstep_programs import Build, loop, random_program, witness
 
@@ -231,7 +231,7 @@ KILLED = """
 import sys, time
 from tests.iteration.superstep_programs import loop, witness
 from paimon_features.iteration.supersteps.executor import LocalSuperstepRunner, SuperstepExecutor
-from paimon_features.tables import Lake
+from paimon_features.lake import Lake
 
 class Slow(LocalSuperstepRunner):
     def run(self, work):

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import JobError, TableError
+from paimon_features.core.documents.signed_pickle import Seal
+from paimon_features.core.errors import JobError, TableError
 from paimon_features.iteration.supersteps.variable_table import (
     CommittedEpoch,
     VariableTable,
     check_shape,
 )
-from paimon_features.sealed import Seal
-from paimon_features.tables import Lake
+from paimon_features.lake import Lake
 from tests.waiting import LONG_S
 
 BEGUN = CommittedEpoch(0, "running", feedback=3, criteria=0, shape="one variable")
@@ -113,8 +113,8 @@ KILLED = """
 import os, signal, sys
 from dataclasses import replace
 from paimon_features.iteration.supersteps.variable_table import VariableTable
-from paimon_features.tables import Lake
-import paimon_features.tables.distributed_commit as distributed_commit
+from paimon_features.lake import Lake
+import paimon_features.lake.writing.distributed_commit as distributed_commit
 table = VariableTable(Lake.open(sys.argv[1], "shop"), "ranks")
 state = table.committed()
 part = table.write(0, 0, {(0, 0): ["new"]}, {(0, 0): ["new"]})

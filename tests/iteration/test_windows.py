@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import DefinitionError, JobError
+from paimon_features.core.errors import DefinitionError, JobError
 from paimon_features.iteration import (
     DataStreamList,
     IterationListener,

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import ConfigurationError, JobError
+from paimon_features.core.documents.signed_pickle import Seal
+from paimon_features.core.errors import ConfigurationError, JobError
 from paimon_features.iteration.wires import ENTRY, ROUND_CLOSED, Notice
 from paimon_features.iteration.wires.redis import INLINE_BYTES
 from paimon_features.iteration.wires.spec import WireSpec
-from paimon_features.sealed import Seal
-from paimon_features.setup.resp import connect
+from paimon_features.testing.servers.resp import connect
 
 
 @pytest.fixture(params=["memory", pytest.param("redis", marks=pytest.mark.redis)])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import ModelError
+from paimon_features.core.errors import ModelError
 from paimon_features.models import MAX_MANIFEST_BYTES, Metric, ModelManifest, TrainingPins
 from paimon_features.models.manifest import MAX_CLASSES, verified
 from tests.models.networks import manifest

@@ -9,7 +9,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from paimon_features.errors import ModelError
+from paimon_features.core.errors import ModelError
 from paimon_features.models import ModelInput, ModelOutput, check_network, network_checks
 from paimon_features.testing.sizes import every_seed
 from tests.models.networks import SIGNATURE, network

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
-from paimon_features.errors import ModelError
+from paimon_features.core.errors import ModelError
 from paimon_features.models import check_network
 from paimon_features.models.network_checks import _CHILDREN, DOMAINS
 from paimon_features.models.network_fields import FIELDS, read_fields

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from paimon_features.errors import ModelError, RequestError, UnknownNameError
+from paimon_features.core.errors import ModelError, RequestError, UnknownNameError
 from paimon_features.models import SHARES, STATES, ModelStates
 from paimon_features.testing.sizes import every_seed
 

@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from paimon_features.core.errors import GenerationError, UnknownNameError
+from paimon_features.core.times.partition_days import PARTITION_DAYS, WHOLE_HISTORY, first_days
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView, FeatureRef, FeatureView
-from paimon_features.errors import GenerationError, UnknownNameError
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import events_spec, tiles_spec
 from paimon_features.offline.store import OfflineStore
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.partition_days import PARTITION_DAYS, WHOLE_HISTORY, first_days
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.specs import events_spec, tiles_spec
-from paimon_features.windows import DAY_MS
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 
 BUCKETS = 3
 

@@ -12,14 +12,14 @@ import pyarrow.parquet as pq
 import pytest
 
 import paimon_features as pf
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import DerivedView
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.lake.specs import events_spec
 from paimon_features.offline.derived_rows import DerivedRead
-from paimon_features.offline.tile_comparison import compare_day
-from paimon_features.planning.partitioning import tiles_table
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.specs import events_spec
-from paimon_features.windows import DAY_MS
+from paimon_features.tiles.partitioning import tiles_table
+from paimon_features.tiles.tile_comparison import compare_day
 
 pytestmark = pytest.mark.long
 

@@ -13,7 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paimon_features.aggregates import (
+from paimon_features.core.errors import DefinitionError, RequestError
+from paimon_features.core.types.schema import Bool, Float64, Int64, List, String, arrow_schema
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS, parse_duration
+from paimon_features.definitions import (
+    Definitions,
+    DerivedView,
+    Entity,
+    EventSource,
+    FeatureView,
+    SessionView,
+    TumblingView,
+)
+from paimon_features.definitions.aggregates import (
     Aggregate,
     Count,
     CountBy,
@@ -24,24 +36,12 @@ from paimon_features.aggregates import (
     TopK,
     VectorSum,
 )
-from paimon_features.definitions import (
-    Definitions,
-    DerivedView,
-    Entity,
-    EventSource,
-    FeatureView,
-    SessionView,
-    TumblingView,
-)
-from paimon_features.errors import DefinitionError, RequestError
+from paimon_features.lake import read_arrow
 from paimon_features.offline.derived_rows import DerivedRead
 from paimon_features.offline.derived_table import refresh
-from paimon_features.oracle.derived_views import wrong_derived
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Bool, Float64, Int64, List, String, arrow_schema
-from paimon_features.tables import read_arrow
 from paimon_features.testing import generators
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS, parse_duration
+from paimon_features.testing.reference.derived_views import wrong_derived
+from paimon_features.testing.reference.tiler import event_rows
 from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 SOURCE = EventSource("clicks", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")

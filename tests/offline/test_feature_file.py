@@ -12,7 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 from paimon_features.offline.feature_file import check_output, write_tables
 
 ROWS = pa.table({"n": [1, 2, 3]})

@@ -7,11 +7,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features import aggregates as agg
+from paimon_features.core.types.schema import (
+    Date,
+    Float32,
+    Float64,
+    Int64,
+    List,
+    String,
+    arrow_schema,
+)
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.definitions import aggregates as agg
+from paimon_features.lake import read_arrow
 from paimon_features.offline.training_set import build_training_set
-from paimon_features.schema import Date, Float32, Float64, Int64, List, String, arrow_schema
-from paimon_features.tables import read_arrow
 from tests.offline.lake_of_views import LakeOfViews
 
 SOURCE = EventSource(

@@ -12,20 +12,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Aggregate, Count, Max, Sum
+from paimon_features.core.errors import DamagedFileError
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
-from paimon_features.errors import DamagedFileError
+from paimon_features.definitions.aggregates import Aggregate, Count, Max, Sum
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import RollupSummary, roll_up
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import answer
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Float64, Int64
 from paimon_features.testing import generators
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import answer
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import every_seed, seeds
-from paimon_features.windows import DAY_MS
+from tests.lake.harm import harm
 from tests.offline.lake_of_views import LakeOfViews, partition_days
-from tests.tables.harm import harm
 
 LATER_MS = 40_000_000_000_000
 """A clock by which all days have ended."""

@@ -13,16 +13,16 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, DecayedSum, Last, Sum
+from paimon_features.core.errors import RequestError, UnknownNameError
+from paimon_features.core.types.schema import Float64, Int64, String, arrow_schema
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.errors import RequestError, UnknownNameError
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import answer
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Float64, Int64, String, arrow_schema
+from paimon_features.definitions.aggregates import Count, DecayedSum, Last, Sum
 from paimon_features.testing import generators
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import answer
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 SOURCE = EventSource(

@@ -10,15 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates.fold import canonical
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.times.partition_days import first_day
 from paimon_features.definitions import FeatureView
-from paimon_features.offline import tile_comparison as retile
-from paimon_features.offline.tile_comparison import DayComparison, compare_day
-from paimon_features.partition_days import first_day
-from paimon_features.tables import latest_snapshot, read_arrow
+from paimon_features.definitions.aggregates.fold import canonical
+from paimon_features.lake import latest_snapshot, read_arrow
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import seeds
+from paimon_features.tiles import tile_comparison as retile
+from paimon_features.tiles.tile_comparison import DayComparison, compare_day
 from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 

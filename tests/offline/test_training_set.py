@@ -9,15 +9,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import OwnershipError, RequestError, TableError
+from paimon_features.core.errors import OwnershipError, RequestError, TableError
+from paimon_features.lake import Lake, read_arrow
+from paimon_features.lake.metadata.snapshots import snapshot, tagged
+from paimon_features.lake.reading.deltas import live_files
 from paimon_features.offline.training_set import (
     TrainingSet,
     append_training_rows,
     build_training_set,
 )
-from paimon_features.tables import Lake, read_arrow
-from paimon_features.tables.deltas import live_files
-from paimon_features.tables.snapshots import snapshot, tagged
 from tests.offline.lake_of_views import LakeOfViews
 from tests.offline.test_store import SPEND, WORDS, clicks
 
@@ -190,8 +190,8 @@ def test_two_builders_of_one_table_exclude_each_other(lake: LakeOfViews) -> None
     import sys
 
     code = (
-        "import sys, time; from paimon_features.tables import Lake;"
-        "from paimon_features.tables.lease import acquire;"
+        "import sys, time; from paimon_features.lake import Lake;"
+        "from paimon_features.lake.ownership.lease import acquire;"
         f"lease = acquire(Lake.open({lake.lake.warehouse!r}, 'features'), 'training_churn');"
         "print('held', flush=True); sys.stdin.read()"
     )

@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from typing import Any, assert_type
 
 import paimon_features as pf
-from paimon_features.client import AsyncFeatureClient, FeatureClient, FeatureReply
-from paimon_features.config import ProjectConfig
+from paimon_features.core.configuration.project_config import ProjectConfig
+from paimon_features.core.errors import DefinitionError
 from paimon_features.definitions import Definitions
-from paimon_features.errors import DefinitionError
-from paimon_features.planning.plan import Change, ProjectPlan
 from paimon_features.project import Project
 from paimon_features.project.models import ProjectModels
-from paimon_features.serving.response import OnlineResponse
+from paimon_features.project.planning.plan import Change, ProjectPlan
+from paimon_features.serving.client import AsyncFeatureClient, FeatureClient, FeatureReply
+from paimon_features.serving.replies.response import OnlineResponse
 
 SOURCE = pf.EventSource(
     "retail",

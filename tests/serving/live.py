@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from paimon_features.config import ServeConfig
-from paimon_features.serving.http.app import FeatureApp
-from paimon_features.serving.http.connections import Connections
-from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.core.configuration.project_config import ServeConfig
+from paimon_features.serving.http.access.tokens import Tokens
+from paimon_features.serving.http.definitions.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import AccessLog
 from paimon_features.serving.http.messages import Exchange
-from paimon_features.serving.http.server import HttpServer
-from paimon_features.serving.http.tokens import Tokens
+from paimon_features.serving.http.server.app import FeatureApp
+from paimon_features.serving.http.server.connections import Connections
+from paimon_features.serving.http.server.server import HttpServer
 
 
 class LiveServer:

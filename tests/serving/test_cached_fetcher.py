@@ -9,22 +9,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from paimon_features.aggregates import Count, Last, Sum
-from paimon_features.definitions import Selection
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     DefinitionError,
     OnlineStoreError,
     PaimonFeaturesError,
     RequestError,
 )
-from paimon_features.online import MemoryStore
-from paimon_features.serving.cached_fetcher import CachedFetcher
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.reply_formats import feast_json
-from paimon_features.serving.response import OnlineResponse
+from paimon_features.core.windows import HOUR_MS, MINUTE_MS
+from paimon_features.definitions import Selection
+from paimon_features.definitions.aggregates import Count, Last, Sum
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.cached_fetcher import CachedFetcher
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.serving.replies.reply_formats import feast_json
+from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import HOUR_MS, MINUTE_MS
 from tests.serving.test_fetcher import NOW, FakeClock, click, refs, view_of
 from tests.serving.test_interactions import OUTPUTS, SOLD, SPEND, TASTE, Shop, buy
 

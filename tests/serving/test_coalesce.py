@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
+from paimon_features.core.errors import DefinitionError, OverloadedError, RequestError
 from paimon_features.definitions import FeatureRef, Selection
-from paimon_features.errors import DefinitionError, OverloadedError, RequestError
-from paimon_features.online import MemoryStore
-from paimon_features.serving.coalesce import Coalescer
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.response import OnlineResponse
-from paimon_features.serving.store_reads import StoreRead
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.coalesce import Coalescer
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.serving.reading.store_reads import StoreRead
+from paimon_features.serving.replies.response import OnlineResponse
 from tests.waiting import LONG_S
 
 SELECTION = Selection.of([FeatureRef("v", "count_1h")])

@@ -12,26 +12,26 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import Count, Last, Sum
-from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView, Selection
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     OnlineStoreError,
     OverloadedError,
     PaimonFeaturesError,
 )
-from paimon_features.online import MemoryStore, OnlineStore, ViewState, open_store
-from paimon_features.online.keys import ViewKeys
-from paimon_features.online.settings import from_url
-from paimon_features.oracle.features import answer
-from paimon_features.schema import Int64, String
-from paimon_features.serving.cached_fetcher import CachedFetcher
-from paimon_features.serving.coalesce import Coalescer
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.response import OnlineResponse
+from paimon_features.core.types.schema import Int64, String
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView, Selection
+from paimon_features.definitions.aggregates import Count, Last, Sum
+from paimon_features.online.store import MemoryStore, OnlineStore, ViewState, open_store
+from paimon_features.online.store.keys import ViewKeys
+from paimon_features.online.store.settings import from_url
+from paimon_features.serving.reading.cached_fetcher import CachedFetcher
+from paimon_features.serving.reading.coalesce import Coalescer
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.serving.replies.response import OnlineResponse
+from paimon_features.testing.reference.features import answer
 from paimon_features.testing.sizes import many
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from tests.waiting import LONG_S
 
 SOURCE = EventSource(

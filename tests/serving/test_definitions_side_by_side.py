@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import Count, Max, Sum
+from paimon_features.core.errors import RequestError, StoreNotReadyError, UnknownNameError
+from paimon_features.core.types.schema import Int64, String
 from paimon_features.definitions import CompiledView, Entity, FeatureRef, FeatureView, Selection
-from paimon_features.errors import RequestError, StoreNotReadyError, UnknownNameError
-from paimon_features.materialize import Materializer
-from paimon_features.online import MemoryStore
-from paimon_features.schema import Int64, String
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.response import OnlineResponse
+from paimon_features.definitions.aggregates import Count, Max, Sum
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.serving.test_fetcher import NOW, SOURCE, FakeClock, click, refs, view_of
 

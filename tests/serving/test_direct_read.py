@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.buckets import bucket_of
+from paimon_features.core.hashing.buckets import bucket_of
+from paimon_features.core.native import CORE
+from paimon_features.core.types.schema import DataType, Int32, Int64, String
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Selection
-from paimon_features.native import CORE
-from paimon_features.schema import DataType, Int32, Int64, String
-from paimon_features.serving.direct_read import DirectRead, DirectResponse
-from paimon_features.serving.entities import entity_keys
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.http.rendered_reply import statuses_once
-from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.response import OnlineResponse
+from paimon_features.serving.http.bodies.rendered_reply import statuses_once
+from paimon_features.serving.reading.direct_read import DirectRead, DirectResponse
+from paimon_features.serving.reading.entities import entity_keys
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.sizes import cases
-from paimon_features.windows import DAY_MS
 from tests.serving.test_get_many import REFS, reported, shop, spoilt
 from tests.serving.test_interactions import NOW, SOLD, SPEND, Shop
 

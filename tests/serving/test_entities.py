@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.buckets import bucket_of
-from paimon_features.columns import Column
-from paimon_features.errors import RequestError
-from paimon_features.online.keys import entity_bytes, key_arrays
-from paimon_features.schema import Bool, DataType, Date, Int32, Int64, String
-from paimon_features.serving.entities import Buckets, entity_keys
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import RequestError
+from paimon_features.core.hashing.buckets import bucket_of
+from paimon_features.core.types.schema import Bool, DataType, Date, Int32, Int64, String
+from paimon_features.online.store.keys import entity_bytes, key_arrays
+from paimon_features.serving.reading.entities import Buckets, entity_keys
 from paimon_features.testing.sizes import cases
 
 USUAL: dict[str, list[Any]] = {

@@ -13,8 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.aggregates import Count, DecayedSum, Last, Max, Merge, Partial, Reading, Sum
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import (
+    OnlineStoreError,
+    RequestError,
+    StoreNotReadyError,
+    UnknownNameError,
+)
+from paimon_features.core.types.schema import Float64, Int64, String
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import (
     CompiledFeature,
     Entity,
@@ -22,23 +29,25 @@ from paimon_features.definitions import (
     FeatureRef,
     FeatureView,
 )
-from paimon_features.errors import (
-    OnlineStoreError,
-    RequestError,
-    StoreNotReadyError,
-    UnknownNameError,
+from paimon_features.definitions.aggregates import (
+    Count,
+    DecayedSum,
+    Last,
+    Max,
+    Merge,
+    Partial,
+    Reading,
+    Sum,
 )
-from paimon_features.online import MemoryStore
-from paimon_features.oracle.features import entered, window_of
-from paimon_features.oracle.merges import merged
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Float64, Int64, String
-from paimon_features.serving.explain import explain, plain
-from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.explain import explain, plain
+from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing import generators
+from paimon_features.testing.reference.features import entered, window_of
+from paimon_features.testing.reference.merges import merged
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

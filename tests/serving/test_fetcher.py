@@ -11,21 +11,21 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, DecayedSum, Last, Sum, Variance
-from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     OnlineStoreError,
     RequestError,
     StoreNotReadyError,
     UnknownNameError,
 )
-from paimon_features.online import MemoryStore, ViewState, Write
-from paimon_features.online.expiry import expire_after_ms
-from paimon_features.online.keys import ViewKeys
-from paimon_features.schema import Float64, Int64, String
-from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.core.types.schema import Float64, Int64, String
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
+from paimon_features.definitions.aggregates import Count, DecayedSum, Last, Sum, Variance
+from paimon_features.online.store import MemoryStore, ViewState, Write
+from paimon_features.online.store.expiry import expire_after_ms
+from paimon_features.online.store.keys import ViewKeys
+from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

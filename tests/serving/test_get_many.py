@@ -10,23 +10,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.aggregates import Count
-from paimon_features.definitions import Entity, FeatureRef, FeatureView, Output, Selection
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     OnlineStoreError,
     PaimonFeaturesError,
     RequestError,
     StoreNotReadyError,
 )
-from paimon_features.online import MemoryStore, Write
-from paimon_features.schema import Int64
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.query import FeatureQuery
-from paimon_features.serving.reply_formats import arrow_stream, feast_json, message_pack
-from paimon_features.serving.response import OnlineResponse
+from paimon_features.core.types.schema import Int64
+from paimon_features.core.windows import DAY_MS, HOUR_MS
+from paimon_features.definitions import Entity, FeatureRef, FeatureView, Output, Selection
+from paimon_features.definitions.aggregates import Count
+from paimon_features.online.store import MemoryStore, Write
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.serving.replies.reply_formats import arrow_stream, feast_json, message_pack
+from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_lake import PROJECT
-from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.serving.test_interactions import NOW, OUTPUTS, SHOP, SOLD, SPEND, TASTE, Shop, buy
 
 NEVER = FeatureView(

@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, Last, Max, Sum, Variance
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import Float64, Int64, String, arrow_schema
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -22,14 +24,12 @@ from paimon_features.definitions import (
     RequestSource,
     Selection,
 )
-from paimon_features.errors import RequestError
-from paimon_features.materialize import Materializer
+from paimon_features.definitions.aggregates import Count, Last, Max, Sum, Variance
 from paimon_features.offline.training_set import build_training_set
-from paimon_features.online import MemoryStore
-from paimon_features.oracle.interactions import apart, wrong_interactions
-from paimon_features.schema import Float64, Int64, String, arrow_schema
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.testing.reference.interactions import apart, wrong_interactions
 from tests.offline.lake_of_views import LakeOfViews
 
 SHOP = EventSource(

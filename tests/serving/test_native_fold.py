@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features import aggregates as agg
-from paimon_features.aggregates import Aggregate
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import OnlineStoreError, PaimonFeaturesError
+from paimon_features.core.native import CORE
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS, Kind
 from paimon_features.definitions import CompiledView, Entity, EventSource, FeatureView
-from paimon_features.errors import OnlineStoreError, PaimonFeaturesError
-from paimon_features.native import CORE
-from paimon_features.online.codec import HEADER, cell_key
-from paimon_features.schema import Float64, Int64
-from paimon_features.serving.native_fold import split_features
-from paimon_features.serving.view_results import ViewPlan, ViewResult
-from paimon_features.serving.view_rows import RowRange
+from paimon_features.definitions import aggregates as agg
+from paimon_features.definitions.aggregates import Aggregate
+from paimon_features.online.store.codec import HEADER, cell_key
+from paimon_features.serving.reading.native_fold import split_features
+from paimon_features.serving.reading.view_results import ViewPlan, ViewResult
+from paimon_features.serving.reading.view_rows import RowRange
 from paimon_features.testing import generators
 from paimon_features.testing.generators import VALUE_COLUMNS, random_view
 from paimon_features.testing.sizes import cases
-from paimon_features.windows import DAY_MS, Kind
 from tests.stored_rows import StoredRows
 
 NOW_MS = 1_700_000_123_456

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.array_types import Array
-from paimon_features.native import CORE
-from paimon_features.serving import json_reply
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Array
+from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.definitions.aggregates.fold import NEVER_MS
+from paimon_features.serving.replies import json_reply
 from paimon_features.testing.sizes import cases
-from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 EDGES = (MIN_TIME_MS, MAX_TIME_MS, NEVER_MS, 0, -1, 999, 1_000, 951_782_400_000, -2_203_891_200_001)
 

@@ -13,18 +13,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from paimon_features.core.errors import OnlineStoreError, RequestError
+from paimon_features.core.times.partition_days import PARTITION_DAYS, WHOLE_HISTORY
 from paimon_features.definitions import FeatureRef, FeatureView
-from paimon_features.errors import OnlineStoreError, RequestError
-from paimon_features.materialize import Materializer
-from paimon_features.online import OnlineStore
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import Event, answer
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.partition_days import PARTITION_DAYS, WHOLE_HISTORY
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.setup.resp import connect
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import OnlineStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing import generators
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import Event, answer
+from paimon_features.testing.reference.tiler import event_rows
+from paimon_features.testing.servers.redis_server import RedisServer
+from paimon_features.testing.servers.resp import connect
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.patient_stores import patient_store

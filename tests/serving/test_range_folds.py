@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.aggregates import Merge
-from paimon_features.columns import Column
-from paimon_features.online.codec import RecordLayout, cell_key
-from paimon_features.serving.range_folds import is_decayed, is_reduced, is_running_sum
-from paimon_features.serving.window_features import Borders, KeyRange, WindowCells
+from paimon_features.core.columns.column import Column
+from paimon_features.definitions.aggregates import Merge
+from paimon_features.online.store.codec import RecordLayout, cell_key
+from paimon_features.serving.reading.range_folds import is_decayed, is_reduced, is_running_sum
+from paimon_features.serving.reading.window_features import Borders, KeyRange, WindowCells
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
 

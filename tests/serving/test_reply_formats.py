@@ -18,11 +18,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.columns import Column
-from paimon_features.definitions import FeatureRef, Selection
-from paimon_features.oracle.replies import json_document, pack_document
-from paimon_features.schema import (
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     DataType,
@@ -37,14 +34,17 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
-from paimon_features.serving import json_reply, reply_formats
-from paimon_features.serving.reply_formats import (
+from paimon_features.core.types.statuses import STATUS_NAMES, Status
+from paimon_features.definitions import FeatureRef, Selection
+from paimon_features.definitions.aggregates.fold import NEVER_MS
+from paimon_features.serving.replies import json_reply, reply_formats
+from paimon_features.serving.replies.reply_formats import (
     arrow_stream,
     feast_json,
     message_pack,
 )
-from paimon_features.serving.response import OnlineResponse, ResultBatch, ViewFreshness
-from paimon_features.statuses import STATUS_NAMES, Status
+from paimon_features.serving.replies.response import OnlineResponse, ResultBatch, ViewFreshness
+from paimon_features.testing.reference.replies import json_document, pack_document
 from paimon_features.testing.sizes import cases
 
 FRESH = ViewFreshness(

@@ -18,8 +18,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, First, Last, Max, Mean, Sum, SumBy, TopK
-from paimon_features.config import SALT_VARIABLE
+from paimon_features.core.configuration.project_config import SALT_VARIABLE
+from paimon_features.core.errors import ConfigurationError, TableError
+from paimon_features.core.types.schema import Date, Decimal, Float64, Int64, String
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -29,10 +30,9 @@ from paimon_features.definitions import (
     Interaction,
     RequestSource,
 )
-from paimon_features.errors import ConfigurationError, TableError
-from paimon_features.online import MemoryStore
-from paimon_features.schema import Date, Decimal, Float64, Int64, String
-from paimon_features.serving.fetcher import FeatureFetcher, OnlineResponse
+from paimon_features.definitions.aggregates import Count, First, Last, Max, Mean, Sum, SumBy, TopK
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher, OnlineResponse
 from paimon_features.serving.request_log import spool_folder
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
 from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema

@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, Last, Mean, Sum
+from paimon_features.core.errors import TableError
+from paimon_features.core.types.schema import Float64, Int64, String, arrow_schema
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -23,15 +25,14 @@ from paimon_features.definitions import (
     Selection,
     Transformed,
 )
-from paimon_features.errors import TableError
-from paimon_features.materialize import Materializer
+from paimon_features.definitions.aggregates import Count, Last, Mean, Sum
 from paimon_features.offline.training_set import build_training_set
-from paimon_features.online import MemoryStore
-from paimon_features.oracle.interactions import apart
-from paimon_features.oracle.transformers import wrong_transformed
-from paimon_features.schema import Float64, Int64, String, arrow_schema
-from paimon_features.serving.fetcher import FeatureFetcher
-from paimon_features.serving.query import FeatureQuery
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+from paimon_features.testing.reference.interactions import apart
+from paimon_features.testing.reference.transformers import wrong_transformed
 from paimon_features.transformers import (
     Clip,
     ColumnTransformer,
@@ -48,7 +49,6 @@ from paimon_features.transformers import (
     TargetEncoder,
 )
 from paimon_features.transformers.fitted_version import write_version
-from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.offline.lake_of_views import LakeOfViews
 from tests.transformers.numeric import MAKERS
 

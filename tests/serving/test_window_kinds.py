@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import Count, DecayedSum, Sum
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
-from paimon_features.errors import RequestError
-from paimon_features.online import MemoryStore
-from paimon_features.online.expiry import READ_BEHIND_MS, expire_after_ms
-from paimon_features.schema import Float64, Int64
-from paimon_features.serving.fetcher import FeatureFetcher
+from paimon_features.definitions.aggregates import Count, DecayedSum, Sum
+from paimon_features.online.store import MemoryStore
+from paimon_features.online.store.expiry import READ_BEHIND_MS, expire_after_ms
+from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource("clicks", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")
 NOW = 1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.tables.catalog import Lake
+from paimon_features.lake.catalog import Lake
 
 
 @pytest.fixture

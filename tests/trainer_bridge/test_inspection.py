@@ -13,11 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from paimon_features.cli import cli
-from paimon_features.errors import RequestError
-from paimon_features.schema import Float32
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import Float32
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from tests.data_files import replace_file
 from trainer_bridge import inspection
 from trainer_bridge.inspection import Inspection, Stage, advise, bound_by, inspect

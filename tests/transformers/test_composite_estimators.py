@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from paimon_features.errors import MissingMethodError, TransformError
+from paimon_features.core.errors import MissingMethodError, TransformError
 from paimon_features.transformers import (
     Clip,
     ColumnTransformer,

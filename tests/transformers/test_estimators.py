@@ -17,7 +17,7 @@ import polars as pl
 import pytest
 
 import paimon_features.transformers as package
-from paimon_features.errors import MissingMethodError, NotFittedError, TransformError
+from paimon_features.core.errors import MissingMethodError, NotFittedError, TransformError
 from paimon_features.transformers import (
     Clip,
     FeatureTransformer,

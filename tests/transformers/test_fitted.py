@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.transformers import (
     FittedVersion,
     MinMaxScaler,

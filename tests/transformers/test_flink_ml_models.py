@@ -15,8 +15,9 @@ import pyarrow as pa
 import pytest
 from scipy.sparse import csr_array
 
-from paimon_features.aggregates import Count, Sum
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.schema import Float64, Int64, List, String
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -25,9 +26,8 @@ from paimon_features.definitions import (
     Fitted,
     Transformed,
 )
-from paimon_features.errors import TransformError
-from paimon_features.oracle.fitted import row_of
-from paimon_features.schema import Float64, Int64, List, String
+from paimon_features.definitions.aggregates import Count, Sum
+from paimon_features.testing.reference.fitted import row_of
 from paimon_features.testing.sizes import seeds
 from paimon_features.transformers import FittedVersion
 from paimon_features.transformers.fitted_version import read_version, write_version

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import TransformError
-from paimon_features.oracle.fitted import row_of
+from paimon_features.core.errors import TransformError
+from paimon_features.testing.reference.fitted import row_of
 from paimon_features.transformers import FeatureTransformer, FrequencyEncoder
 from tests.transformers.forms import FORMS, put, rows_of
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paimon_features.errors import TransformError
-from paimon_features.oracle import numeric as naive
+from paimon_features.core.errors import TransformError
+from paimon_features.testing.reference import numeric as naive
 from paimon_features.transformers import (
     FeatureTransformer,
     Imputer,

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import TransformError
-from paimon_features.oracle.fitted import row_of
-from paimon_features.schema import Bool, Decimal, Float64, Int64, List, String
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.schema import Bool, Decimal, Float64, Int64, List, String
+from paimon_features.testing.reference.fitted import row_of
 from paimon_features.transformers import FeatureTransformer, HashingEncoder
 from paimon_features.transformers.murmur import hash_text, hash_texts
 from tests.transformers.forms import put, rows_of

@@ -10,7 +10,7 @@ import pytest
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 pytest.importorskip("onnx", reason="pip install onnx")
 
-from paimon_features.errors import TransformError  # noqa: E402
+from paimon_features.core.errors import TransformError  # noqa: E402
 from paimon_features.models import check_network  # noqa: E402
 from paimon_features.transformers import Imputer, Pipeline, StandardScaler  # noqa: E402
 from paimon_features.transformers.flink_ml import (  # noqa: E402

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import TransformError
-from paimon_features.oracle import transformers as naive
+from paimon_features.core.errors import TransformError
+from paimon_features.testing.reference import transformers as naive
 from paimon_features.transformers import FeatureNormalizer, FeatureSelector
 from tests.transformers.forms import FORMS, put, rows_of
 

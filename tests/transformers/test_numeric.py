@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
-from paimon_features.oracle.fitted import row_of
-from paimon_features.oracle.numeric import is_inexact, near
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.testing.reference.fitted import row_of
+from paimon_features.testing.reference.numeric import is_inexact, near
 from paimon_features.transformers import FeatureTransformer, FittedVersion, StoredTransformer
 from tests.transformers.forms import FORMS, put, rows_of
 from tests.transformers.numeric import IN_PARTS, MAKERS, data, nulls

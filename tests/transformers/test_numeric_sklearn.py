@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 from paimon_features.transformers import (
     Imputer,
     InteractionFeatures,

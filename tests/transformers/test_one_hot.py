@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import TransformError
-from paimon_features.oracle import transformers as naive
-from paimon_features.oracle.fitted import row_of
+from paimon_features.core.errors import TransformError
+from paimon_features.testing.reference import transformers as naive
+from paimon_features.testing.reference.fitted import row_of
 from paimon_features.transformers import FeatureTransformer, OneHotEncoder
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 from paimon_features.transformers import (
     Clip,
     ColumnTransformer,

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
-from paimon_features.oracle.fitted import row_of
-from paimon_features.schema import Bool, Float64, Int64, List, String
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.schema import Bool, Float64, Int64, List, String
+from paimon_features.testing.reference.fitted import row_of
 from paimon_features.transformers import (
     Clip,
     ColumnTransformer,

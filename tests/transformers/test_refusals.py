@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 from paimon_features.transformers import (
     Clip,
     Frozen,

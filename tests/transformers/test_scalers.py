@@ -17,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from paimon_features.errors import TransformError
-from paimon_features.oracle import transformers as naive
+from paimon_features.core.errors import TransformError
+from paimon_features.testing.reference import transformers as naive
 from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers import FeatureTransformer, MinMaxScaler, StandardScaler
 

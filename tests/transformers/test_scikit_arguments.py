@@ -14,8 +14,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import MissingExtraError, TransformError
-from paimon_features.schema import Float64, Int64, String
+from paimon_features.core.errors import MissingExtraError, TransformError
+from paimon_features.core.types.schema import Float64, Int64, String
 from paimon_features.transformers import (
     FeatureTransformer,
     Imputer,

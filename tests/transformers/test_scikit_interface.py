@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from paimon_features import transformers as ours
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 
 sklearn = pytest.importorskip("sklearn", reason="pip install scikit-learn")
 from sklearn import compose, impute, pipeline, preprocessing  # noqa: E402

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paimon_features.errors import TransformError
-from paimon_features.oracle import categorical as naive
-from paimon_features.oracle.fitted import row_of
-from paimon_features.schema import Float64, Int64, String
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.schema import Float64, Int64, String
+from paimon_features.testing.reference import categorical as naive
+from paimon_features.testing.reference.fitted import row_of
 from paimon_features.transformers import FeatureTransformer, TargetEncoder
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 from paimon_features.transformers import (
     ColumnTransformer,
     FrequencyEncoder,

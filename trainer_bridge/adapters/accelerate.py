@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.core.errors import ConfigurationError, MissingExtraError
 from trainer_bridge.adapters.torch import TensorBatch, TorchLoader
 
 try:

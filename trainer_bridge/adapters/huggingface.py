@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.core.errors import ConfigurationError, MissingExtraError
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 try:

@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.errors import MissingExtraError
-from paimon_features.schema import NAME
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.snapshots import SnapshotRef
+from paimon_features.core.errors import MissingExtraError
+from paimon_features.core.types.schema import NAME
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import SnapshotRef
 from trainer_bridge.readers.scanning import TableScan
 
 try:

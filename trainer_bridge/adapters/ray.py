@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, MissingExtraError, RequestError
-from paimon_features.typed_json import mapping
+from paimon_features.core.documents.typed_json import mapping
+from paimon_features.core.errors import ConfigurationError, MissingExtraError, RequestError
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 try:

@@ -10,8 +10,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Bools, Ints
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Bools, Ints
 from trainer_bridge.batches.ragged import ends, runs
 from trainer_bridge.batches.vocabulary import Vocabulary
 

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Array, Ints
-from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.core.errors import RequestError, UnknownNameError
+from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.batches.aligned import RECYCLED
 from trainer_bridge.batches.arrow_values import in_order, take_of_table
 from trainer_bridge.batches.ragged import Ragged

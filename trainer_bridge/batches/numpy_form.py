@@ -14,9 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array, Ints
-from paimon_features.errors import ConfigurationError
-from paimon_features.native import CORE
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.batches import aligned
 from trainer_bridge.batches.forms import Batch, Form, GatherSource, grouped
 from trainer_bridge.batches.ragged import (

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.errors import RequestError
-from paimon_features.native import CORE
+from paimon_features.core.errors import RequestError
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Array, Bools, Ints
 
 
 class SparseValue(NamedTuple):

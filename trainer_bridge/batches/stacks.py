@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from paimon_features.array_types import Array
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.types.array_types import Array
 from trainer_bridge.batches.aligned import empty
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.batches.tensor_columns import ColumnSpec

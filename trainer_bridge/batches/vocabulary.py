@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Vocabulary:
     >>> Vocabulary.of(["Oslo"]).encode(pa.array(["Paris"]))
     Traceback (most recent call last):
     ...
-    paimon_features.errors.RequestError: 'Paris' is not among the 1 words of the vocabulary; ...
+    paimon_features.core.errors.RequestError: 'Paris' is not among the 1 words of the vocabulary; ...
     """
 
     words: pa.StringArray

@@ -8,8 +8,8 @@ from functools import partial
 
 import pyarrow as pa
 
-from paimon_features.errors import DamagedFileError, SnapshotExpiredError, TableError
-from paimon_features.tables.content import Content, ContentFile
+from paimon_features.core.errors import DamagedFileError, SnapshotExpiredError, TableError
+from paimon_features.lake.reading.snapshot_content import Content, ContentFile
 from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.row_selection import MergeUnit
 

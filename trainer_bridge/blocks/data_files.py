@@ -10,10 +10,15 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paimon_features.errors import DamagedFileError, TableError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.content import KEY_PREFIX, SEQUENCE_NUMBER, Content, ContentFile
-from paimon_features.tables.deltas import VALUE_KIND
+from paimon_features.core.errors import DamagedFileError, TableError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.deltas import VALUE_KIND
+from paimon_features.lake.reading.snapshot_content import (
+    KEY_PREFIX,
+    SEQUENCE_NUMBER,
+    Content,
+    ContentFile,
+)
 from trainer_bridge.blocks.kept_columns import KeptColumns
 
 INTERNAL = {SEQUENCE_NUMBER: pa.int64(), VALUE_KIND: pa.int8()}

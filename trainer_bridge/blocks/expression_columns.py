@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-from paimon_features.schema import (
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     DataType,

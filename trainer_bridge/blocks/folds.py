@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.errors import TableError
+from paimon_features.core.errors import TableError
+from paimon_features.core.types.array_types import Array, Bools, Ints
 from trainer_bridge.blocks.merge import KeyGroups, integers, numbers, pack, ranks, unscaled
 
 CHOOSING = ("last_value", "last_non_null_value", "first_value", "first_non_null_value")

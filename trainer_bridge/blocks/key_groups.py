@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.errors import TableError
-from paimon_features.tables.content import (
+from paimon_features.core.errors import TableError
+from paimon_features.core.types.array_types import Array, Bools, Ints
+from paimon_features.lake.reading.deltas import VALUE_KIND
+from paimon_features.lake.reading.snapshot_content import (
     KEY_PREFIX,
     SEQUENCE_NUMBER,
     ContentFile,
     MergeRules,
     deleted_rows,
 )
-from paimon_features.tables.deltas import VALUE_KIND
 from trainer_bridge.blocks.data_files import DataFiles, Span
 from trainer_bridge.blocks.layers import Layers
 from trainer_bridge.blocks.merge import (

@@ -14,8 +14,8 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Ints
-from paimon_features.native import CORE
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.blocks.folds import fold, take
 from trainer_bridge.blocks.merge import KeyGroups, ascends
 from trainer_bridge.blocks.overlay import lay_over

@@ -22,9 +22,9 @@ from typing import Literal
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
-from paimon_features.tables.storage import Storage
-from paimon_features.tables.storage.retries import is_passing
+from paimon_features.core.errors import ConfigurationError, TableError, UnknownNameError
+from paimon_features.lake.storage import Storage
+from paimon_features.lake.storage.retries import is_passing
 from trainer_bridge.blocks.bad_files import bad_files_error
 from trainer_bridge.blocks.data_files import Span
 from trainer_bridge.blocks.row_selection import RowSelection

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array, Bools, Ints
+from paimon_features.core.types.array_types import Array, Bools, Ints
 
 _ADDS = (0, 2)  # insert, update after; 1 and 3 take a row away
 _LONGEST_TEXT = 64

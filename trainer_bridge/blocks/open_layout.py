@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from paimon_features.errors import TableError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.content import Content, ContentFile, content_of, read_content
-from paimon_features.tables.deltas import DataFile
-from paimon_features.tables.storage import Storage
+from paimon_features.core.errors import TableError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.deltas import DataFile
+from paimon_features.lake.reading.snapshot_content import (
+    Content,
+    ContentFile,
+    content_of,
+    read_content,
+)
+from paimon_features.lake.storage import Storage
 from trainer_bridge.blocks.bad_files import bad_files_error, find_bad_files, without_bad_files
 from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.layout import Layout, OnBadFile

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.columns import one_array
+from paimon_features.core.columns.column import one_array
+from paimon_features.core.types.array_types import Array, Bools, Ints
 from trainer_bridge.blocks.merge import pack
 
 

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Bools
-from paimon_features.columns import Column
-from paimon_features.errors import ExpressionError, RequestError
-from paimon_features.expressions import Expression, evaluate, parse
-from paimon_features.expressions.nodes import Call, Literal, Name
-from paimon_features.schema import Bool, Float64
-from paimon_features.tables.content import Bounds
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import ExpressionError, RequestError
+from paimon_features.core.expressions import Expression, evaluate, parse
+from paimon_features.core.expressions.nodes import Call, Literal, Name
+from paimon_features.core.types.array_types import Bools
+from paimon_features.core.types.schema import Bool, Float64
+from paimon_features.lake.reading.snapshot_content import Bounds
 from trainer_bridge.blocks.expression_columns import data_type_of
 
 Outcomes = frozenset[bool | None]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.tables.content import Bounds, ContentFile
+from paimon_features.lake.reading.snapshot_content import Bounds, ContentFile
 from trainer_bridge.blocks.data_files import DataFiles
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.blocks.row_selection import MergeUnit

@@ -9,9 +9,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from paimon_features.array_types import Bools
-from paimon_features.errors import DamagedFileError
-from paimon_features.tables.content import ContentFile
+from paimon_features.core.errors import DamagedFileError
+from paimon_features.core.types.array_types import Bools
+from paimon_features.lake.reading.snapshot_content import ContentFile
 from trainer_bridge.blocks.bad_files import bad_files_error
 from trainer_bridge.blocks.data_files import DataFiles, Span
 from trainer_bridge.blocks.layout import Block, BlockPart, Fold

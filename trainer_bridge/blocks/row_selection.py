@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from paimon_features.array_types import Bools
-from paimon_features.errors import TableError
-from paimon_features.tables.content import ContentFile
+from paimon_features.core.errors import TableError
+from paimon_features.core.types.array_types import Bools
+from paimon_features.lake.reading.snapshot_content import ContentFile
 from trainer_bridge.blocks.merge import unpack
 
 MergeUnit = tuple[ContentFile, ...]

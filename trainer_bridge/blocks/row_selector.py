@@ -16,9 +16,9 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Bools
-from paimon_features.errors import TableError
-from paimon_features.tables.content import ContentFile
+from paimon_features.core.errors import TableError
+from paimon_features.core.types.array_types import Bools
+from paimon_features.lake.reading.snapshot_content import ContentFile
 from trainer_bridge.blocks.data_files import DataFiles, Span
 from trainer_bridge.blocks.folds import fold, take
 from trainer_bridge.blocks.key_groups import KeyedFiles, MergedRows, in_write_order

@@ -31,8 +31,8 @@ from typing import Any
 import pyarrow as pa
 from filelock import FileLock
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.times.clock import now_ms
 from trainer_bridge.cache.block_files import DamagedBlock, read_block, write_block
 
 _log = logging.getLogger(__name__)

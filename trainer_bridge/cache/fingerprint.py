@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis), range)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.cache.disk import DiskPlan
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
 from trainer_bridge.batches.ragged import Ragged, Rows, take_rows
 from trainer_bridge.dataframe.dedup import Blocks
 from trainer_bridge.dataframe.frame import Features, Value

@@ -9,9 +9,9 @@ from typing import Any, TypedDict, Unpack
 import numpy as np
 import pyarrow.fs as pafs
 
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.snapshots import SnapshotRef
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import SnapshotRef
 from trainer_bridge.batches.ragged import Ragged
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX
 from trainer_bridge.batches.vocabulary import Vocabulary

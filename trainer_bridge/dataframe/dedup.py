@@ -16,8 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from paimon_features.array_types import Array, Ints
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.batches.ragged import Ragged, Rows, concat_rows, ends, runs, take_rows
 
 

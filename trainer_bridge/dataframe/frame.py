@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Array, Ints
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.batches.arrow_values import list_levels
 from trainer_bridge.batches.ragged import Ragged, SparseValue
 from trainer_bridge.batches.tensor_columns import ColumnSpec

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from paimon_features.errors import ConfigurationError, TableError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.snapshots import SnapshotRef
-from paimon_features.tables.storage.filesystems import SCHEMES, make_filesystem, settings
-from paimon_features.tables.storage.remote import place_in
-from paimon_features.tables.storage.retries import Retries
+from paimon_features.core.errors import ConfigurationError, TableError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import SnapshotRef
+from paimon_features.lake.storage.filesystems import SCHEMES, make_filesystem, settings
+from paimon_features.lake.storage.remote import place_in
+from paimon_features.lake.storage.retries import Retries
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot
 

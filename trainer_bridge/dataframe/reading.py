@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Ints
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.batches.arrow_values import list_levels, opened
 from trainer_bridge.batches.ragged import Rows, concat_rows, ends
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX, ItemMask, TensorColumn

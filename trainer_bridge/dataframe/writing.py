@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from paimon_features.array_types import Ints
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.foreign_types import check_foreign_types, plain_table
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.writer import append_stream
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.foreign_types import check_foreign_types, plain_table
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.writing.table_writer import append_stream
 from trainer_bridge.batches.arrow_values import opened
 from trainer_bridge.batches.ragged import ends
 

@@ -9,15 +9,23 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import Count, DecayedMean, Last, Max, Mean, Sum, Variance
-from paimon_features.array_types import Floats
-from paimon_features.columns import one_array
+from paimon_features.core.columns.column import one_array
+from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.core.times.utc_ms import conform
+from paimon_features.core.types.array_types import Floats
+from paimon_features.core.types.schema import DataType
+from paimon_features.core.windows import parse_duration
 from paimon_features.definitions import Entity, FeatureView, FeedbackSource
-from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.definitions.aggregates import (
+    Count,
+    DecayedMean,
+    Last,
+    Max,
+    Mean,
+    Sum,
+    Variance,
+)
 from paimon_features.offline.reading.pinning import AsOf, Pin
-from paimon_features.schema import DataType
-from paimon_features.times import conform
-from paimon_features.windows import parse_duration
 
 PRESENTATIONS = "presentations"
 LOSS = "loss_decayed"
@@ -104,7 +112,7 @@ def difficulty_view(
     the plain mean and variance, the last step and event time, and how often the sample was
     ``forgotten``. ``loss_center`` is a typical loss, for numerical accuracy (see Variance).
 
-    >>> from paimon_features.schema import Int64
+    >>> from paimon_features.core.types.schema import Int64
     >>> view = difficulty_view(FeedbackSource("churn", sample_keys={"customer_id": Int64}))
     >>> view.name, [feature.name for feature in view.compiled.features][:2]
     ('churn_difficulty', ['presentations', 'loss_decayed'])

@@ -28,15 +28,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from paimon_features.core.errors import ConfigurationError, OnlineStoreError, TableError
+from paimon_features.core.types.schema import DataType
 from paimon_features.definitions import FeedbackSource
-from paimon_features.errors import ConfigurationError, OnlineStoreError, TableError
-from paimon_features.online.queue import BEGINNING, Queue
-from paimon_features.schema import DataType
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.reader import iter_batches
-from paimon_features.tables.side_files import locked, read_json, write_json
-from paimon_features.tables.specs import feedback_spec
-from paimon_features.tables.writer import append_arrow, committed_identifiers
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.table_reader import iter_batches
+from paimon_features.lake.side_folder.side_files import locked, read_json, write_json
+from paimon_features.lake.specs import feedback_spec
+from paimon_features.lake.writing.table_writer import append_arrow, committed_identifiers
+from paimon_features.online.store.queue import BEGINNING, Queue
 
 USER = "feedback-drain"
 _MESSAGE_BYTES = 4 << 20
@@ -181,7 +181,7 @@ class FeedbackDrain:
     lake, loop, sample_keys
         As for :class:`trainer_bridge.FeedbackWriter`.
     queue
-        ``paimon_features.online.open_queue(address, name)``, with the name that the writers use.
+        ``paimon_features.online.store.open_queue(address, name)``, with the name that the writers use.
     interval_s
         How long messages are collected for a commit.
     give_up_s

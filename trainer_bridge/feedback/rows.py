@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.array_types import Bools
-from paimon_features.errors import RequestError
-from paimon_features.schema import DataType
-from paimon_features.times import conform
+from paimon_features.core.errors import RequestError
+from paimon_features.core.times.utc_ms import conform
+from paimon_features.core.types.array_types import Bools
+from paimon_features.core.types.schema import DataType
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.order.key_hashes import key_hashes
 

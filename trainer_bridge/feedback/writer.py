@@ -25,18 +25,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.clock import now_ms
-from paimon_features.closeable import Closeable
-from paimon_features.columns import one_array
+from paimon_features.core.columns.column import one_array
+from paimon_features.core.errors import ConfigurationError, RequestError, TableError
+from paimon_features.core.process.closeable import Closeable
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.types.schema import DataType
 from paimon_features.definitions import FeedbackSource
-from paimon_features.errors import ConfigurationError, RequestError, TableError
-from paimon_features.online.queue import Queue
-from paimon_features.schema import DataType
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.reader import iter_batches
-from paimon_features.tables.side_files import locked
-from paimon_features.tables.specs import feedback_spec
-from paimon_features.tables.writer import append_arrow, committed_identifiers
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.table_reader import iter_batches
+from paimon_features.lake.side_folder.side_files import locked
+from paimon_features.lake.specs import feedback_spec
+from paimon_features.lake.writing.table_writer import append_arrow, committed_identifiers
+from paimon_features.online.store.queue import Queue
 from trainer_bridge.feedback.feedback_drain import HandOver
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.rows import WriteCall, columns_of, finite_losses, int64_of, rows_of

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from paimon_features.array_types import Ints
-from paimon_features.native import CORE
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Ints
 
 
 def by_block(numbers: Ints, first_rows: Ints) -> Iterator[tuple[int, Ints, Ints]]:

@@ -13,7 +13,7 @@ and on nothing else: not on ranks, workers or threads, nor on what was read befo
 
 Nothing of size N is kept: a few numbers per block, and a permutation that is computed
 (:mod:`trainer_bridge.order.permutation`). The reference implementation is
-``paimon_features.oracle.order.reference_order``.
+``paimon_features.testing.reference.order.reference_order``.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Ints, Words
-from paimon_features.native import CORE
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Ints, Words
 from trainer_bridge.order.permutation import (
     GOLDEN,
     WORD,

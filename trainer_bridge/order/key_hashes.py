@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Ints, Words
+from paimon_features.core.types.array_types import Ints, Words
 from trainer_bridge.order.permutation import mix64
 
 _STEP = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Ints, Words
-from paimon_features.native import CORE
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Ints, Words
 
 _MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -14,8 +14,8 @@ from typing import Literal
 
 import numpy as np
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.types.array_types import Ints
 
 Last = Literal["drop", "pad", "short"]
 

@@ -12,7 +12,7 @@
 A position keeps its class, so it is the same modulo each world size that divides C as the position
 in its source: a rank of such a world size reads complete streams of each source, as it does without
 a mixture. The reference implementation is
-``paimon_features.oracle.order.reference_mix``.
+``paimon_features.testing.reference.order.reference_mix``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from math import gcd, lcm
 
 import numpy as np
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.types.array_types import Ints
 
 MOST_SLOTS = 1_000
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 
 _SHARDING = {
     "DataLoaderDispatcher": "Accelerate deals the batches of rank 0 out to all ranks",

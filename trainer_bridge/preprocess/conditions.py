@@ -8,10 +8,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.columns import Column
-from paimon_features.errors import ExpressionError
-from paimon_features.expressions import Expression, evaluate, parse
-from paimon_features.schema import Bool, DataType, Int64
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import ExpressionError
+from paimon_features.core.expressions import Expression, evaluate, parse
+from paimon_features.core.types.schema import Bool, DataType, Int64
 from trainer_bridge.blocks.expression_columns import data_type_of
 from trainer_bridge.preprocess.row_block import RowBlock
 from trainer_bridge.preprocess.stages import Values

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Array
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.array_types import Array
 from trainer_bridge.batches.forms import Batch, Form, GatherSource
 from trainer_bridge.preprocess.row_block import ColumnConverter, RowBlock
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Generic, TypeVar
 
-from paimon_features.closeable import Closeable
+from paimon_features.core.process.closeable import Closeable
 
 T = TypeVar("T")
 R = TypeVar("R")

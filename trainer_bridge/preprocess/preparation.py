@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array
-from paimon_features.closeable import Closeable
-from paimon_features.errors import ConfigurationError, RequestError, TableError
+from paimon_features.core.errors import ConfigurationError, RequestError, TableError
+from paimon_features.core.process.closeable import Closeable
+from paimon_features.core.types.array_types import Array
 from trainer_bridge.batches.forms import Batch as ReaderBatch
 from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.cache import BlockCache, CacheStats, DiskCache, fingerprint

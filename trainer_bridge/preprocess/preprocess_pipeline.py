@@ -10,9 +10,9 @@ from typing import Any, Unpack
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, TableError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.snapshots import Snapshot, SnapshotRef
+from paimon_features.core.errors import ConfigurationError, TableError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import Snapshot, SnapshotRef
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.cache.fingerprint import name_of
 from trainer_bridge.preprocess.conditions import Condition
@@ -85,7 +85,7 @@ class PreprocessPipeline:
     --------
     >>> import tempfile
     >>> import numpy as np
-    >>> from paimon_features.tables import Lake
+    >>> from paimon_features.lake import Lake
     >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")
     >>> def features(rows):

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.preprocess.conditions import Condition
 from trainer_bridge.preprocess.stages import (
     Augment,

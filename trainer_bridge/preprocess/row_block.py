@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Array, Bools
-from paimon_features.columns import one_array
-from paimon_features.errors import RequestError, UnknownNameError
+from paimon_features.core.columns.column import one_array
+from paimon_features.core.errors import RequestError, UnknownNameError
+from paimon_features.core.types.array_types import Array, Bools
 from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.tensor_columns import MASK_SUFFIX
 from trainer_bridge.preprocess.stages import Rows, Values

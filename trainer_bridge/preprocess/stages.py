@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Array
+from paimon_features.core.types.array_types import Array
 
 Values: TypeAlias = Array | pa.Array
 """A column: a NumPy array (rows first), or Arrow if the type has no NumPy form."""

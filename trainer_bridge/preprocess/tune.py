@@ -20,7 +20,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.preprocess.preparation import PreparedBatches
 from trainer_bridge.preprocess.preprocess_pipeline import OpenKeywords, PreprocessPipeline
 from trainer_bridge.preprocess.stages import Cache, Prefetch

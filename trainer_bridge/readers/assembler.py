@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Ints
-from paimon_features.native import log_once
+from paimon_features.core.native import log_once
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.order.blocks_of_rows import by_block
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.chunks import Chunk, ChunkRequest

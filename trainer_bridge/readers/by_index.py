@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import Never
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 
 
 def refuse_index(what: str) -> Never:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Ints
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.blocks.layout import Block
 from trainer_bridge.order.rank_shard import RankShard
 

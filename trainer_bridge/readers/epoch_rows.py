@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from paimon_features.array_types import Array, Ints
+from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.rank_shard import RankShard
 from trainer_bridge.readers.chunks import ChunkRequest

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Generator
 from typing import Generic, Self, TypeVar
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Loops(Generic[T]):
     >>> next(first)
     Traceback (most recent call last):
     ...
-    paimon_features.errors.RequestError: the reader of table 'visits' was used by another loop ...
+    paimon_features.core.errors.RequestError: the reader of table 'visits' was used by another loop ...
     """
 
     def __init__(self, name: str) -> None:

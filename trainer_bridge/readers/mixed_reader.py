@@ -15,8 +15,8 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.order.rank_shard import RankShard
 from trainer_bridge.order.reader_state import check_numbers, check_position
 from trainer_bridge.order.source_interleave import shares_of

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Array, Ints
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.source_interleave import SourceInterleave
 from trainer_bridge.readers.chunks import ChunkRequest

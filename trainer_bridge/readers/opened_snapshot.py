@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.tables.catalog import Lake
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.batches.forms import Form
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout, select_schema

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.batches.forms import ArrowForm, Form
 from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.vocabulary import Vocabulary

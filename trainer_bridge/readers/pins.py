@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from paimon_features.errors import ConfigurationError, TableError, UnknownNameError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.snapshots import (
+from paimon_features.core.errors import ConfigurationError, TableError, UnknownNameError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import (
     Snapshot,
     SnapshotRef,
     latest_snapshot,

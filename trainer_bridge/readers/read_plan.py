@@ -9,10 +9,10 @@ from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, RequestError, TableError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.consumers import register_consumer
-from paimon_features.tables.snapshots import SnapshotRef
+from paimon_features.core.errors import ConfigurationError, RequestError, TableError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.consumers import register_consumer
+from paimon_features.lake.metadata.snapshots import SnapshotRef
 from trainer_bridge.batches.forms import Form
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.blocks.layout import Layout, OnBadFile, select_schema

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from paimon_features.errors import DamagedFileError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.deltas import live_files, verify_files
-from paimon_features.tables.snapshots import SnapshotRef, pinned
+from paimon_features.core.errors import DamagedFileError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import SnapshotRef, pinned
+from paimon_features.lake.reading.deltas import live_files, verify_files
 from trainer_bridge.blocks.layout import Fold, Layout, select_schema
 from trainer_bridge.blocks.open_layout import read_layout
 from trainer_bridge.readers.pins import pinned_snapshot

@@ -9,13 +9,13 @@ from urllib.parse import quote
 
 import pyarrow as pa
 
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.definitions import FeatureView
-from paimon_features.errors import ConfigurationError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.side_folder.records import Record
+from paimon_features.lake.side_folder.side_files import exclusive_files, read_json
+from paimon_features.lake.storage.object_path import SidePath
 from paimon_features.offline.reading.pinning import Pin
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.records import Record
-from paimon_features.tables.side_files import exclusive_files, read_json
-from paimon_features.tables.storage.object_path import SidePath
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.feedback.difficulty import Difficulty, read_difficulty
 from trainer_bridge.readers.epoch_rows import RowSampler

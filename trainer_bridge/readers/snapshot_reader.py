@@ -11,10 +11,10 @@ from typing import Any, Never, Self, Unpack
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.closeable import Closeable
-from paimon_features.errors import ConfigurationError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.consumers import delete_consumer
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.closeable import Closeable
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.consumers import delete_consumer
 from trainer_bridge.batches.forms import ArrowForm, Batch
 from trainer_bridge.batches.numpy_form import dtypes_of, specs_of
 from trainer_bridge.batches.tensor_columns import ColumnSpec
@@ -480,7 +480,7 @@ class SnapshotReader(Closeable):
             delete_consumer(self.lake, self.table, consumer)
 
     def _repr_html_(self) -> str:
-        from paimon_features.notebook.markup import card, facts, table
+        from paimon_features.core.notebook.markup import card, facts, table
 
         layout = self.layout
         about = {

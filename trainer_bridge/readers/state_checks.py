@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 from trainer_bridge.order.reader_state import ReaderState, check_position, other_seed
 from trainer_bridge.readers.epoch_rows import RowSampler
 

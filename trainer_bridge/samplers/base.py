@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.order.reader_state import check_numbers, other_seed
 from trainer_bridge.order.wrappers import refuse_sharded_again
 from trainer_bridge.samplers.drawn_ahead import DrawnAhead, drawn_by_caller

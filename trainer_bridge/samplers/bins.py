@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Bytes, Ints
+from paimon_features.core.types.array_types import Bytes, Ints
 from trainer_bridge.samplers.importance import ImportanceSampler
 from trainer_bridge.samplers.inputs import as_numbers
 from trainer_bridge.samplers.totals import locate

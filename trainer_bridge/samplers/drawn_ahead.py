@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 from trainer_bridge.order.wrappers import callers
 
 _WITH_WORKERS = {"_MultiProcessingDataLoaderIter", "_StatefulMultiProcessingDataLoaderIter"}

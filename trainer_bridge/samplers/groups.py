@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Array, Ints
+from paimon_features.core.types.array_types import Array, Ints
 from trainer_bridge.order.permutation import permute
 
 _PIECE = 1 << 17

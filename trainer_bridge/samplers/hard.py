@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.order.permutation import derive_key, permute
 from trainer_bridge.samplers.base import PIECE, AdvancedSampler
 from trainer_bridge.samplers.groups import Groups, split_by_score

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.foreign_types import plain_array, plain_column
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Array
+from paimon_features.core.types.foreign_types import plain_array, plain_column
 from trainer_bridge.feedback.difficulty import Difficulty
 
 _PIECE = 1 << 17

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from paimon_features.array_types import Ints
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.samplers.keys import keys_of
 
 LIMIT = 1 << 31

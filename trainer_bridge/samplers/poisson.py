@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.order.key_hashes import key_hashes
 from trainer_bridge.order.permutation import derive_key, permute, uniform
 from trainer_bridge.samplers.base import AdvancedSampler

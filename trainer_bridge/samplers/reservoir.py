@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.array_types import Ints
 from trainer_bridge.order.permutation import derive_key
 from trainer_bridge.samplers.inputs import as_numbers
 from trainer_bridge.samplers.weighted import exponential_keys

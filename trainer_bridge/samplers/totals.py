@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.types.array_types import Ints
 
 
 def cumulate(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from paimon_features.errors import TableError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.deltas import read_delta
-from paimon_features.tables.snapshots import Snapshot
+from paimon_features.core.errors import TableError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import Snapshot
+from paimon_features.lake.reading.deltas import read_delta
 from trainer_bridge.blocks.layout import Layout
 from trainer_bridge.blocks.open_layout import layout_of
 from trainer_bridge.readers.read_plan import ReadPlan

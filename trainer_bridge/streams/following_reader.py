@@ -10,16 +10,16 @@ from typing import Any, Literal, Never, Unpack
 
 import numpy as np
 
-from paimon_features.clock import now_ms
-from paimon_features.closeable import Closeable
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.consumers import (
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.process.closeable import Closeable
+from paimon_features.core.times.clock import now_ms
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.consumers import (
     advance_consumer,
     delete_consumer,
     register_consumer,
 )
-from paimon_features.tables.snapshots import (
+from paimon_features.lake.metadata.snapshots import (
     Snapshot,
     expired,
     latest_snapshot,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 from trainer_bridge.order.reader_state import VERSION, check_numbers, check_version
 
 _LEAST = {
@@ -50,7 +50,7 @@ class FollowState:
     >>> FollowState.from_dict({"version": 9})
     Traceback (most recent call last):
     ...
-    paimon_features.errors.RequestError: the state of a following reader of version 9; this
+    paimon_features.core.errors.RequestError: the state of a following reader of version 9; this
     release reads version 2
     """
 

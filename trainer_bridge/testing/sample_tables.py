@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.schema import Bool, Float64, Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Bool, Float64, Int64, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.array_types import Array
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.array_types import Array
 from trainer_bridge.samplers.base import AdvancedSampler
 
 RANK, WORLD = 1, 3

@@ -14,15 +14,15 @@ from dataclasses import asdict, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from paimon_features.durations import is_zero, parse_duration
-from paimon_features.errors import (
+from paimon_features.core.documents.typed_json import typed
+from paimon_features.core.errors import (
     ConfigurationError,
     DefinitionError,
     MissingExtraError,
 )
-from paimon_features.schema import check_name
-from paimon_features.suggestions import did_you_mean
-from paimon_features.typed_json import typed
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.times.durations import is_zero, parse_duration
+from paimon_features.core.types.schema import check_name
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 from trainer_bridge.adapters.torch import SAMPLE_WEIGHT, TensorBatch, TorchLoader, loader
 from trainer_bridge.adapters.torch.ranks import rank_and_world_size
 from trainer_bridge.batches.forms import Batch

@@ -27,10 +27,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.columns import Column
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.columns.column import Column
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.typed_json import mapping, typed
+from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.models import ModelInput
-from paimon_features.strict_json import strict_json
 from paimon_features.transformers import (
     ColumnTransformer,
     Imputer,
@@ -41,7 +42,6 @@ from paimon_features.transformers import (
     StoredTransformer,
 )
 from paimon_features.transformers.onnx_export import to_onnx
-from paimon_features.typed_json import mapping, typed
 
 NULL_TEXT = "<null>"
 """What stands for null in a tensor of strings: training rows must not contain it."""

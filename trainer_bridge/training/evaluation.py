@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Floats, Ints
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.models import Metric
 from paimon_features.models.clustered_means import PossibleOutcomes
 from paimon_features.models.metrics import (

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from paimon_features.errors import ModelError, VerificationError
+from paimon_features.core.errors import ModelError, VerificationError
 from paimon_features.models import (
     ModelInput,
     ModelOutput,

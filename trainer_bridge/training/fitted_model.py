@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.models import Metric
 from trainer_bridge.training.config import TrainConfig
 from trainer_bridge.training.encoding import Arrays, FeatureEncoder

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.array_types import Bools, Floats, Ints
-from paimon_features.errors import shortened
+from paimon_features.core.errors import shortened
+from paimon_features.core.types.array_types import Bools, Floats, Ints
 from paimon_features.models.clustered_means import (
     SEEN,
     ClusteredMean,

@@ -7,7 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.errors import MissingExtraError, ModelError
+from paimon_features.core.errors import MissingExtraError, ModelError
 from trainer_bridge.training.config import GradientBoosting
 
 _INNER, _LEAF = "BRANCH_LEQ", "LEAF"

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import ConfigurationError, shortened
+from paimon_features.core.errors import ConfigurationError, shortened
+from paimon_features.core.types.array_types import Floats
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from torch.nn import functional
 
-from paimon_features.callbacks import OnPhase
+from paimon_features.core.process.callbacks import OnPhase
 from trainer_bridge.adapters.torch import TensorBatch
 from trainer_bridge.feedback.writer import FeedbackWriter
 from trainer_bridge.models import Network

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import torch
 from lightning.pytorch.callbacks import EarlyStopping, ModelCheckpoint
 
-from paimon_features.callbacks import OnPhase, ignore_phase
-from paimon_features.clock import now_ms
+from paimon_features.core.errors import ConfigurationError, UnknownNameError, VerificationError
+from paimon_features.core.process.callbacks import OnPhase, ignore_phase
+from paimon_features.core.times.clock import now_ms
 from paimon_features.definitions import FeedbackSource
-from paimon_features.errors import ConfigurationError, UnknownNameError, VerificationError
 from paimon_features.models import NETWORK as GRAPH
 from paimon_features.models import Metric
 from trainer_bridge.feedback.writer import FeedbackWriter

@@ -17,9 +17,9 @@ import zipfile
 from collections.abc import Mapping
 from typing import Any
 
-from paimon_features.errors import ModelError
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.errors import ModelError
 from paimon_features.models import MAX_FILE_BYTES
-from paimon_features.strict_json import strict_json
 from trainer_bridge.training.program_graph import checked_graph, checked_name, checked_tensor
 
 _ROOT = "archive/"

@@ -9,8 +9,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from paimon_features.errors import ModelError
-from paimon_features.strict_json import strict_json
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.errors import ModelError
 
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,400}")
 _DOTTED = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,400}(\.[A-Za-z0-9_]{1,400}){0,20}")

@@ -20,9 +20,9 @@ import numpy.typing as npt
 import onnx
 import onnxruntime
 
-from paimon_features.callbacks import OnMessage, ignore_message
-from paimon_features.clock import now_ms
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.callbacks import OnMessage, ignore_message
+from paimon_features.core.times.clock import now_ms
 from paimon_features.models import (
     NETWORK,
     Metric,

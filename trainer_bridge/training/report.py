@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features.generated_text import markdown_code, markdown_text
+from paimon_features.core.documents.generated_text import markdown_code, markdown_text
 from paimon_features.models import Metric, ModelManifest
-from paimon_features.monitoring.line_chart import line_chart
+from paimon_features.project.monitoring.line_chart import line_chart
 from trainer_bridge.training.config import TrainConfig
 from trainer_bridge.training.evaluation import calibration_curve
 from trainer_bridge.training.training_table import TimeSplit

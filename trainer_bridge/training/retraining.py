@@ -18,18 +18,18 @@ from dataclasses import asdict, dataclass, field, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal
 
-from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
-from paimon_features.clock import now_ms
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     ModelError,
     OnlineStoreError,
     OwnershipError,
     VerificationError,
 )
+from paimon_features.core.process.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
+from paimon_features.core.times.clock import now_ms
+from paimon_features.lake.metadata.snapshots import latest_snapshot, ref_of, split_ref
+from paimon_features.lake.side_folder.side_files import locked
 from paimon_features.models import Metric, ModelManifest, ModelStates, VersionNote
-from paimon_features.tables.side_files import locked
-from paimon_features.tables.snapshots import latest_snapshot, ref_of, split_ref
 from trainer_bridge.training import gate, run
 from trainer_bridge.training.config import GradientBoosting, RoundConfig
 from trainer_bridge.training.labels import sample_weights

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.generated_text import markdown_text
+from paimon_features.core.documents.generated_text import markdown_text
 from paimon_features.models import ModelManifest
 from trainer_bridge.training import export, gate
 from trainer_bridge.training.config import TrainConfig

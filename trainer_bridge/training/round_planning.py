@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, SnapshotExpiredError
+from paimon_features.core.documents.typed_json import typed
+from paimon_features.core.errors import ConfigurationError, SnapshotExpiredError
+from paimon_features.lake.metadata.snapshots import pinned, ref_of, snapshot, snapshots, split_ref
 from paimon_features.models import ModelManifest
-from paimon_features.tables.snapshots import pinned, ref_of, snapshot, snapshots, split_ref
-from paimon_features.typed_json import typed
 from trainer_bridge.training import run
 from trainer_bridge.training.config import RoundConfig, TrainConfig
 from trainer_bridge.training.labels import LabelCodec

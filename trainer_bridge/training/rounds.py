@@ -21,12 +21,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.types.array_types import Ints
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import pinned, snapshot, snapshots, split_ref
 from paimon_features.models import ModelManifest
-from paimon_features.suggestions import did_you_mean
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.snapshots import pinned, snapshot, snapshots, split_ref
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader

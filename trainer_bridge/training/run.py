@@ -18,15 +18,15 @@ import numpy.typing as npt
 import torch
 
 from paimon_features import __version__
-from paimon_features.array_types import Floats
-from paimon_features.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
-from paimon_features.clock import now_ms
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     MissingExtraError,
     ModelError,
     UnknownNameError,
 )
+from paimon_features.core.process.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.types.array_types import Floats
 from paimon_features.models import Metric, ModelFile, ModelManifest, TrainingPins, sha256_of
 from trainer_bridge.training import evaluation, export
 from trainer_bridge.training.config import GradientBoosting, TrainConfig

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.errors import ConfigurationError, MissingExtraError
+from paimon_features.core.errors import ConfigurationError, MissingExtraError
 
 MAX_VALUES = 10_000
 """Values of a setting, and combinations of a grid."""

@@ -24,13 +24,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from filelock import FileLock, Timeout
 
-from paimon_features.callbacks import OnMessage, ignore_message
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     JobError,
     MissingExtraError,
     PaimonFeaturesError,
 )
+from paimon_features.core.process.callbacks import OnMessage, ignore_message
 from paimon_features.models import ModelManifest
 from trainer_bridge.training.config import TrainConfig, compose, composed
 from trainer_bridge.training.notes import quiet

@@ -12,18 +12,18 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Ints
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.schema import DataType, ListType
 from paimon_features.definitions.reference import FeatureRef
 from paimon_features.definitions.selection import Output
 from paimon_features.definitions.transformed import CompiledTransformed
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TRAINING_PREFIX
 from paimon_features.models import ModelKey
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.project.model_inputs import digest_of, keys_of, type_of
-from paimon_features.schema import DataType, ListType
-from paimon_features.suggestions import did_you_mean
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TRAINING_PREFIX
 from trainer_bridge.readers.pins import pinned_snapshot
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.training.config import DataConfig

@@ -27,7 +27,7 @@ IMPORTED = (
     "pyflink.datastream",
     "pyarrow",
     "redis",
-    "paimon_features.flink.iteration.hosts",
+    "paimon_features.iteration.flink.hosts",
 )
 """Modules imported for the workers; the first one must exist."""
 IDLE_S = 3600.0

@@ -11,9 +11,13 @@ from typing import Any, ClassVar, Protocol, Self
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.arguments import check_arguments, checked_integer, plain_arguments
-from paimon_features.array_types import Floats
-from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.core.configuration.arguments import (
+    check_arguments,
+    checked_integer,
+    plain_arguments,
+)
+from paimon_features.core.errors import DefinitionError, TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.iteration import IterationConfig, IterationStream, ReferenceExecutor
 from paimon_features.iteration.algorithms.parameter_checks import finite
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, deal, to_subtask

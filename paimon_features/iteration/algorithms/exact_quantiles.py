@@ -16,8 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.bounded_training import (
     BlockKeeper,

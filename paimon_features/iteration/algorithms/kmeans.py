@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.core.errors import DefinitionError, TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.iteration import IterationConfig, terminate_on_max_iter
 from paimon_features.iteration.algorithms.bounded_training import (
     BlockKeeper,

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.arguments import check_arguments, plain_arguments
-from paimon_features.array_types import Ints
-from paimon_features.clock import Clock, now_ms
-from paimon_features.columns import one_array
-from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.core.columns.column import one_array
+from paimon_features.core.configuration.arguments import check_arguments, plain_arguments
+from paimon_features.core.errors import DefinitionError, TransformError
+from paimon_features.core.times.clock import Clock, now_ms
+from paimon_features.core.times.utc_ms import utc_ms
+from paimon_features.core.types.array_types import Ints
 from paimon_features.iteration import IterationConfig
 from paimon_features.iteration.algorithms.bounded_training import aggregate
 from paimon_features.iteration.algorithms.estimator import TrainingSource, VectorEstimator
@@ -29,7 +30,6 @@ from paimon_features.iteration.algorithms.online_training import (
 from paimon_features.iteration.algorithms.parameter_checks import at_least
 from paimon_features.iteration.algorithms.scaler_estimators import MeanAndDeviation, RowMoments
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock, deal
-from paimon_features.times import utc_ms
 from paimon_features.transformers.flink_ml import Model, StandardScalerModel
 from paimon_features.transformers.flink_ml.vectors import as_table
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol, overload
 
-from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,

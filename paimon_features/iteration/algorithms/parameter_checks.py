@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.iteration.algorithms.training_blocks import TrainingBlock
 from paimon_features.transformers.flink_ml import Model
 from paimon_features.transformers.flink_ml.vectors import SparseRows, dense

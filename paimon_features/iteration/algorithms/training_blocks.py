@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats, Ints
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.transformers.flink_ml.vectors import Matrix, joined, part, take
 
 BLOCK_ROWS = 8192

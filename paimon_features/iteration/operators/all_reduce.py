@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features.array_types import Floats
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
+from paimon_features.core.types.array_types import Floats
 
 
 def check_parts(values: Sequence[Any], edge: str, subtask: int) -> None:

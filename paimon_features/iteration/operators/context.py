@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from typing import Any, Final
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.epochs import NONE
 from paimon_features.iteration.named_state import MapState, NamedStates
 from paimon_features.iteration.partitioning import canonical_key

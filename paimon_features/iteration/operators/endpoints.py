@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.epochs import END
 from paimon_features.iteration.operators.node import NodeRunner
 from paimon_features.iteration.operators.reporter import ReportingRunner

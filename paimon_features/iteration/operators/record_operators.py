@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from paimon_features.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.operators.context import NO_KEY, FunctionContext, OutBuffer
 
 Keys = list[Any] | None

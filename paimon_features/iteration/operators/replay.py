@@ -6,7 +6,7 @@ import pickle
 from collections.abc import Iterator
 from typing import Any
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.dataflow import DataflowNode
 from paimon_features.iteration.envelope import WATERMARK, Envelope, dumps
 from paimon_features.iteration.epochs import END, NONE

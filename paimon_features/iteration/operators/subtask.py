@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.dataflow import DataflowNode, NodeKind, Partition
 from paimon_features.iteration.envelope import RECORDS, WATERMARK, Envelope, StageMessage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from paimon_features.arguments import checked_integer
+from paimon_features.core.configuration.arguments import checked_integer
 from paimon_features.iteration.named_state import ListState
 from paimon_features.iteration.operators.context import FunctionContext, OutBuffer
 from paimon_features.iteration.operators.record_operators import FunctionOperator, Keys, bound

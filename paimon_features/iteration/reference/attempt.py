@@ -6,7 +6,7 @@ import random
 from collections import deque
 from typing import Any, Final, NamedTuple
 
-from paimon_features.errors import DefinitionError, JobError
+from paimon_features.core.errors import DefinitionError, JobError
 from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.envelope import StageMessage, decode, encode
 from paimon_features.iteration.execution_plan import ExecutionPlan

@@ -12,8 +12,8 @@ import random
 from collections.abc import Callable, Collection
 from typing import Any
 
-from paimon_features.arguments import checked_integer
-from paimon_features.errors import JobError
+from paimon_features.core.configuration.arguments import checked_integer
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.config import ReplayMemory
 from paimon_features.iteration.program import IterationProgram, JobBuilder, build_program
 from paimon_features.iteration.reference.attempt import (

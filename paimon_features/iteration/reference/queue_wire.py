@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.iteration.wires import ENTRY, Notice
 
 

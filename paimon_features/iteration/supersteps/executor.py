@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
-from paimon_features.arguments import checked_integer
-from paimon_features.errors import DefinitionError
+from paimon_features.core.configuration.arguments import checked_integer
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration.config import OperatorLifeCycle
 from paimon_features.iteration.dataflow import DataflowGraph, DataflowNode, Iteration, NodeKind
 from paimon_features.iteration.envelope import Envelope
@@ -42,8 +42,8 @@ from paimon_features.iteration.supersteps.variable_table import (
     VariableTable,
     check_shape,
 )
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.splits import plan_splits
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.splits import plan_splits
 
 
 class NodeOutput(NamedTuple):

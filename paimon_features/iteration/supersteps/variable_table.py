@@ -29,19 +29,19 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.arguments import checked_text
-from paimon_features.errors import DamagedFileError, JobError, TableError
+from paimon_features.core.configuration.arguments import checked_text
+from paimon_features.core.documents.signed_pickle import Seal
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.documents.typed_json import mapping, typed
+from paimon_features.core.errors import DamagedFileError, JobError, TableError
+from paimon_features.core.types.schema import Bytes, Int32, Int64
 from paimon_features.iteration.envelope import dumps
-from paimon_features.schema import Bytes, Int32, Int64
-from paimon_features.sealed import Seal
-from paimon_features.strict_json import strict_json
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.distributed_commit import replace_partitions, write_part
-from paimon_features.tables.lease import Lease, acquire
-from paimon_features.tables.reader import Range, iter_batches
-from paimon_features.tables.snapshots import latest_snapshot, ref_of
-from paimon_features.tables.specs import TABLE_OPTIONS, TableSpec
-from paimon_features.typed_json import mapping, typed
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import latest_snapshot, ref_of
+from paimon_features.lake.ownership.lease import Lease, acquire
+from paimon_features.lake.reading.table_reader import Range, iter_batches
+from paimon_features.lake.specs import TABLE_OPTIONS, TableSpec
+from paimon_features.lake.writing.distributed_commit import replace_partitions, write_part
 
 PREFIX = "iteration_"
 """Prefix of the name of an iteration's table."""

@@ -20,10 +20,10 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import JobError, MissingExtraError
+from paimon_features.core.documents.signed_pickle import Seal
+from paimon_features.core.errors import JobError, MissingExtraError
+from paimon_features.core.times.clock import now_ms
 from paimon_features.iteration.wires import Notice
-from paimon_features.sealed import Seal
 
 INLINE_BYTES = 16_384
 """Larger payloads are stored separately, so that the only head need not read them."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from paimon_features.errors import ConfigurationError, JobError
+from paimon_features.core.documents.signed_pickle import Seal
+from paimon_features.core.errors import ConfigurationError, JobError
 from paimon_features.iteration.wires.memory import MemoryWire
 from paimon_features.iteration.wires.memory import discard as discard_memory
 from paimon_features.iteration.wires.redis import RedisWire
-from paimon_features.sealed import Seal
 
 SCHEMES = ("redis://", "rediss://", "unix://")
 

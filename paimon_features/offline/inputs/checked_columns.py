@@ -9,19 +9,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.columns import one_array
-from paimon_features.errors import RequestError
-from paimon_features.foreign_types import plain_column
-from paimon_features.schema import DataType
-from paimon_features.times import conform, utc_ms
-from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.core.columns.column import one_array
+from paimon_features.core.errors import RequestError
+from paimon_features.core.times.utc_ms import conform, utc_ms
+from paimon_features.core.types.foreign_types import plain_column
+from paimon_features.core.types.schema import DataType
+from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
 
 EVENT_TIME_MS = "event_time_ms"
 """The column of entity rows that contains the time of each row."""
 
 
 def event_times(table: pa.Table, first_row: int = 0) -> npt.NDArray[np.int64]:
-    """The times of the rows in UTC milliseconds, by the rule of :mod:`paimon_features.times`.
+    """The times of the rows in UTC milliseconds, by the rule of :mod:`paimon_features.core.times.utc_ms`.
 
     ``first_row`` is the number of the table's first row, for messages.
 

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from paimon_features.duplicates import duplicates
-from paimon_features.errors import PaimonFeaturesError, RequestError
-from paimon_features.foreign_types import check_foreign_types, plain_schema, plain_table
-from paimon_features.tables import Lake, iter_batches
-from paimon_features.tables.snapshots import pinned
-from paimon_features.times import conform
+from paimon_features.core.errors import PaimonFeaturesError, RequestError
+from paimon_features.core.repeated_items import duplicates
+from paimon_features.core.times.utc_ms import conform
+from paimon_features.core.types.foreign_types import check_foreign_types, plain_schema, plain_table
+from paimon_features.lake import Lake, iter_batches
+from paimon_features.lake.metadata.snapshots import pinned
 
 BATCH_ROWS = 1 << 16
 _TABLE_NAME = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)(?:@(\d+(?:@[0-9a-f]+)?))?")

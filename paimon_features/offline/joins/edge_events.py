@@ -19,16 +19,16 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import Partial
-from paimon_features.array_types import Ints
-from paimon_features.columns import Column, take_rows
+from paimon_features.core.columns.column import Column, take_rows
+from paimon_features.core.expressions import Expression
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.windows import DAY_MS, floor_ms
 from paimon_features.definitions import CompiledView
-from paimon_features.expressions import Expression
-from paimon_features.job_control.event_partials import concat, enters, partials_of
+from paimon_features.definitions.aggregates import Partial
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.offline.joins.window_edges import EdgeSpan
-from paimon_features.windows import DAY_MS, floor_ms
+from paimon_features.tiles.event_partials import concat, enters, partials_of
 
 NO_INTS: Ints = np.zeros(0, np.int64)
 

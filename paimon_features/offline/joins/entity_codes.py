@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Array, Ints
-from paimon_features.columns import Column
-from paimon_features.native import CORE
+from paimon_features.core.columns.column import Column
+from paimon_features.core.native import CORE
+from paimon_features.core.types.array_types import Array, Ints
 
 _ROOM = 2**62
 _TABLE_SIZE = 1 << 16

@@ -17,13 +17,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.array_types import Ints
-from paimon_features.columns import Column, take_rows
+from paimon_features.core.columns.column import Column, take_rows
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.statuses import Status
 from paimon_features.definitions.selection import Codes
 from paimon_features.definitions.table_view import CompiledTable
+from paimon_features.lake.specs import INGEST_TIME_MS
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
-from paimon_features.statuses import Status
-from paimon_features.tables.specs import INGEST_TIME_MS
 
 
 class NewestVersionJoin:

@@ -13,25 +13,25 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Merge
-from paimon_features.aggregates.fold import (
+from paimon_features.core.columns.column import Column, take_rows
+from paimon_features.core.types.array_types import Array, Bools, Ints
+from paimon_features.core.windows import Window, ceil_ms, floor_ms
+from paimon_features.definitions import CompiledFeature, CompiledView
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Merge
+from paimon_features.definitions.aggregates.fold import (
     NEVER_MS,
     decay_to,
     fold,
     merge_rows,
     newest_tile_end,
 )
-from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.columns import Column, take_rows
-from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.job_control.event_partials import concat
+from paimon_features.lake.specs import TILE_START
 from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
 from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.offline.joins.result_builder import JoinResult, ResultBuilder, by_window
 from paimon_features.offline.joins.window_edges import WindowEdges, need_other_tiles
-from paimon_features.tables.specs import TILE_START
-from paimon_features.windows import Window, ceil_ms, floor_ms
+from paimon_features.tiles.event_partials import concat
 
 __all__ = ["JoinResult", "PointInTimeJoin", "tile_range"]
 

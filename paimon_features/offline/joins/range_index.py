@@ -27,11 +27,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.aggregates.bags import BagColumn, Bags, bag_column, is_bag
-from paimon_features.aggregates.base import EVENT_TIME_MAX, Merge, Partial
-from paimon_features.aggregates.fold import Columns, neutral_of, newest_tile_end, ufunc_of
-from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.array_types import Array, Bools, Ints
+from paimon_features.definitions.aggregates.bags import BagColumn, Bags, bag_column, is_bag
+from paimon_features.definitions.aggregates.base import EVENT_TIME_MAX, Merge, Partial
+from paimon_features.definitions.aggregates.fold import (
+    Columns,
+    neutral_of,
+    newest_tile_end,
+    ufunc_of,
+)
 
 
 class TreeStep(NamedTuple):
@@ -49,7 +54,7 @@ class RangeIndex:
     entities, in order. A range must lie within one entity: its last row is its newest tile, to
     which decayed values are relative.
 
-    >>> from paimon_features.aggregates.base import ROWS
+    >>> from paimon_features.definitions.aggregates.base import ROWS
     >>> rows = {"p_rows": Column(np.array([1, 2, 4])), "p_event_time_max": Column(np.arange(3))}
     >>> index = RangeIndex([ROWS], rows, sizes=np.array([3]), tile_ms=300_000)
     >>> folded = index.fold(np.array([0, 1, 2]), np.array([2, 3, 2]))["p_rows"]

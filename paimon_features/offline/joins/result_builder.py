@@ -13,13 +13,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Finished, Reading
-from paimon_features.aggregates.fold import newest_tile_end
-from paimon_features.array_types import Array, Bools, Ints
-from paimon_features.columns import Column, numpy_type
+from paimon_features.core.columns.column import Column, numpy_type
+from paimon_features.core.types.array_types import Array, Bools, Ints
+from paimon_features.core.types.statuses import Status
+from paimon_features.core.windows import Window
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.statuses import Status
-from paimon_features.windows import Window
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Finished, Reading
+from paimon_features.definitions.aggregates.fold import newest_tile_end
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from paimon_features.array_types import Ints
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.windows import Window, ceil_ms, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.windows import Window, ceil_ms, floor_ms
 
 
 class EdgeSpan(NamedTuple):

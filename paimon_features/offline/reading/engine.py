@@ -7,9 +7,9 @@ from typing import Protocol
 
 import pyarrow as pa
 
+from paimon_features.lake import Lake
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.view_reads import FeatureViewRead
-from paimon_features.tables import Lake
 
 
 class ViewFeatures(Protocol):

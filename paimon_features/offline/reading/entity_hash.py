@@ -14,11 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from paimon_features.array_types import Bools, Ints
-from paimon_features.buckets import bucket_of, is_fixed
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.hashing.buckets import bucket_of, is_fixed
+from paimon_features.core.types.array_types import Bools, Ints
+from paimon_features.core.types.schema import DataType
 from paimon_features.offline.joins.entity_codes import EntityCodes
-from paimon_features.schema import DataType
 
 _HASHES = 1 << 30
 """Approximate number of hashes: somewhat fewer than positive int32 values."""
@@ -27,7 +27,7 @@ _HASHES = 1 << 30
 class EntityHash:
     """Hashes of entities with these keys, for a table of ``buckets`` buckets.
 
-    >>> from paimon_features.schema import Int64
+    >>> from paimon_features.core.types.schema import Int64
     >>> hashes = EntityHash({"customer_id": Int64}, buckets=4)
     >>> rows = pa.table({"customer_id": [12346, 12347, None, 17850]})
     >>> found = hashes.of(rows)

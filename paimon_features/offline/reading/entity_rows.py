@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Array, Ints
-from paimon_features.closeable import Closeable
+from paimon_features.core.process.closeable import Closeable
+from paimon_features.core.types.array_types import Array, Ints
+from paimon_features.core.types.schema import DataType
 from paimon_features.offline.inputs.checked_columns import event_times, key_columns
 from paimon_features.offline.inputs.row_source import RowSource
 from paimon_features.offline.reading.spill import SpillFile
 from paimon_features.offline.reading.view_reads import ViewRead, arrow_width
-from paimon_features.schema import DataType
 
 _HASHED_ROWS = 1 << 16
 _MIN_CHUNK = 64

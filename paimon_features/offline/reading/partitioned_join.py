@@ -21,14 +21,14 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Bools, Floats, Ints
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.array_types import Bools, Floats, Ints
+from paimon_features.lake import Lake
 from paimon_features.offline.reading.entity_hash import EntityHash
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.spill import SpillFile
 from paimon_features.offline.reading.view_reads import ViewRead, empty_join
 from paimon_features.offline.reading.view_scan import CHUNK_ROWS, ViewScan
-from paimon_features.tables import Lake
 
 MAX_PARTITIONS = 2048
 _ROWS, _TILES, _EVENTS = 0.3, 0.3, 0.1

@@ -6,24 +6,25 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from paimon_features.core.errors import GenerationError, RequestError, SnapshotExpiredError
 from paimon_features.definitions import CompiledView
-from paimon_features.errors import GenerationError, RequestError, SnapshotExpiredError
-from paimon_features.tables import Lake, Snapshot, generations, latest_snapshot
-from paimon_features.tables.consumed import (
+from paimon_features.lake import Lake, Snapshot, latest_snapshot
+from paimon_features.lake.metadata.snapshots import (
+    SnapshotRef,
+    check_pin,
+    pinned,
+    snapshot_as_of,
+    split_ref,
+)
+from paimon_features.lake.side_folder import generations
+from paimon_features.lake.side_folder.generations import GenerationRecord
+from paimon_features.tiles.consumed import (
     appended_after,
     check_filled,
     consumed_events,
     not_consumed,
     position,
     unfilled,
-)
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.snapshots import (
-    SnapshotRef,
-    check_pin,
-    pinned,
-    snapshot_as_of,
-    split_ref,
 )
 
 _ATTEMPTS = 5

@@ -7,8 +7,8 @@ import weakref
 
 import pyarrow as pa
 
-from paimon_features.closeable import Closeable
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
+from paimon_features.core.process.closeable import Closeable
 
 
 class SpillFile(Closeable):

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from paimon_features.array_types import Ints
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.windows import DAY_MS, ceil_ms, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.windows import DAY_MS, ceil_ms, floor_ms
 
 _COUNTED = 8_000_000
 """Up to this range, distinct numbers are found by counting, which is faster than sorting."""

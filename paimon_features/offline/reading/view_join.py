@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator, Mapping
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.buckets import bucket_of
+from paimon_features.core.hashing.buckets import bucket_of
+from paimon_features.lake import Lake
 from paimon_features.offline.reading.engine import ViewFeatures
 from paimon_features.offline.reading.entity_rows import EntityRows
 from paimon_features.offline.reading.partitioned_join import PartitionedView
 from paimon_features.offline.reading.view_reads import ViewJoin, ViewRead
 from paimon_features.offline.reading.view_scan import ViewScan
-from paimon_features.tables import Lake
 
 _SHARE_MARGIN = 1.5
 """A sample may miss entities that are frequent."""

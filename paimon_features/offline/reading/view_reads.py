@@ -9,9 +9,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.array_types import Bools, Ints
-from paimon_features.columns import numpy_type
+from paimon_features.core.columns.column import numpy_type
+from paimon_features.core.types.array_types import Bools, Ints
+from paimon_features.core.types.schema import DataType
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledTable, CompiledView, TableFeature
+from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.offline.joins.entity_codes import EntityCodes
 from paimon_features.offline.joins.newest_version import NewestVersionJoin
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin, tile_range
@@ -19,10 +22,7 @@ from paimon_features.offline.joins.window_edges import edge_tiles
 from paimon_features.offline.reading.entity_hash import KeyFilter
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.offline.reading.uncut_days import UncutDays
-from paimon_features.schema import DataType
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.rollups import Rollups
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
+from paimon_features.tiles.rollups import Rollups
 
 _OBJECT_BYTES = 80
 """Bytes of a text or decimal as a Python object, with its reference."""

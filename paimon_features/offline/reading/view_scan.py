@@ -10,10 +10,8 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from paimon_features.offline.reading.pinning import Pin
-from paimon_features.offline.reading.view_reads import ReadRequirements, ViewRead
-from paimon_features.tables import Lake
-from paimon_features.tables.deltas import (
+from paimon_features.lake import Lake
+from paimon_features.lake.reading.deltas import (
     DataFile,
     RowChoice,
     live_files,
@@ -22,7 +20,9 @@ from paimon_features.tables.deltas import (
     read_file,
     read_sample,
 )
-from paimon_features.tables.specs import EVENT_DAY, TILE_DAY
+from paimon_features.lake.specs import EVENT_DAY, TILE_DAY
+from paimon_features.offline.reading.pinning import Pin
+from paimon_features.offline.reading.view_reads import ReadRequirements, ViewRead
 
 CHUNK_ROWS = 1_000_000
 """Maximum rows of a table per chunk."""

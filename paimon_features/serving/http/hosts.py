@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from paimon_features.host_names import HostNames
+from paimon_features.core.process.host_names import HostNames
 from paimon_features.serving.http.http_errors import CLOSE, RequestRejected
 from paimon_features.serving.http.messages import Request
 

@@ -10,7 +10,8 @@ from http import HTTPStatus
 
 import msgspec
 
-from paimon_features.errors import (
+from paimon_features.core.documents.redaction import redact
+from paimon_features.core.errors import (
     ModelError,
     OnlineStoreError,
     OverloadedError,
@@ -19,7 +20,6 @@ from paimon_features.errors import (
     UnknownNameError,
     shortened,
 )
-from paimon_features.redaction import redact
 
 Headers = tuple[tuple[bytes, bytes], ...]
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features._arrow import is_arrow, pa, pc
-from paimon_features.config import ServeConfig
+from paimon_features.core._arrow import is_arrow, pa, pc
+from paimon_features.core.configuration.project_config import ServeConfig
 from paimon_features.serving.http.http_errors import RequestRejected
 
 

@@ -19,7 +19,7 @@ from typing import TextIO
 
 import msgspec
 
-from paimon_features.redaction import redact
+from paimon_features.core.documents.redaction import redact
 from paimon_features.serving.http.messages import Reply, Request
 
 LOGGER = logging.getLogger("paimon_features.serve")

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import NamedTuple, Protocol, TypeVar
 
-from paimon_features.serving.http.buffered_bytes import BufferedBytes
+from paimon_features.core.process.traces import PartSpan
+from paimon_features.serving.http.bodies.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.http_errors import CLOSE, Headers, RequestRejected
-from paimon_features.traces import PartSpan
 
 T = TypeVar("T")
 

@@ -23,8 +23,8 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import generate_latest
 
-from paimon_features.serving.response import ViewFreshness
-from paimon_features.statuses import Status
+from paimon_features.core.types.statuses import Status
+from paimon_features.serving.replies.response import ViewFreshness
 
 PREFIX = "paimon_features_"
 LATENCIES_S = (

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from paimon_features.config import ServeConfig
-from paimon_features.errors import ConfigurationError, SetupError
+from paimon_features.core.configuration.project_config import ServeConfig
+from paimon_features.core.errors import ConfigurationError, SetupError
 
 START_TIMEOUT_S = 60.0
 GRACE_S = 35.0
@@ -188,7 +188,12 @@ class Supervisor:
             "overrides": self._overrides,
         }
         process = subprocess.Popen(
-            [sys.executable, "-m", "paimon_features.serving.http.worker", json.dumps(settings)],
+            [
+                sys.executable,
+                "-m",
+                "paimon_features.serving.http.server.worker",
+                json.dumps(settings),
+            ],
             pass_fds=(self._listening.fileno(), status_write, self._alive_read),
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from paimon_features.array_types import Array
-from paimon_features.errors import DefinitionError, ModelError, OverloadedError
+from paimon_features.core.errors import DefinitionError, ModelError, OverloadedError
+from paimon_features.core.types.array_types import Array
 from paimon_features.serving.prediction.network import OnnxNetwork, Outputs
 
 LOGGER = logging.getLogger("paimon_features.serve")

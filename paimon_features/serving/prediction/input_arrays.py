@@ -6,8 +6,8 @@ from itertools import chain
 
 import numpy as np
 
-from paimon_features.array_types import Array
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.array_types import Array
 from paimon_features.models import ModelInput
 
 

@@ -26,17 +26,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from paimon_features.callbacks import OnMessage, ignore_message
-from paimon_features.clock import now_ms
-from paimon_features.errors import TableError
-from paimon_features.serving.request_log.log_rows import log_schema
-from paimon_features.serving.request_log.prediction_log import PREDICTIONS
-from paimon_features.serving.request_log.prediction_rows import prediction_schema
-from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
-from paimon_features.tables import Lake, append_arrow, read_arrow
-from paimon_features.tables.lease import acquire
-from paimon_features.tables.side_files import read_json, write_json
-from paimon_features.tables.specs import (
+from paimon_features.core.errors import TableError
+from paimon_features.core.process.callbacks import OnMessage, ignore_message
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.side_folder.side_files import read_json, write_json
+from paimon_features.lake.specs import (
     PREDICTIONS_PREFIX,
     SERVED_DAY,
     SPOOL_FILE,
@@ -44,8 +41,11 @@ from paimon_features.tables.specs import (
     predictions_spec,
     served_spec,
 )
-from paimon_features.tables.writer import committed_identifiers
-from paimon_features.windows import DAY_MS
+from paimon_features.lake.writing.table_writer import committed_identifiers
+from paimon_features.serving.request_log.log_rows import log_schema
+from paimon_features.serving.request_log.prediction_log import PREDICTIONS
+from paimon_features.serving.request_log.prediction_rows import prediction_schema
+from paimon_features.serving.request_log.spool import COMPLETE, read_spool, recover
 
 USER = "request-log"
 COMMITTED, REJECTED = "committed", "rejected"

@@ -14,10 +14,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from paimon_features._arrow import pa, require_arrow
-from paimon_features.clock import now_ms
-from paimon_features.config import SALT_VARIABLE, ServeConfig
-from paimon_features.errors import ConfigurationError
+from paimon_features.core._arrow import pa, require_arrow
+from paimon_features.core.configuration.project_config import SALT_VARIABLE, ServeConfig
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.serving.request_log.log_rows import (
     EntityText,
     LogRowBuilder,
@@ -27,7 +28,6 @@ from paimon_features.serving.request_log.log_rows import (
 from paimon_features.serving.request_log.log_thread import LogThread
 from paimon_features.serving.request_log.spool import described_schema
 from paimon_features.serving.request_log.spool_folder import SpoolFolder, SpoolLimits
-from paimon_features.serving.response import OnlineResponse
 
 _SALT_CHARACTERS = 16
 MAX_ENTITIES = 100

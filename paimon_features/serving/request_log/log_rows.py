@@ -18,19 +18,19 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features._arrow import pa
-from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.columns import Column
+from paimon_features.core._arrow import pa
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.schema import DataType, ListType, MapType, arrow_schema
+from paimon_features.core.types.statuses import STATUS_NAMES
 from paimon_features.definitions import CompiledView, FeatureRef
+from paimon_features.definitions.aggregates.fold import NEVER_MS
 from paimon_features.definitions.selection import Codes
 from paimon_features.definitions.served import (
     SERVED_COLUMNS,
     definition_of,
     definition_of_computed,
 )
-from paimon_features.schema import DataType, ListType, MapType, arrow_schema
-from paimon_features.serving.response import OnlineResponse, ViewProvenance
-from paimon_features.statuses import STATUS_NAMES
+from paimon_features.serving.replies.response import OnlineResponse, ViewProvenance
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.serving.request_log.spool_folder import RequestLogStats
 
 LOGGER = logging.getLogger("paimon_features.serve")

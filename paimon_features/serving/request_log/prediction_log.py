@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features._arrow import pa, require_arrow
-from paimon_features.clock import now_ms
-from paimon_features.config import ServeConfig
+from paimon_features.core._arrow import pa, require_arrow
+from paimon_features.core.configuration.project_config import ServeConfig
+from paimon_features.core.times.clock import now_ms
 from paimon_features.models import ModelManifest
+from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.serving.request_log.log import (
     chosen_rows,
     salt_of_environment,
@@ -36,7 +37,6 @@ from paimon_features.serving.request_log.prediction_rows import (
 )
 from paimon_features.serving.request_log.spool import described_schema
 from paimon_features.serving.request_log.spool_folder import SpoolFolder, SpoolLimits
-from paimon_features.serving.response import OnlineResponse
 
 PREDICTIONS = "predictions"
 """The folder below that of the log with a folder for each model."""

@@ -11,10 +11,12 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from paimon_features._arrow import pa
+from paimon_features.core._arrow import pa
+from paimon_features.core.types.schema import arrow_schema
+from paimon_features.core.types.statuses import STATUS_NAMES
 from paimon_features.definitions.served import PREDICTION_COLUMNS
 from paimon_features.models import ModelManifest
-from paimon_features.schema import arrow_schema
+from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.serving.request_log.log_rows import (
     EntityText,
     LogRowBuilder,
@@ -22,8 +24,6 @@ from paimon_features.serving.request_log.log_rows import (
     dumps,
     plain,
 )
-from paimon_features.serving.response import OnlineResponse
-from paimon_features.statuses import STATUS_NAMES
 
 Role = Literal["production", "challenger", "shadow", "requested"]
 """Why a version has predicted: it was in production, a challenger to which the split assigned the

@@ -21,9 +21,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paimon_features._arrow import pa
-from paimon_features.clock import now_ms
-from paimon_features.errors import TableError
+from paimon_features.core._arrow import pa
+from paimon_features.core.errors import TableError
+from paimon_features.core.times.clock import now_ms
 
 FORMAT = 1
 OPEN, COMPLETE = ".open", ".arrow"

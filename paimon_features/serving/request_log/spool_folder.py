@@ -7,8 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from paimon_features._arrow import pa
-from paimon_features.errors import ConfigurationError
+from paimon_features.core._arrow import pa
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.serving.request_log.spool import (
     SpoolFile,
     new_token,

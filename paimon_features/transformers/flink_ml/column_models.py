@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from paimon_features._arrow import pa
-from paimon_features.array_types import Floats, Ints
-from paimon_features.columns import Column
-from paimon_features.errors import TransformError
+from paimon_features.core._arrow import pa
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats, Ints
 from paimon_features.transformers.base import Applied, Params
 from paimon_features.transformers.flink_ml.model import (
     Model,

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from paimon_features._arrow import pa
-from paimon_features.array_types import Floats
-from paimon_features.errors import TransformError
+from paimon_features.core._arrow import pa
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.flink_ml.model import Model, ModelData, check_finite
 from paimon_features.transformers.flink_ml.vectors import read_features
 

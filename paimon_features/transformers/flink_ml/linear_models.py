@@ -7,8 +7,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from paimon_features._arrow import pa
-from paimon_features.array_types import Floats
+from paimon_features.core._arrow import pa
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.flink_ml.model import Model, ModelData, one_number_per_feature
 from paimon_features.transformers.flink_ml.vectors import (
     Matrix,

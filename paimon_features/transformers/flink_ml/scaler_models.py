@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-from paimon_features._arrow import pa
-from paimon_features.array_types import Floats
+from paimon_features.core._arrow import pa
+from paimon_features.core.types.array_types import Floats
 from paimon_features.transformers.flink_ml.model import (
     ModelData,
     VectorModel,

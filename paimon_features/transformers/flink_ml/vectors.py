@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from paimon_features._arrow import pa, pc
-from paimon_features.array_types import Floats, Ints
-from paimon_features.errors import TransformError
-from paimon_features.foreign_types import plain_column
+from paimon_features.core._arrow import pa, pc
+from paimon_features.core.errors import TransformError
+from paimon_features.core.types.array_types import Floats, Ints
+from paimon_features.core.types.foreign_types import plain_column
 
 
 def _sparse_type() -> pa.DataType:

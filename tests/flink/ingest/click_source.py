@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from paimon_features.core.types.schema import Int64, String
 from paimon_features.definitions import EventSource
-from paimon_features.schema import Int64, String
-from paimon_features.tables import Lake
-from paimon_features.tables.specs import events_spec, rejected_spec
+from paimon_features.lake import Lake
+from paimon_features.lake.specs import events_spec, rejected_spec
 
 CLICKS = EventSource(
     "clicks", schema={"id": Int64, "page": String, "at_ms": Int64}, event_time="at_ms"

@@ -14,11 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paimon_features.definitions import EventSource
-from paimon_features.errors import ConfigurationError
-from paimon_features.ingestion.input_columns import find_columns
-from paimon_features.ingestion.inputs import inspect_file
-from paimon_features.schema import (
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     Date,
@@ -30,6 +27,9 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
+from paimon_features.definitions import EventSource
+from paimon_features.ingest.input_columns import find_columns
+from paimon_features.ingest.input_files import inspect_file
 from tests.flink.ingest.ingest_inputs import SOURCE
 from tests.flink.ingest.reference_ingest import TEXTS
 

@@ -15,8 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from paimon_features.definitions import EventSource
-from paimon_features.schema import (
+from paimon_features.core.types.schema import (
     Bool,
     Date,
     Decimal,
@@ -28,7 +27,8 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
-from paimon_features.windows import DAY_MS
+from paimon_features.core.windows import DAY_MS
+from paimon_features.definitions import EventSource
 from tests.flink.ingest.reference_ingest import (
     EPOCH,
     TEXTS,

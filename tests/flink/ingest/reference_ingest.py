@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from paimon_features.core.types.schema import DataType, DecimalType, Float32, Timestamp
 from paimon_features.definitions import EventSource
-from paimon_features.schema import DataType, DecimalType, Float32, Timestamp
 
 EPOCH = datetime(1970, 1, 1)
 

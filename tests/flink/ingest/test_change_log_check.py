@@ -8,17 +8,17 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.errors import JobError
+from paimon_features.core.types.schema import Bool, Float64, Int64, String
 from paimon_features.definitions import EventSource
-from paimon_features.errors import JobError
-from paimon_features.flink.ingest.change_log_check import (
+from paimon_features.ingest.flink.change_log_check import (
     check_complete,
     check_position,
     compare_rows,
 )
-from paimon_features.flink.sql.change_log import ChangeLog, find_change_columns
-from paimon_features.schema import Bool, Float64, Int64, String
-from paimon_features.tables import Lake, append_arrow, latest_snapshot
-from paimon_features.tables.specs import events_spec, rejected_spec
+from paimon_features.ingest.flink.change_log_sql import ChangeLog, find_change_columns
+from paimon_features.lake import Lake, append_arrow, latest_snapshot
+from paimon_features.lake.specs import events_spec, rejected_spec
 
 ORDERS = EventSource(
     "orders",

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import ConfigurationError, JobError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, JobError, UnknownNameError
 from paimon_features.flink.environment import open_environment, register_lake
-from paimon_features.flink.ingest.topic import ingest_change_log
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.materialize import Materializer
-from paimon_features.oracle.features import answer
+from paimon_features.ingest.flink.topic import ingest_change_log
+from paimon_features.lake import Lake, read_arrow
+from paimon_features.online.materialize import Materializer
 from paimon_features.project import Project
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables import Lake, read_arrow
-from paimon_features.verification.parity import verify
+from paimon_features.project.verification.parity import verify
+from paimon_features.testing.reference.features import answer
+from paimon_features.testing.servers.redis_server import RedisServer
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.patient_stores import PATIENT_TOML
 
 pytestmark = [pytest.mark.flink, pytest.mark.redis]

@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
+from paimon_features.core.types.schema import Bool, Int64, String
+from paimon_features.core.windows import HOUR_MS
 from paimon_features.definitions import EventSource
-from paimon_features.flink.ingest import job as flink_job
-from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.topic import ingest_kafka
-from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
-from paimon_features.ingestion import files as module
-from paimon_features.ingestion.files import IngestResult
-from paimon_features.ingestion.ingest_progress import IngestProgress
-from paimon_features.schema import Bool, Int64, String
-from paimon_features.setup.kafka_server import KafkaServer
-from paimon_features.tables import Lake, read_arrow
-from paimon_features.windows import HOUR_MS
+from paimon_features.ingest import file_ingestion as module
+from paimon_features.ingest.file_ingestion import IngestResult
+from paimon_features.ingest.flink import job as flink_job
+from paimon_features.ingest.flink.files import ingest_files
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
+from paimon_features.ingest.flink.topic import ingest_kafka
+from paimon_features.ingest.ingest_progress import IngestProgress
+from paimon_features.lake import Lake, read_arrow
+from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.flink.ingest.click_source import new_lake
 from tests.kafka_topics import Topic
 

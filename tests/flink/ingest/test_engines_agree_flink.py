@@ -16,14 +16,14 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 import pytest
 
+from paimon_features.core.types.schema import Bool, Date, Float32, Float64, Int64, String, Timestamp
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.definitions import EventSource, TableSource
-from paimon_features.flink.ingest import files as flink
-from paimon_features.ingestion.files import IngestResult
-from paimon_features.local import ingest_job as local
-from paimon_features.schema import Bool, Date, Float32, Float64, Int64, String, Timestamp
-from paimon_features.tables import Lake, read_arrow
+from paimon_features.ingest.file_ingestion import IngestResult
+from paimon_features.ingest.flink import files as flink
+from paimon_features.ingest.local import files as local
+from paimon_features.lake import Lake, read_arrow
 from paimon_features.testing.sizes import every_seed
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
 from tests.flink.ingest.click_source import new_lake
 from tests.flink.ingest.hostile_inputs import RAW, STORED, write_hostile, write_raw, write_stored
 from tests.flink.ingest.ingest_inputs import SOURCE, write_all

@@ -24,31 +24,32 @@ import pyarrow.parquet as pq
 import pytest
 
 import paimon_features as pf
-from paimon_features.definitions import FeedbackSource
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     JobError,
     LeaseLostError,
     OwnershipError,
     UnknownNameError,
 )
+from paimon_features.core.types.schema import Int64
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS
+from paimon_features.definitions import FeedbackSource
 from paimon_features.flink.environment import open_environment, register_lake
-from paimon_features.flink.ingest import job as module
-from paimon_features.flink.ingest.files import ingest_files
-from paimon_features.flink.ingest.job import OPTIONS, IngestJob, explain, prepare
-from paimon_features.flink.sql.ingest import file_statements, kafka_statements
-from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
-from paimon_features.ingestion.files import IngestResult
-from paimon_features.ingestion.input_columns import group_files
-from paimon_features.ingestion.inputs import inspect_file
-from paimon_features.ingestion.ledger import IngestLedger
-from paimon_features.ingestion.runs import IngestRun
+from paimon_features.ingest.file_ingestion import IngestResult
+from paimon_features.ingest.flink import job as module
+from paimon_features.ingest.flink.files import ingest_files
+from paimon_features.ingest.flink.ingest_sql import file_statements, kafka_statements
+from paimon_features.ingest.flink.job import OPTIONS, IngestJob, explain, prepare
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
+from paimon_features.ingest.input_columns import group_files
+from paimon_features.ingest.input_files import inspect_file
+from paimon_features.ingest.ledger import IngestLedger
+from paimon_features.ingest.release import release_due
+from paimon_features.ingest.runs import IngestRun
+from paimon_features.lake import Lake, latest_snapshot, read_arrow
+from paimon_features.lake.ownership import lease
+from paimon_features.lake.ownership.lease import acquire
 from paimon_features.project import Project
-from paimon_features.schema import Int64
-from paimon_features.tables import Lake, latest_snapshot, lease, read_arrow
-from paimon_features.tables.lease import acquire
-from paimon_features.tables.release import release_due
-from paimon_features.windows import DAY_MS, MAX_TIME_MS
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.flink.ingest.ingest_inputs import NAMES, NOW_MS, SOURCE, TOO_LATE_MS, Outcome, write_all
 from tests.flink.ingest.reference_ingest import Bad

@@ -17,15 +17,15 @@ from typing import Any
 
 import pytest
 
+from paimon_features.core.configuration.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
+from paimon_features.core.errors import ConfigurationError, JobError
+from paimon_features.core.types.schema import Bool, Int64, String
 from paimon_features.definitions import EventSource
-from paimon_features.errors import ConfigurationError, JobError
-from paimon_features.flink.ingest.topic import checkpoint_folder, ingest_kafka
-from paimon_features.flink.sql.kafka import DEBEZIUM, KafkaTopic, kafka_scan, topic_columns
-from paimon_features.ingestion.ingest_progress import IngestProgress
-from paimon_features.kafka_settings import PASSWORD_VARIABLE, KafkaSettings
-from paimon_features.schema import Bool, Int64, String
-from paimon_features.setup.kafka_server import KafkaServer
-from paimon_features.tables import Lake, read_arrow
+from paimon_features.ingest.flink.kafka_sql import DEBEZIUM, KafkaTopic, kafka_scan, topic_columns
+from paimon_features.ingest.flink.topic import checkpoint_folder, ingest_kafka
+from paimon_features.ingest.ingest_progress import IngestProgress
+from paimon_features.lake import Lake, read_arrow
+from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.flink.ingest.click_source import CLICKS, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, PASSWORD, USER, Message, Topic
 

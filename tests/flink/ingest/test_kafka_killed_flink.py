@@ -21,16 +21,16 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.flink.ingest.topic import ingest_kafka
-from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.ingestion.ingest_progress import IngestProgress
-from paimon_features.job_control.target import TileTarget
-from paimon_features.oracle.features import answer
+from paimon_features.core.process.waiting import wait_until
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
+from paimon_features.ingest.flink.topic import ingest_kafka
+from paimon_features.ingest.ingest_progress import IngestProgress
+from paimon_features.lake import read_arrow, snapshots
 from paimon_features.project import Project
-from paimon_features.setup.kafka_server import KafkaServer
-from paimon_features.tables import read_arrow, snapshots
-from paimon_features.waiting import wait_until
+from paimon_features.testing.reference.features import answer
+from paimon_features.testing.servers.kafka_server import KafkaServer
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.kafka_topics import Message, Topic
 from tests.waiting import LONG_S, await_true
 

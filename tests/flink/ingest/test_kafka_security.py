@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.flink.ingest.kafka_security import client_properties, remove_secrets
-from paimon_features.flink.sql.kafka import KafkaTopic, kafka_scan, topic_columns
-from paimon_features.kafka_settings import KafkaSettings
+from paimon_features.core.configuration.kafka_settings import KafkaSettings
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.ingest.flink.kafka_security import client_properties, remove_secrets
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, kafka_scan, topic_columns
 from tests.flink.ingest.click_source import CLICKS
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.flink.ingest.topic import ingest_kafka
-from paimon_features.flink.sql.kafka import KafkaTopic, topic_columns
-from paimon_features.ingestion.ingest_progress import IngestProgress
-from paimon_features.job_control.stream_jobs import StreamJob, list_stream_jobs
-from paimon_features.setup.kafka_server import KafkaServer
+from paimon_features.flink.stream_jobs import StreamJob, list_stream_jobs
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
+from paimon_features.ingest.flink.topic import ingest_kafka
+from paimon_features.ingest.ingest_progress import IngestProgress
+from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.flink.ingest.click_source import CLICKS, new_lake
 from tests.kafka_topics import Message, Topic
 

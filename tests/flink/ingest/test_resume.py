@@ -17,25 +17,25 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.errors import JobError, RecordLostError
+from paimon_features.core.types.schema import Int64
 from paimon_features.definitions import EventSource
-from paimon_features.errors import JobError, RecordLostError
 from paimon_features.flink.checkpoints import METADATA, Checkpoint
-from paimon_features.flink.ingest.kafka_check import _check_same_topic
-from paimon_features.flink.ingest.resume import (
+from paimon_features.ingest.flink.kafka_check import _check_same_topic
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic
+from paimon_features.ingest.flink.resume import (
     TABLES_FILE,
     begin,
     check_same_tables,
     creation_times,
     resume_point,
 )
-from paimon_features.flink.sql.kafka import KafkaTopic
-from paimon_features.ingestion.ledger import IngestLedger
-from paimon_features.ingestion.runs import IngestRun
-from paimon_features.schema import Int64
-from paimon_features.tables import Lake, TableSpec, append_arrow
-from paimon_features.tables.json_files import write_json
-from paimon_features.tables.snapshots import snapshot_ids
-from paimon_features.tables.specs import events_spec, rejected_spec
+from paimon_features.ingest.ledger import IngestLedger
+from paimon_features.ingest.runs import IngestRun
+from paimon_features.lake import Lake, TableSpec, append_arrow
+from paimon_features.lake.metadata.snapshots import snapshot_ids
+from paimon_features.lake.specs import events_spec, rejected_spec
+from paimon_features.lake.storage.json_files import write_json
 
 CLICKS = EventSource("clicks", schema={"at_ms": Int64}, event_time="at_ms")
 RUN = IngestRun("kafka-clicks-t", None)
@@ -194,7 +194,7 @@ def test_a_stream_does_not_resume_into_a_table_of_the_same_name(stream: Stream, 
 
 
 def test_a_stream_does_not_resume_into_a_table_that_was_rolled_back(stream: Stream) -> None:
-    from paimon_features.tables.rollback import roll_back_table
+    from paimon_features.lake.metadata.rollback import roll_back_table
 
     stream.run(1, 2, 3)
     with stream.lake.committing(CLICKS.table, "rolling back"):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from paimon_features.flink.ingest.files import ingest_files
+from paimon_features.ingest.flink.files import ingest_files
+from paimon_features.lake import read_arrow
 from paimon_features.project import Project
-from paimon_features.tables import read_arrow
-from tests.local.ingest.test_version_times import UP, write
-from tests.local.ingest.test_version_times import project as project
+from tests.ingest.local.test_version_times import UP, write
+from tests.ingest.local.test_version_times import project as project
 
 __all__ = ["project"]
 

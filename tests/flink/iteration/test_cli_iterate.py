@@ -17,10 +17,10 @@ from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.cli.jobs_iterate import Watch
-from paimon_features.config import FlinkConfig
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.flink.stream_jobs import StreamJob, list_stream_jobs
 from paimon_features.iteration.program_file import load_program
-from paimon_features.job_control.stream_jobs import StreamJob, list_stream_jobs
 from paimon_features.project import Project
 from tests.flink.iteration.halving_program import PROGRAM
 from tests.waiting import await_true
@@ -83,7 +83,7 @@ def test_a_job_on_a_cluster_needs_a_wire_and_never_takes_the_online_store(progra
     result = CliRunner().invoke(cli, [*arguments, "--project", str(program.parent)])
     assert result.exit_code == 2
     assert "pass --wire redis://HOST:6379/0, or set [flink] wire" in result.stderr
-    choose_wire = pytest.importorskip("paimon_features.flink.iteration.job_settings").choose_wire
+    choose_wire = pytest.importorskip("paimon_features.iteration.flink.job_settings").choose_wire
     configured = FlinkConfig(wire="redis://127.0.0.1:6379/1")
     assert choose_wire(None, configured, "127.0.0.1:1") == configured.wire
     assert choose_wire("memory", configured, "127.0.0.1:1") == "memory"

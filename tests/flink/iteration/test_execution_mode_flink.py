@@ -10,9 +10,9 @@ import pytest
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
-from paimon_features.flink.iteration import IterationJob, execution_mode, open_stream_environment
-from paimon_features.flink.iteration.execution_mode import resolve_mode
 from paimon_features.flink.stream_environment import execution_target
+from paimon_features.iteration.flink import IterationJob, execution_mode, open_stream_environment
+from paimon_features.iteration.flink.execution_mode import resolve_mode
 
 pytestmark = pytest.mark.flink
 

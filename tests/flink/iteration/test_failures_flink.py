@@ -29,8 +29,8 @@ pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 import cloudpickle
 
-from paimon_features.flink.iteration import IterationJob, IterationSettings, open_stream_environment
 from paimon_features.flink.workers import write_python
+from paimon_features.iteration.flink import IterationJob, IterationSettings, open_stream_environment
 
 pytestmark = [
     pytest.mark.flink,

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import paimon_features as pf
-from paimon_features.errors import OwnershipError
-from paimon_features.flink_rest import FlinkRest
+from paimon_features.core.errors import OwnershipError
+from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -21,8 +21,8 @@ from paimon_features.iteration import (
 )
 from paimon_features.iteration.algorithms import KMeans
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
-from paimon_features.tables import Lake, TableSpec, read_arrow
-from paimon_features.tables.lease import FlinkJobHolder, acquire, holder_of
+from paimon_features.lake import Lake, TableSpec, read_arrow
+from paimon_features.lake.ownership.lease import FlinkJobHolder, acquire, holder_of
 from tests.chaos import part_of_chaos
 from tests.iteration import loops
 from tests.iteration.loops import bounded
@@ -32,8 +32,8 @@ pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 import cloudpickle
 
-from paimon_features.flink.iteration import FileOutput, IterationJob, IterationSettings, PaimonTable
-from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
+from paimon_features.iteration.flink import FileOutput, IterationJob, IterationSettings, PaimonTable
+from paimon_features.iteration.flink.superstep_runner import FlinkSuperstepRunner
 
 pytestmark = pytest.mark.flink
 

@@ -11,8 +11,8 @@ pytest.importorskip("pyflink")
 
 import cloudpickle
 
-from paimon_features.flink.iteration import IterationJob, IterationSettings
 from paimon_features.iteration import ReferenceExecutor
+from paimon_features.iteration.flink import IterationJob, IterationSettings
 from tests.iteration.example_modules import example
 
 pytestmark = pytest.mark.flink

@@ -15,7 +15,12 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
-from paimon_features.errors import ConfigurationError, DefinitionError, JobError, OwnershipError
+from paimon_features.core.errors import (
+    ConfigurationError,
+    DefinitionError,
+    JobError,
+    OwnershipError,
+)
 from paimon_features.iteration import (
     DataStreamList,
     IterationBodyResult,
@@ -27,15 +32,15 @@ from paimon_features.iteration import (
     iterate_unbounded_streams,
     terminate_on_max_iter,
 )
-from paimon_features.tables import Lake, TableSpec, append_arrow, read_arrow, snapshots
-from paimon_features.tables.lease import acquire, holder_of
+from paimon_features.lake import Lake, TableSpec, append_arrow, read_arrow, snapshots
+from paimon_features.lake.ownership.lease import acquire, holder_of
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 from pyflink.common import WatermarkStrategy
 from pyflink.datastream.connectors.number_seq import NumberSequenceSource
 
-from paimon_features.flink.iteration import (
+from paimon_features.iteration.flink import (
     FileOutput,
     IterationJob,
     IterationSettings,
@@ -43,8 +48,8 @@ from paimon_features.flink.iteration import (
     open_stream_environment,
     running_job,
 )
-from paimon_features.flink.iteration.table_outputs import TableRowConverter
-from paimon_features.flink.iteration.topology import restarting_sources
+from paimon_features.iteration.flink.table_outputs import TableRowConverter
+from paimon_features.iteration.flink.topology import restarting_sources
 from tests.chaos import part_of_chaos
 from tests.os_processes import interrupted
 from tests.waiting import await_true
@@ -195,7 +200,7 @@ class Flushing:
         return self.path.exists()
 
     def touch(self) -> None:
-        from paimon_features.setup.resp import connect
+        from paimon_features.testing.servers.resp import connect
 
         with connect(self.url) as connection:
             connection.request("FLUSHALL")

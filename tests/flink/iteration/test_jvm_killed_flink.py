@@ -14,9 +14,9 @@ pytestmark = pytest.mark.flink
 
 PROGRAM = """
 import os, signal, sys, threading, time
-from paimon_features.errors import JobError
+from paimon_features.core.errors import JobError
 from paimon_features.flink.gateway import start_gateway
-from paimon_features.flink.iteration import IterationJob, IterationSettings
+from paimon_features.iteration.flink import IterationJob, IterationSettings
 from paimon_features.iteration import *
 
 def same(value):

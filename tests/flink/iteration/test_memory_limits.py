@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
-from paimon_features.errors import JobError
-from paimon_features.flink.iteration.memory_limits import TaskManagerMemory, memory_limits
+from paimon_features.core.errors import JobError
+from paimon_features.iteration.flink.memory_limits import TaskManagerMemory, memory_limits
 
 MIB = 2**20
 
@@ -43,7 +43,7 @@ def test_records_of_processes_are_limited_by_direct_memory_as_well(
 
 DYING = """
 import importlib.machinery, sys, threading, time
-from paimon_features.flink.iteration.hosts import WORKER_MODULE, end_with_state_channel
+from paimon_features.iteration.flink.hosts import WORKER_MODULE, end_with_state_channel
 
 # as a process that Flink started; a caller's is not ended
 sys.modules["__main__"].__spec__ = importlib.machinery.ModuleSpec(WORKER_MODULE, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import DefinitionError
+from paimon_features.core.errors import DefinitionError
 from paimon_features.iteration import DataStreamList, IterationListener, for_each_round
 from tests.iteration import loops, probes
 from tests.iteration.loops import bounded
@@ -18,7 +18,7 @@ pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 import cloudpickle
 
-from paimon_features.flink.iteration import IterationJob, IterationSettings, open_stream_environment
+from paimon_features.iteration.flink import IterationJob, IterationSettings, open_stream_environment
 
 pytestmark = pytest.mark.flink
 

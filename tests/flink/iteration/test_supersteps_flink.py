@@ -15,11 +15,11 @@ import pytest
 
 pytest.importorskip("pyflink")
 
-from paimon_features.errors import JobError
-from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
+from paimon_features.core.errors import JobError
 from paimon_features.iteration import DataStreamList, IterationBodyResult
+from paimon_features.iteration.flink.superstep_runner import FlinkSuperstepRunner
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
-from paimon_features.tables import Lake, snapshots
+from paimon_features.lake import Lake, snapshots
 from tests.iteration.superstep_programs import loop, random_program, witness
 
 pytestmark = pytest.mark.flink
@@ -85,9 +85,9 @@ def test_a_failed_job_can_be_repeated_and_leaves_no_data(
 
 KILLED = """
 import sys
-from paimon_features.flink.iteration.superstep_runner import FlinkSuperstepRunner
+from paimon_features.iteration.flink.superstep_runner import FlinkSuperstepRunner
 from paimon_features.iteration.supersteps.executor import SuperstepExecutor
-from paimon_features.tables import Lake
+from paimon_features.lake import Lake
 from tests.iteration.superstep_programs import loop, witness
 
 lake = Lake.open(sys.argv[1], "shop")

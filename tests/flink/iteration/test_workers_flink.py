@@ -26,7 +26,7 @@ pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 import cloudpickle
 
 from paimon_features.flink.cluster import ClusterShape, LocalCluster
-from paimon_features.flink.iteration import IterationJob, IterationSettings
+from paimon_features.iteration.flink import IterationJob, IterationSettings
 from tests.os_processes import is_running
 from tests.waiting import await_true
 

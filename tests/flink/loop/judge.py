@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from paimon_features.definitions import FeatureView
-from paimon_features.oracle.features import Entered, answer, entered
-from paimon_features.tables import Lake, read_arrow
+from paimon_features.lake import Lake, read_arrow
+from paimon_features.testing.reference.features import Entered, answer, entered
 from tests.flink.loop.traffic import MAX_STALENESS_MS, NOBODY, VALUES, Exchange, Producer
 
 COUNT, SUM = "p_rows", "p_sum_amount"

@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.clock import now_ms
-from paimon_features.windows import HOUR_MS, MINUTE_MS
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import HOUR_MS, MINUTE_MS
 from tests.kafka_topics import Message, Topic
 
 USERS = 24

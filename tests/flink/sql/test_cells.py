@@ -14,18 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.flink.environment import open_environment
-from paimon_features.flink.sql.cells import (
-    cell_value,
-    is_not_finite,
-    is_present,
-    now_ms_sql,
-)
-from paimon_features.flink.sql.floors import first_day_sql
-from paimon_features.flink.sql.scans import once
-from paimon_features.ingestion.physical import TEXT, Physical, check_readable
-from paimon_features.schema import (
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.expressions.flink_floors import first_day_sql
+from paimon_features.core.types.schema import (
     Bool,
     Bytes,
     DataType,
@@ -39,8 +30,17 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
-from paimon_features.tables.ddl import literal
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.flink.environment import open_environment
+from paimon_features.ingest.flink.cell_sql import (
+    cell_value,
+    is_not_finite,
+    is_present,
+    now_ms_sql,
+)
+from paimon_features.ingest.flink.scan_sql import once
+from paimon_features.ingest.physical import TEXT, Physical, check_readable
+from paimon_features.lake.ddl import literal
 from tests.flink.ingest.reference_ingest import (
     EPOCH,
     TEXTS,

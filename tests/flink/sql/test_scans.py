@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.flink.sql.kafka import KafkaTopic, kafka_scan
-from paimon_features.flink.sql.scans import (
+from paimon_features.ingest.flink.kafka_sql import KafkaTopic, kafka_scan
+from paimon_features.ingest.flink.scan_sql import (
     _java_literal,
     file_scan,
     raw_text,
     sql_options,
 )
-from paimon_features.ingestion.input_columns import FileGroup, InputColumn
-from paimon_features.ingestion.inputs import InputFile
-from paimon_features.ingestion.physical import TEXT, Physical
+from paimon_features.ingest.input_columns import FileGroup, InputColumn
+from paimon_features.ingest.input_files import InputFile
+from paimon_features.ingest.physical import TEXT, Physical
 
 ID = InputColumn("id", "Id", 1, TEXT, True)
 NAME = InputColumn("name", "it's", 2, TEXT, False)

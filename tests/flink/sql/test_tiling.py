@@ -10,10 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.aggregates import Count, Max, Mean, Min, StdDev, Sum
+from paimon_features.core.expressions.flink_floors import floor_sql
+from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import FeatureView
-from paimon_features.flink.sql.floors import floor_sql
-from paimon_features.flink.sql.tiling import (
+from paimon_features.definitions.aggregates import Count, Max, Mean, Min, StdDev, Sum
+from paimon_features.testing.generators import random_view
+from paimon_features.testing.sizes import seeds
+from paimon_features.tiles.flink.tiling import (
     UNKNOWN_DAY,
     EventsScan,
     TileStatements,
@@ -21,10 +24,7 @@ from paimon_features.flink.sql.tiling import (
     tile_statements,
     verdict_sql,
 )
-from paimon_features.job_control.target import TileTarget
-from paimon_features.testing.generators import random_view
-from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
+from paimon_features.tiles.jobs.target import TileTarget
 
 STREAM = EventsScan(7, whole=True, consumer="tiles-spend-g1")
 

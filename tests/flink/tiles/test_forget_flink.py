@@ -10,16 +10,16 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.errors import GenerationError
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.operations.forget import Deletion, EntitySet
-from paimon_features.oracle.tiler import event_rows
+from paimon_features.core.errors import GenerationError
+from paimon_features.core.types.schema import Int64
+from paimon_features.lake import read_arrow
+from paimon_features.lake.metadata.snapshots import snapshot_ids
 from paimon_features.project import Project
-from paimon_features.schema import Int64
-from paimon_features.tables import read_arrow
-from paimon_features.tables.snapshots import snapshot_ids
+from paimon_features.project.forget import Deletion, EntitySet
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.tile_jobs import wrong_tiles
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 

@@ -17,34 +17,30 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.buckets import bucket_of
 from paimon_features.cli import cli
-from paimon_features.columns import Column
-from paimon_features.config import FlinkConfig
+from paimon_features.core.columns.column import Column
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.errors import GenerationError, JobError, OwnershipError, TableError
+from paimon_features.core.hashing.buckets import bucket_of
+from paimon_features.core.times.partition_days import PARTITION_DAYS, WHOLE_HISTORY
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.errors import GenerationError, JobError, OwnershipError, TableError
-from paimon_features.job_control.backfill import skipped_counts
-from paimon_features.job_control.jobs import cancel, job_state, list_jobs
-from paimon_features.job_control.restart import Start, decide_start
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local import backfill as local
-from paimon_features.local.backfill_job import BackfillProgress, backfill
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.partition_days import PARTITION_DAYS, WHOLE_HISTORY
-from paimon_features.planning.plan import apply_plan
+from paimon_features.lake import Lake, append_arrow, read_arrow, snapshots
+from paimon_features.lake.metadata.consumers import consumers
+from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
+from paimon_features.lake.ownership.lease import ProcessHolder
+from paimon_features.lake.reading.deltas import VALUE_KIND, live_files, read_delta, read_file
+from paimon_features.lake.specs import events_spec
+from paimon_features.lake.writing.sorted_files import SortedFiles
 from paimon_features.project import Project
-from paimon_features.tables import Lake, append_arrow, read_arrow, snapshots
-from paimon_features.tables.consumers import consumers
-from paimon_features.tables.deltas import VALUE_KIND, live_files, read_delta, read_file
-from paimon_features.tables.lease import ProcessHolder
-from paimon_features.tables.snapshots import BATCH_IDENTIFIER
-from paimon_features.tables.sorted_files import SortedFiles
-from paimon_features.tables.specs import events_spec
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.project.verification.parity import verify
 from paimon_features.testing.generators import (
     random_events,
     random_partition_days,
     random_view,
 )
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.sizes import cases
 from paimon_features.testing.tile_jobs import (
     append_events,
@@ -52,8 +48,12 @@ from paimon_features.testing.tile_jobs import (
     expected_skips,
     wrong_tiles,
 )
-from paimon_features.verification.parity import verify
-from paimon_features.windows import DAY_MS
+from paimon_features.tiles.jobs.backfill import skipped_counts
+from paimon_features.tiles.jobs.jobs import cancel, job_state, list_jobs
+from paimon_features.tiles.jobs.restart import Start, decide_start
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local import backfill as local
+from paimon_features.tiles.local.submission import BackfillProgress, backfill
 from tests.flink.feed import Feed, Purchases
 
 ROOT = Path(__file__).parents[3]
@@ -162,10 +162,10 @@ def test_leftovers_of_a_killed_backfill_are_removed_first(
     feed.commit(300)
     script = f"""
 import os, signal
-from paimon_features.local.backfill_job import backfill
-from paimon_features.job_control.target import TileTarget
+from paimon_features.tiles.local.submission import backfill
+from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.project import Project
-from paimon_features.tables.sorted_files import SortedFiles
+from paimon_features.lake.writing.sorted_files import SortedFiles
 SortedFiles.commit = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
 backfill(TileTarget.of(Project.open({str(project.root)!r}), "spend"))
 """

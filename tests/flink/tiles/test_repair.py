@@ -7,18 +7,18 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.config import FlinkConfig
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.times.partition_days import first_day
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Definitions
-from paimon_features.flink.tiles.repair import repair
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local.backfill_job import backfill
-from paimon_features.partition_days import first_day
-from paimon_features.planning.plan import apply_plan
-from paimon_features.tables import Lake, append_arrow, read_arrow
-from paimon_features.tables.snapshots import BATCH_IDENTIFIER
-from paimon_features.tables.writer import EventWriter
+from paimon_features.lake import Lake, append_arrow, read_arrow
+from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
+from paimon_features.lake.writing.table_writer import EventWriter
+from paimon_features.project.planning.plan import apply_plan
 from paimon_features.testing.clicks import clicks_view
-from paimon_features.windows import DAY_MS
+from paimon_features.tiles.flink.repair import repair
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local.submission import backfill
 
 DAY = 15_000
 

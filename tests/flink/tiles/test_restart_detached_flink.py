@@ -6,16 +6,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from paimon_features.errors import JobError, OwnershipError
+from paimon_features.core.errors import JobError, OwnershipError
+from paimon_features.core.process.flink_rest import FlinkRest
 from paimon_features.flink.cluster import ClusterRecord, ClusterShape, LocalCluster
-from paimon_features.flink.maintenance.tables import maintain
-from paimon_features.flink.tiles.job_runner import JobRunner
-from paimon_features.flink.tiles.submission import backfill, submit
-from paimon_features.flink_rest import FlinkRest
-from paimon_features.job_control.jobs import cancel, job_state, list_jobs
-from paimon_features.job_control.target import TileTarget
+from paimon_features.lake.ownership.lease import FlinkJobHolder, holder_of
 from paimon_features.project import Project
-from paimon_features.tables.lease import FlinkJobHolder, holder_of
+from paimon_features.project.maintenance.tables import maintain
+from paimon_features.tiles.flink.job_runner import JobRunner
+from paimon_features.tiles.flink.submission import backfill, submit
+from paimon_features.tiles.jobs.jobs import cancel, job_state, list_jobs
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
 

@@ -14,15 +14,15 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import GenerationError, HandoverError, JobError, OwnershipError
+from paimon_features.core.errors import GenerationError, HandoverError, JobError, OwnershipError
 from paimon_features.flink import gateway
-from paimon_features.flink.tiles import submission as submission
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.target import TileTarget
-from paimon_features.tables import append_arrow, latest_snapshot, read_arrow, snapshots
-from paimon_features.tables.consumers import consumers, delete_consumer
-from paimon_features.tables.lease import ProcessHolder, acquire, holder_of
-from paimon_features.tables.snapshots import BATCH_IDENTIFIER
+from paimon_features.lake import append_arrow, latest_snapshot, read_arrow, snapshots
+from paimon_features.lake.metadata.consumers import consumers, delete_consumer
+from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
+from paimon_features.lake.ownership.lease import ProcessHolder, acquire, holder_of
+from paimon_features.tiles.flink import submission as submission
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.flink.feed import Feed
 
 pytestmark = [pytest.mark.flink, pytest.mark.long]

@@ -18,14 +18,14 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.errors import OwnershipError, UnknownNameError
-from paimon_features.flink.tiles.submission import submit
-from paimon_features.job_control.jobs import cancel, job_state, list_jobs
-from paimon_features.job_control.target import TileTarget
-from paimon_features.operations.status.job_status import read_jobs
+from paimon_features.core.errors import OwnershipError, UnknownNameError
+from paimon_features.core.process.waiting import wait_until
+from paimon_features.lake import snapshots
 from paimon_features.project import Project
-from paimon_features.tables import snapshots
-from paimon_features.waiting import wait_until
+from paimon_features.project.status.job_status import read_jobs
+from paimon_features.tiles.flink.submission import submit
+from paimon_features.tiles.jobs.jobs import cancel, job_state, list_jobs
+from paimon_features.tiles.jobs.target import TileTarget
 from tests.flink.conftest import FEATURES
 from tests.flink.feed import Feed
 from tests.os_processes import is_running

@@ -6,13 +6,13 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.errors import GenerationError
-from paimon_features.job_control import rewrite as module
-from paimon_features.job_control.restart import Start, decide_start
-from paimon_features.job_control.rewrite import rewrite
-from paimon_features.job_control.target import TileTarget
-from paimon_features.local.backfill_job import backfill
+from paimon_features.core.errors import GenerationError
 from paimon_features.project import Project
+from paimon_features.tiles.jobs import rewrite as module
+from paimon_features.tiles.jobs.restart import Start, decide_start
+from paimon_features.tiles.jobs.rewrite import rewrite
+from paimon_features.tiles.jobs.target import TileTarget
+from paimon_features.tiles.local.submission import backfill
 from tests.flink.feed import Feed
 
 

@@ -32,7 +32,7 @@ from paimon_features.iteration.algorithms import (
     StandardScaler,
 )
 from paimon_features.iteration.algorithms.training_blocks import BLOCK_ROWS
-from paimon_features.oracle import algorithms as reference
+from paimon_features.testing.reference import algorithms as reference
 from paimon_features.testing.sizes import seeds
 from paimon_features.transformers.flink_ml import (
     KMeansModel,

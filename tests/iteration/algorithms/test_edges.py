@@ -15,7 +15,7 @@ import sklearn.linear_model
 import sklearn.preprocessing
 from scipy.sparse import csr_array
 
-from paimon_features.errors import DefinitionError, TransformError
+from paimon_features.core.errors import DefinitionError, TransformError
 from paimon_features.iteration import ReferenceExecutor
 from paimon_features.iteration.algorithms import (
     Imputer,
@@ -41,7 +41,7 @@ from paimon_features.iteration.algorithms.online_scaler import (
     EventTimeTumblingWindows,
     ProcessingTimeSessionWindows,
 )
-from paimon_features.oracle import algorithms as reference
+from paimon_features.testing.reference import algorithms as reference
 from paimon_features.transformers.flink_ml import (
     KMeansModel,
     LogisticRegressionModel,

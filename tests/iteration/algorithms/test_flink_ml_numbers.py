@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import TransformError
+from paimon_features.core.errors import TransformError
 from paimon_features.iteration import algorithms
 from paimon_features.iteration.algorithms import (
     CountTumblingWindows,

@@ -15,12 +15,12 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import RequestError, SnapshotExpiredError, UnknownNameError
+from paimon_features.core.errors import RequestError, SnapshotExpiredError, UnknownNameError
+from paimon_features.core.types.schema import Int64, String
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import append_arrow
+from paimon_features.lake.specs import training_spec
 from paimon_features.offline.inputs.row_source import row_source
-from paimon_features.schema import Int64, String
-from paimon_features.tables import append_arrow
-from paimon_features.tables.specs import training_spec
-from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
 from tests.offline.test_store import SPEND, clicks
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
 from paimon_features.offline.joins import entity_codes
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
-from paimon_features.windows import MAX_TIME_MS, MIN_TIME_MS
 
 KEYS = st.tuples(st.sampled_from([None, 0, 1, 7]), st.sampled_from([None, "", "a", "ü"]))
 ROWS = st.lists(KEYS, max_size=30)

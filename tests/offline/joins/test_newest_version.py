@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count
+from paimon_features.core.errors import DefinitionError
+from paimon_features.core.types.schema import Float64, Int32, Int64, String, arrow_schema
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import (
     CompiledTable,
     CompiledView,
@@ -22,15 +24,13 @@ from paimon_features.definitions import (
     TableSource,
     TableView,
 )
-from paimon_features.errors import DefinitionError
+from paimon_features.definitions.aggregates import Count
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.specs import events_spec
+from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.offline.store import OfflineStore
-from paimon_features.oracle.versions import newest_version
-from paimon_features.schema import Float64, Int32, Int64, String, arrow_schema
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.specs import events_spec
-from paimon_features.tables.writer import EventWriter
+from paimon_features.testing.reference.versions import newest_version
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
 
 USER = Entity("user", keys={"user": Int64})

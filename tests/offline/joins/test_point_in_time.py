@@ -11,17 +11,17 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.aggregates import Count, DecayedSum, Last, Sum
+from paimon_features.core.types.schema import Float64, Int64, String, arrow_schema
+from paimon_features.core.types.statuses import STATUS_NAMES
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.definitions.aggregates import Count, DecayedSum, Last, Sum
 from paimon_features.offline.joins.point_in_time import JoinResult, PointInTimeJoin
-from paimon_features.oracle.compare import differences
-from paimon_features.oracle.features import Entered, answer, entered
-from paimon_features.oracle.tiler import event_rows, tile_table
-from paimon_features.schema import Float64, Int64, String, arrow_schema
-from paimon_features.statuses import STATUS_NAMES
 from paimon_features.testing import generators
+from paimon_features.testing.reference.compare import differences
+from paimon_features.testing.reference.features import Entered, answer, entered
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.sizes import cases
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

@@ -13,13 +13,13 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import EVENT_TIME_MAX, Merge, Partial
-from paimon_features.columns import Column
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.schema import Bytes, Float64, Int64, String
+from paimon_features.core.windows import MINUTE_MS
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.offline.joins.range_index import RangeIndex
-from paimon_features.oracle.merges import merged, sketch_of
-from paimon_features.schema import Bytes, Float64, Int64, String
+from paimon_features.testing.reference.merges import merged, sketch_of
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import MINUTE_MS
 
 TILE_MS = 5 * MINUTE_MS
 HALF_LIFE_MS = 60 * MINUTE_MS

@@ -13,19 +13,20 @@ import pytest
 from click.testing import CliRunner
 
 from paimon_features.cli import cli
-from paimon_features.clock import now_ms
-from paimon_features.errors import SnapshotExpiredError, UnfilledError
-from paimon_features.monitoring.view_reader import ViewReader
+from paimon_features.core.errors import SnapshotExpiredError, UnfilledError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS, HOUR_MS
+from paimon_features.lake import append_arrow, latest_snapshot
+from paimon_features.lake.metadata.consumers import consumers, register_consumer
+from paimon_features.lake.metadata.snapshots import tagged
+from paimon_features.lake.side_folder import generations
 from paimon_features.offline.feature_result import commits_not_included
-from paimon_features.oracle.features import answer, consumed
-from paimon_features.oracle.tiler import tile_table
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, generations, latest_snapshot
-from paimon_features.tables.consumed import position
-from paimon_features.tables.consumers import consumers, register_consumer
-from paimon_features.tables.snapshots import tagged
+from paimon_features.project.monitoring.view_reader import ViewReader
+from paimon_features.testing.reference.features import answer, consumed
+from paimon_features.testing.reference.tiler import tile_table
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS, HOUR_MS
+from paimon_features.tiles.consumed import position
 from tests.shop_projects import make_project
 
 NOW = 1_795_000_000_000 // 300_000 * 300_000
@@ -119,7 +120,7 @@ def test_without_any_event_no_tiles_are_complete(project: Project) -> None:
 def test_an_unfinished_backfill_does_not_fill_a_view(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paimon_features.local import backfill_job
+    from paimon_features.tiles.local import submission as backfill_job
 
     def cut_off(*_: Any) -> None:
         raise KeyboardInterrupt

@@ -12,16 +12,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, DecayedSum, Last, Max, Mean, Sum
+from paimon_features.core.types.schema import Float64, Int64, String, arrow_schema
+from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
+from paimon_features.definitions.aggregates import Count, DecayedSum, Last, Max, Mean, Sum
 from paimon_features.offline.reading import partitioned_join as partitioned
 from paimon_features.offline.reading import view_join, view_scan
 from paimon_features.offline.reading.partitioned_join import PartitionedView
 from paimon_features.offline.reading.spill import SpillFile
-from paimon_features.schema import Float64, Int64, String, arrow_schema
 from paimon_features.testing import generators
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS
 from tests.offline.lake_of_views import LakeOfViews
 
 TINY = 0.01

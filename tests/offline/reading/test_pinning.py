@@ -9,10 +9,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import RequestError, SnapshotExpiredError
+from paimon_features.core.errors import RequestError, SnapshotExpiredError
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.offline.training_set import build_training_set, pins_of
-from paimon_features.windows import DAY_MS, HOUR_MS
 from tests.offline.lake_of_views import LakeOfViews
 from tests.offline.test_store import SPEND, WORDS, clicks
 

@@ -14,9 +14,17 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.aggregates import Count, Max, Min, Sum
-from paimon_features.clock import now_ms
-from paimon_features.config import FlinkConfig
+from paimon_features.core.configuration.project_config import FlinkConfig
+from paimon_features.core.errors import (
+    GenerationError,
+    RequestError,
+    SnapshotExpiredError,
+    TableError,
+    UnfilledError,
+)
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.types.schema import Int64
+from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import (
     CompiledView,
     Definitions,
@@ -26,28 +34,21 @@ from paimon_features.definitions import (
     FeatureService,
     FeatureView,
 )
-from paimon_features.errors import (
-    GenerationError,
-    RequestError,
-    SnapshotExpiredError,
-    TableError,
-    UnfilledError,
-)
-from paimon_features.job_control.target import TileTarget
+from paimon_features.definitions.aggregates import Count, Max, Min, Sum
+from paimon_features.lake import Lake, append_arrow, iter_batches, read_arrow
+from paimon_features.lake.metadata.rollback import rollback
+from paimon_features.lake.metadata.snapshots import snapshot, snapshot_ids
+from paimon_features.lake.side_folder import generations
+from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.offline.reading.pinning import AsOf, Pin
 from paimon_features.offline.store import OfflineStore
 from paimon_features.offline.training_set import build_training_set, pins_of
-from paimon_features.oracle.features import Event
-from paimon_features.oracle.tiler import tile_table
-from paimon_features.planning.drop import plan_drop
-from paimon_features.planning.plan import apply_plan
-from paimon_features.schema import Int64
-from paimon_features.tables import Lake, append_arrow, generations, iter_batches, read_arrow
-from paimon_features.tables.generations import GenerationRecord
-from paimon_features.tables.rollback import rollback
-from paimon_features.tables.snapshots import snapshot, snapshot_ids
+from paimon_features.project.planning.drop import plan_drop
+from paimon_features.project.planning.plan import apply_plan
+from paimon_features.testing.reference.features import Event
+from paimon_features.testing.reference.tiler import tile_table
 from paimon_features.testing.sizes import every_seed
-from paimon_features.windows import DAY_MS, HOUR_MS
+from paimon_features.tiles.jobs.target import TileTarget
 
 SOURCE = EventSource("shop", schema={"user": Int64, "t": Int64, "x": Int64}, event_time="t")
 ROWS = pa.table({"user": [1, 2, 3], "event_time_ms": [DAY_MS, DAY_MS, 12 * HOUR_MS + 1_800_001]})

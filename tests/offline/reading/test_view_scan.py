@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import SnapshotExpiredError
+from paimon_features.core.errors import SnapshotExpiredError
+from paimon_features.lake.reading.deltas import DataFile
+from paimon_features.lake.storage import LocalStorage
+from paimon_features.lake.storage.verified import VerifiedParquetFile
 from paimon_features.offline.joins.entity_codes import EntityCodes
 from paimon_features.offline.reading import view_scan
 from paimon_features.offline.reading.view_scan import pieces
-from paimon_features.tables.deltas import DataFile
-from paimon_features.tables.storage import LocalStorage
-from paimon_features.tables.storage.verified import VerifiedParquetFile
 
 
 class FarStorage(LocalStorage):

@@ -11,8 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.testing.online_servers import SentinelServers, free_ports, wait_for
+from paimon_features.testing.servers.online_servers import SentinelServers, free_ports, wait_for
+from paimon_features.testing.servers.redis_server import RedisServer
 from tests.os_processes import is_running
 from tests.serving.chaos.faults import Fault
 from tests.serving.chaos.processes import Follower, Proxy, Server, resident_mb

@@ -13,16 +13,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from paimon_features.core.windows import HOUR_MS, MINUTE_MS
 from paimon_features.definitions import load_definitions
-from paimon_features.online import Marker, OnlineSettings, ViewState, open_store
-from paimon_features.online.keys import ViewKeys
-from paimon_features.online.markers import EpochContent
-from paimon_features.oracle.features import Answer, Event, answer
-from paimon_features.oracle.tiler import tile_table
+from paimon_features.lake import append_arrow
+from paimon_features.lake.side_folder import generations
+from paimon_features.lake.specs import tiles_spec
+from paimon_features.online.store import Marker, OnlineSettings, ViewState, open_store
+from paimon_features.online.store.keys import ViewKeys
+from paimon_features.online.store.markers import EpochContent
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow, generations
-from paimon_features.tables.specs import tiles_spec
-from paimon_features.windows import HOUR_MS, MINUTE_MS
+from paimon_features.testing.reference.features import Answer, Event, answer
+from paimon_features.testing.reference.tiler import tile_table
 
 USERS = 12
 NOBODY = 999

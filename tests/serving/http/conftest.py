@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import Count, Last, Sum
-from paimon_features.config import ServeConfig
+from paimon_features.core.configuration.project_config import ServeConfig
+from paimon_features.core.process.traces import Tracer
+from paimon_features.core.types.schema import Date, Decimal, Float64, Int64, String, Timestamp
+from paimon_features.core.windows import HOUR_MS
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -25,18 +27,16 @@ from paimon_features.definitions import (
     Interaction,
     RequestSource,
 )
-from paimon_features.online import MemoryStore
-from paimon_features.online.store import OnlineStore
-from paimon_features.schema import Date, Decimal, Float64, Int64, String, Timestamp
-from paimon_features.serving.http.app import FeatureApp
-from paimon_features.serving.http.definition_set import DefinitionSet
+from paimon_features.definitions.aggregates import Count, Last, Sum
+from paimon_features.online.store import MemoryStore
+from paimon_features.online.store.store import OnlineStore
+from paimon_features.serving.http.access.token_use import TokenUse
+from paimon_features.serving.http.access.tokens import TokenIssuer, Tokens
+from paimon_features.serving.http.definitions.definition_set import DefinitionSet
 from paimon_features.serving.http.logs import AccessLog
 from paimon_features.serving.http.messages import BodyPart, Reply, Request, reply_bytes
-from paimon_features.serving.http.token_use import TokenUse
-from paimon_features.serving.http.tokens import TokenIssuer, Tokens
+from paimon_features.serving.http.server.app import FeatureApp
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.traces import Tracer
-from paimon_features.windows import HOUR_MS
 from tests.waiting import LONG_S
 
 CLICKS = EventSource(
@@ -232,7 +232,7 @@ def fill(folder: Path, now_ms: int) -> Filled:
 @pytest.fixture
 def make_client(filled: Filled, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Client]]:
     """Makes clients of apps of their own, which are ``PATIENT``; closed after the test."""
-    monkeypatch.setattr("paimon_features.serving.http.health.TIMEOUT_S", LONG_S)
+    monkeypatch.setattr("paimon_features.serving.http.definitions.health.TIMEOUT_S", LONG_S)
     made: list[Client] = []
 
     def make(
@@ -274,5 +274,5 @@ def client(make_client: Callable[..., Client]) -> Client:
 def one_instant(monkeypatch: pytest.MonkeyPatch) -> None:
     """No quota is filled up again while the test runs, however long that takes."""
     monkeypatch.setattr(
-        "paimon_features.serving.http.quotas.time", SimpleNamespace(monotonic=lambda: 1e6)
+        "paimon_features.serving.http.access.quotas.time", SimpleNamespace(monotonic=lambda: 1e6)
     )

@@ -14,16 +14,16 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paimon_features.aggregates import Count
-from paimon_features.aggregates.fold import NEVER_MS
-from paimon_features.clock import now_ms
+from paimon_features.core.errors import OnlineStoreError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.core.windows import DAY_MS, MINUTE_MS
 from paimon_features.definitions import Definitions, FeatureView
-from paimon_features.errors import OnlineStoreError
-from paimon_features.online import Marker, MemoryStore, Write
-from paimon_features.online.store import Evictions
+from paimon_features.definitions.aggregates import Count
+from paimon_features.definitions.aggregates.fold import NEVER_MS
+from paimon_features.online.store import Marker, MemoryStore, Write
+from paimon_features.online.store.store import Evictions
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
 from paimon_features.serving.http.metrics import Counts, CountsFile, page
-from paimon_features.windows import DAY_MS, MINUTE_MS
 from tests.waiting import LONG_S
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1, 99]}}
@@ -233,7 +233,7 @@ def test_a_store_that_hangs_is_reported_within_the_bound(
             assert go_on.wait(LONG_S)
             return super().get_many(keys)
 
-    monkeypatch.setattr("paimon_features.serving.http.health.TIMEOUT_S", 0.05)
+    monkeypatch.setattr("paimon_features.serving.http.definitions.health.TIMEOUT_S", 0.05)
     client = make_client(store=Hangs())
     assert client.get("/health/ready").json["reasons"] == [STORE_UNAVAILABLE]
     go_on.set()

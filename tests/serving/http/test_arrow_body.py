@@ -11,8 +11,8 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.serving.http import arrow_body
-from paimon_features.serving.http.arrow_body import read_columns
+from paimon_features.serving.http.bodies import arrow_body
+from paimon_features.serving.http.bodies.arrow_body import read_columns
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.testing.sizes import cases
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from paimon_features.core.errors import DefinitionError
 from paimon_features.definitions.bundle import Bundle
-from paimon_features.errors import DefinitionError
-from paimon_features.online.bundles import BundlePlace
+from paimon_features.online.store.bundles import BundlePlace
 from paimon_features.project import Project
 from tests.patient_stores import patient_store
 from tests.serving.http.test_server import FEATURES, Running, configure, folder, run

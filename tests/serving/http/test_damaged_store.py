@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.online import MemoryStore
+from paimon_features.online.store import MemoryStore
 from paimon_features.testing.sizes import seeds
 
 READS = (

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from paimon_features.serving.http.tokens import add_token
+from paimon_features.serving.http.access.tokens import add_token
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 FEAST = {"user-agent": "python-requests/2.32.3"}

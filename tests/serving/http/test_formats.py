@@ -10,10 +10,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from paimon_features.serving.http.formats import Format, format_of_reply
+from paimon_features.core.windows import DAY_MS
+from paimon_features.serving.http.bodies.formats import Format, format_of_reply
 from paimon_features.serving.http.http_errors import RequestRejected
 from paimon_features.testing.sizes import seeds
-from paimon_features.windows import DAY_MS
 
 JSON, PACK, ARROW = (format_.value for format_ in Format)
 READ = {"feature_service": "reading_v1", "entities": {"user": [1, 99]}}

@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from paimon_features.setup.redis_server import RedisServer
+from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.sizes import seeds
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.patient_stores import PATIENT_TOML, patient_store

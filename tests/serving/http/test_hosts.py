@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.host_names import LOCAL
+from paimon_features.core.process.host_names import LOCAL
 from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.http_errors import RequestRejected
 from tests.serving.chaos.processes import Server

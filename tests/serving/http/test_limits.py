@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import OnlineStoreError
-from paimon_features.online import MemoryStore
-from paimon_features.serving.http import feature_reads
-from paimon_features.serving.http.admission import Admission
+from paimon_features.core.errors import OnlineStoreError
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.http.access.admission import Admission
+from paimon_features.serving.http.endpoints import feature_reads
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE, RequestRejected
 from paimon_features.serving.http.messages import Request
 from tests.serving.http.conftest import Sent

@@ -11,8 +11,8 @@ import pytest
 pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
-from paimon_features.serving.http.served_models import LoadedModel, ModelSet
-from paimon_features.serving.http.tokens import NewToken, add_token
+from paimon_features.serving.http.access.tokens import NewToken, add_token
+from paimon_features.serving.http.definitions.served_models import LoadedModel, ModelSet
 from tests.serving.http.test_predict import CHALLENGER, MODEL, SCORES, SHADOW, models
 from tests.serving.prediction.networks import NULL, linear, number, sigmoid, state
 

@@ -21,12 +21,12 @@ import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from paimon_features.config import OidcConfig, read_config
-from paimon_features.errors import ConfigurationError
-from paimon_features.serving.http import oidc
+from paimon_features.core.configuration.project_config import OidcConfig, read_config
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.serving.http.access import oidc
+from paimon_features.serving.http.access.oidc import OidcIssuer
+from paimon_features.serving.http.access.tokens import Tokens
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.oidc import OidcIssuer
-from paimon_features.serving.http.tokens import Tokens
 from tests.http_servers import ThreadingHTTPServer
 from tests.waiting import LONG_S, await_true
 

@@ -27,9 +27,13 @@ from paimon_features.models import (
     VersionState,
     sha256_of,
 )
-from paimon_features.online.models import ServedModel
+from paimon_features.online.store.models import ServedModel
+from paimon_features.serving.http.definitions.served_models import (
+    LoadedModel,
+    LoadedVersion,
+    ModelSet,
+)
 from paimon_features.serving.http.messages import Request
-from paimon_features.serving.http.served_models import LoadedModel, LoadedVersion, ModelSet
 from paimon_features.serving.prediction.network import OnnxNetwork
 from tests.serving.http.conftest import Sent
 from tests.serving.prediction.networks import NULL, linear, number, sigmoid, state

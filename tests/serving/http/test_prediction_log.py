@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
-from paimon_features.config import ServeConfig, read_config
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.configuration.project_config import ServeConfig, read_config
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.models import sha256_of
 from paimon_features.serving.http.metrics import page
 from paimon_features.serving.request_log.log_rows import EntityText

@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from paimon_features.config import ServeConfig
-from paimon_features.serving.http.buffered_bytes import BufferedBytes
-from paimon_features.serving.http.connections import Connections
+from paimon_features.core.configuration.project_config import ServeConfig
+from paimon_features.serving.http.bodies.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.messages import Exchange, Reply
 from paimon_features.serving.http.metrics import Counts
-from paimon_features.serving.http.protocol import (
+from paimon_features.serving.http.server.connections import Connections
+from paimon_features.serving.http.server.protocol import (
     _HEAD_PART_BYTES,
     QUEUED_BYTES,
     HttpProtocol,

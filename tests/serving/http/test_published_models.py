@@ -20,7 +20,7 @@ pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
 from paimon_features.models import ModelStates, VersionState
-from paimon_features.online.models import ModelPlace, PublishedModels, ServedModel
+from paimon_features.online.store.models import ModelPlace, PublishedModels, ServedModel
 from paimon_features.testing.tile_lake import PROJECT
 from tests.patient_stores import patient_store
 from tests.serving.http.test_server import Running, folder, run
@@ -211,7 +211,7 @@ def test_models_whose_index_is_lost_are_served_as_they_were(
 def test_an_application_of_fastapi_answers_the_same(published: Published, folder: Path) -> None:
     fastapi = pytest.importorskip("fastapi", reason="the framework")
     testclient = pytest.importorskip("fastapi.testclient", reason="its client")
-    from paimon_features.serving.fastapi import feature_router, model_router
+    from paimon_features.integrations.fastapi import feature_router, model_router
 
     published.publish((VERSIONS[1], state(VERSIONS[1])))
     app = fastapi.FastAPI()

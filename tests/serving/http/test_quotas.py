@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.serving.http.access import ANYBODY, Quota, Rights, quota_key
+from paimon_features.serving.http.access.access import ANYBODY, Quota, Rights, quota_key
+from paimon_features.serving.http.access.quotas import SLOTS, Quotas
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.quotas import SLOTS, Quotas
 
 
 def client(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.windows import DAY_MS
+from paimon_features.core.windows import DAY_MS
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1, 2, 99]}}
 

@@ -13,13 +13,13 @@ from typing import Any
 
 import pytest
 
-from paimon_features.aggregates import Count
-from paimon_features.config import ServeConfig, read_config
+from paimon_features.core.configuration.project_config import ServeConfig, read_config
 from paimon_features.definitions import Definitions, FeatureService
-from paimon_features.online import MemoryStore
-from paimon_features.serving.http.definition_set import DefinitionSet
-from paimon_features.serving.http.reload import Reloader
-from paimon_features.serving.http.tokens import add_token
+from paimon_features.definitions.aggregates import Count
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.http.access.tokens import add_token
+from paimon_features.serving.http.definitions.definition_set import DefinitionSet
+from paimon_features.serving.http.server.reload import Reloader
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 
 OLD = {"features": ["clicks:count_12d"], "entities": {"user": [1]}}

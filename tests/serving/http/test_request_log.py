@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.config import ServeConfig, read_config
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.configuration.project_config import ServeConfig, read_config
+from paimon_features.core.errors import ConfigurationError
 from paimon_features.serving.http.metrics import page
 from paimon_features.serving.request_log.log import RequestLog, open_request_log
 from paimon_features.serving.request_log.log_rows import log_schema

@@ -16,12 +16,12 @@ from urllib.parse import quote
 
 import pytest
 
-from paimon_features.errors import OnlineStoreError
-from paimon_features.online import MemoryStore
-from paimon_features.redaction import redact
+from paimon_features.core.documents.redaction import redact
+from paimon_features.core.errors import OnlineStoreError
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.http.access.tokens import add_token
 from paimon_features.serving.http.http_errors import STORE_UNAVAILABLE
 from paimon_features.serving.http.logs import _JsonLines
-from paimon_features.serving.http.tokens import add_token
 from tests.serving.chaos.processes import Server
 
 ROOT = Path(__file__).parents[3]

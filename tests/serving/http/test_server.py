@@ -20,10 +20,10 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paimon_features.aggregates import Count, Sum
 from paimon_features.definitions import FeatureView
-from paimon_features.setup.resp import connect
+from paimon_features.definitions.aggregates import Count, Sum
 from paimon_features.testing.clicks import CLICKS, USER
+from paimon_features.testing.servers.resp import connect
 from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version

@@ -15,9 +15,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.config import ServeConfig
-from paimon_features.serving.http.buffered_bytes import BufferedBytes
-from paimon_features.serving.http.connections import Connections
+from paimon_features.core.configuration.project_config import ServeConfig
+from paimon_features.serving.http.bodies.buffered_bytes import BufferedBytes
 from paimon_features.serving.http.messages import (
     ClientGoneError,
     Exchange,
@@ -26,7 +25,8 @@ from paimon_features.serving.http.messages import (
     read_body,
 )
 from paimon_features.serving.http.metrics import Counts
-from paimon_features.serving.http.protocol import HttpProtocol, _known_heads
+from paimon_features.serving.http.server.connections import Connections
+from paimon_features.serving.http.server.protocol import HttpProtocol, _known_heads
 from paimon_features.testing.sizes import seeds
 from tests.serving.http.test_fuzz import mangled
 from tests.waiting import LONG_S

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
+from paimon_features.serving.http.bodies.json_bodies import LARGE, check_items, parse
 from paimon_features.serving.http.http_errors import RequestRejected
-from paimon_features.serving.http.json_bodies import LARGE, check_items, parse
 from paimon_features.testing.sizes import many
 from tests.serving.http.test_predict import MODEL, models
 from tests.serving.prediction.networks import state

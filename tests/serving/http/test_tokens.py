@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from paimon_features.config import TOKEN_USE_FILES
-from paimon_features.errors import ConfigurationError
-from paimon_features.online import MemoryStore
-from paimon_features.serving.http.access import Quota
-from paimon_features.serving.http.token_use import TokenUse
-from paimon_features.serving.http.tokens import NewToken, Tokens, add_token
+from paimon_features.core.configuration.project_config import TOKEN_USE_FILES
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.http.access.access import Quota
+from paimon_features.serving.http.access.token_use import TokenUse
+from paimon_features.serving.http.access.tokens import NewToken, Tokens, add_token
 
 READ = {"feature_service": "reading_v1", "entities": {"user": [1]}}
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from paimon_features.traces import open_tracer
+from paimon_features.core.process.traces import open_tracer
 from tests.serving.http.conftest import Client
 
 pytest.importorskip("opentelemetry.sdk", reason="pip install 'paimon-features[otel]'")

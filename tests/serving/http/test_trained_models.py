@@ -18,14 +18,14 @@ pytest.importorskip("torch", reason="training")
 
 import torch
 
-from paimon_features.config import ServeConfig
-from paimon_features.materialize import Materializer
-from paimon_features.online import MemoryStore
-from paimon_features.serving.http.app import FeatureApp
-from paimon_features.serving.http.definition_set import DefinitionSet
-from paimon_features.serving.http.model_reload import ModelReloader
-from paimon_features.serving.http.served_models import ModelSet
-from paimon_features.windows import DAY_MS
+from paimon_features.core.configuration.project_config import ServeConfig
+from paimon_features.core.windows import DAY_MS
+from paimon_features.online.materialize import Materializer
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.http.definitions.definition_set import DefinitionSet
+from paimon_features.serving.http.definitions.served_models import ModelSet
+from paimon_features.serving.http.server.app import FeatureApp
+from paimon_features.serving.http.server.model_reload import ModelReloader
 from tests.serving.http.conftest import send_request
 from tests.trainer_bridge.training.shop import SMALL, START, make_shop
 from trainer_bridge.training import run

@@ -11,7 +11,8 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from paimon_features.config import read_config
+from paimon_features.core.configuration.project_config import read_config
+from paimon_features.core.types.schema import Float64
 from paimon_features.definitions import (
     Definitions,
     FeatureService,
@@ -21,9 +22,8 @@ from paimon_features.definitions import (
     RequestSource,
     Transformed,
 )
-from paimon_features.schema import Float64
-from paimon_features.serving.http.formats import Format
-from paimon_features.serving.http.reload import Reloader
+from paimon_features.serving.http.bodies.formats import Format
+from paimon_features.serving.http.server.reload import Reloader
 from paimon_features.testing.tile_lake import PROJECT
 from paimon_features.transformers import (
     FittedVersion,

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("onnx", reason="networks for tests")
 pytest.importorskip("onnxruntime", reason="the runtime of models")
 
-from paimon_features.errors import ModelError, OverloadedError
+from paimon_features.core.errors import ModelError, OverloadedError
 from paimon_features.serving.prediction.batcher import Batcher, Prediction
 from paimon_features.serving.prediction.network import OnnxNetwork
 from paimon_features.serving.prediction.network_trial import try_network

@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from paimon_features.aggregates import Count, Last, Sum
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import Bool, Date, Int64, String
+from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import (
     Definitions,
     Entity,
@@ -24,16 +26,14 @@ from paimon_features.definitions import (
     Interaction,
     RequestSource,
 )
-from paimon_features.errors import RequestError
-from paimon_features.online import MemoryStore
-from paimon_features.schema import Bool, Date, Int64, String
-from paimon_features.serving.explain import explain
-from paimon_features.serving.explain_query import ExplainQuery
-from paimon_features.serving.http.definition_set import DefinitionSet
-from paimon_features.serving.http.tokens import add_token
+from paimon_features.definitions.aggregates import Count, Last, Sum
+from paimon_features.online.store import MemoryStore
+from paimon_features.serving.http.access.tokens import add_token
+from paimon_features.serving.http.definitions.definition_set import DefinitionSet
+from paimon_features.serving.reading.explain import explain
+from paimon_features.serving.reading.explain_query import ExplainQuery
 from paimon_features.serving.ui import assets, content_security_policy
 from paimon_features.testing.tile_lake import PROJECT, TileLake
-from paimon_features.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from tests.serving.live import LiveServer
 from tests.serving.ui.chromium import Chromium
 

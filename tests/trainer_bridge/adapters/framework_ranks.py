@@ -17,9 +17,9 @@ import torch
 import torch.distributed as dist
 from torch.utils.data import DataLoader
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.ports import free_ports
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.ports import free_ports
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.adapters.torch import TorchLoader, as_sampler, loader
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler

@@ -23,8 +23,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from paimon_features.tables.catalog import Lake
-from paimon_features.waiting import wait_until
+from paimon_features.core.process.waiting import wait_until
+from paimon_features.lake.catalog import Lake
 from tests.os_processes import is_running
 from tests.waiting import LONG_S
 from trainer_bridge.adapters.torch import TorchLoader, loader

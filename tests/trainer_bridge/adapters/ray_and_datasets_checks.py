@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.tables import Lake, append_arrow
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.lake import Lake, append_arrow
 from trainer_bridge import SnapshotReader
 
 ROWS = 1_003

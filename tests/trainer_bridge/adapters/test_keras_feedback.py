@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from paimon_features.schema import DataType, Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.reader import read_arrow
+from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.core.types.schema import DataType, Int64, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.table_reader import read_arrow
 from trainer_bridge.feedback.writer import FeedbackWriter
 
 pytestmark = pytest.mark.tensorflow
@@ -217,8 +217,8 @@ def test_features_without_the_keys_are_refused(lake: Lake) -> None:
 _TRAINER = """
     import sys
     import keras, numpy as np, tensorflow as tf
-    from paimon_features.schema import Int64
-    from paimon_features.tables.catalog import Lake
+    from paimon_features.core.types.schema import Int64
+    from paimon_features.lake.catalog import Lake
     from trainer_bridge.feedback.writer import FeedbackWriter
     from trainer_bridge.adapters.tensorflow.feedback import FeedbackCallback
 

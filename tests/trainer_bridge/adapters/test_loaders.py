@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import ConfigurationError, UnknownNameError
-from paimon_features.schema import Float64, Int64, String
-from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.types.schema import Float64, Int64, String
+from paimon_features.lake import Lake, TableSpec, append_arrow
 from paimon_features.testing.sizes import seeds
 from tests.data_files import replace_file
 from trainer_bridge.readers.scanning import TableScan

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from paimon_features.schema import Float32, Float64, Int64
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.core.types.schema import Float32, Float64, Int64
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.batches.ragged import Ragged
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

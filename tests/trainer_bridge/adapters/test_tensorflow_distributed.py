@@ -13,17 +13,17 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     RequestError,
     SetupError,
     UnknownNameError,
 )
-from paimon_features.ports import free_ports
-from paimon_features.schema import Float32, Int64
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.process.ports import free_ports
+from paimon_features.core.types.schema import Float32, Int64
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from tests.chaos import part_of_chaos
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
@@ -34,7 +34,7 @@ ROWS, BATCH = 100, 8
 SCRIPT = """
 import json, sys
 import tensorflow as tf
-from paimon_features.tables import Lake
+from paimon_features.lake import Lake
 from trainer_bridge.tensorflow import DistributedPaimonDatasetBuilder, DistributedStrategy
 
 folder, devices = sys.argv[1:]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.lake.catalog import Lake
 from tests.trainer_bridge.preprocess.test_tune import Clock
 from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.testing.sample_tables import make_samples

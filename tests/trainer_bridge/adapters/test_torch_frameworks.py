@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.tables.catalog import Lake
+from paimon_features.lake.catalog import Lake
 from tests.chaos import part_of_chaos
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.sample_tables import make_samples

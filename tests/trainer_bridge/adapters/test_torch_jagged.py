@@ -10,16 +10,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     MissingExtraError,
     RequestError,
     UnknownNameError,
 )
-from paimon_features.schema import Float32, Int64, List, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Float32, Int64, List, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.batches.ragged import Ragged
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.lake.catalog import Lake
 from trainer_bridge import FollowingReader
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import BalancedBatchSampler, WeightedRandomSampler

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.sample_tables import make_samples
 
@@ -143,7 +143,7 @@ def test_the_rank_comes_from_the_environment_where_it_is_not_given(
 def test_closing_the_loader_lets_the_snapshot_go(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paimon_features.tables.consumers import consumers
+    from paimon_features.lake.metadata.consumers import consumers
     from trainer_bridge.adapters.torch import loader
 
     table = make_samples(lake, SIZES)

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.lake.catalog import Lake
 from tests.chaos import CHAOS
 from tests.waiting import await_true
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

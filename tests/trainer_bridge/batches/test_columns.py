@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
-from paimon_features.oracle.column_values import reference_item_mask, reference_values
+from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.testing.reference.column_values import reference_item_mask, reference_values
 from paimon_features.testing.sizes import every_seed
 from trainer_bridge.batches import numpy_form
 from trainer_bridge.batches.numpy_form import NumpyForm

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pypaimon import Schema
 
-from paimon_features.tables.catalog import Lake
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 PLAIN = [

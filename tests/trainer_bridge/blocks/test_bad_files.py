@@ -13,18 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     RequestError,
     SnapshotExpiredError,
     TableError,
     UnknownNameError,
 )
-from paimon_features.schema import Int32, Int64
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.tags import create_tag
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Int32, Int64
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.tags import create_tag
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from tests.data_files import replace_file
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import TableError
+from paimon_features.core.errors import TableError
 from paimon_features.testing.sizes import every_seed
 from trainer_bridge.blocks.folds import CHOOSING, fold, take
 from trainer_bridge.blocks.layers import Layers

@@ -8,11 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import RequestError
-from paimon_features.schema import Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import Int64, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.batches.arrow_values import take_of_table
 from trainer_bridge.blocks import row_groups
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

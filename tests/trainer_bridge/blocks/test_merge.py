@@ -17,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from paimon_features.errors import TableError
-from paimon_features.schema import (
+from paimon_features.core.errors import TableError
+from paimon_features.core.types.schema import (
     Bool,
     DataType,
     Date,
@@ -30,9 +30,9 @@ from paimon_features.schema import (
     String,
     Timestamp,
 )
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.reader import read_arrow
-from paimon_features.tables.specs import TableSpec
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.table_reader import read_arrow
+from paimon_features.lake.specs import TableSpec
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 KEY_TYPES: Mapping[str, DataType] = {

@@ -9,9 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.content import read_content
-from paimon_features.tables.reader import latest_snapshot, read_arrow
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.snapshot_content import read_content
+from paimon_features.lake.reading.table_reader import latest_snapshot, read_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 pytestmark = pytest.mark.flink

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import RequestError
-from paimon_features.schema import DataType, Float64, Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow, append_stream
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import DataType, Float64, Int64, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow, append_stream
 from paimon_features.testing.sizes import cases
 from trainer_bridge import FollowingReader
 from trainer_bridge.dataframe import Dataset

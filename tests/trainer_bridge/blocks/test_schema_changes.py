@@ -10,11 +10,11 @@ import pytest
 from pypaimon.schema.data_types import AtomicType
 from pypaimon.schema.schema_change import SchemaChange
 
-from paimon_features.errors import TableError, UnknownNameError
-from paimon_features.schema import Float32, Int32, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.errors import TableError, UnknownNameError
+from paimon_features.core.types.schema import Float32, Int32, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 

@@ -12,15 +12,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.columns import Column
-from paimon_features.errors import RequestError, TableError
-from paimon_features.expressions import evaluate, parse
-from paimon_features.schema import Date, Decimal, Float64, Int32, Int64, List, String, Timestamp
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.content import Bounds
-from paimon_features.tables.reader import read_arrow
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import RequestError, TableError
+from paimon_features.core.expressions import evaluate, parse
+from paimon_features.core.types.schema import (
+    Date,
+    Decimal,
+    Float64,
+    Int32,
+    Int64,
+    List,
+    String,
+    Timestamp,
+)
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.snapshot_content import Bounds
+from paimon_features.lake.reading.table_reader import read_arrow
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from tests.data_files import replace_file
 from trainer_bridge.blocks.predicates import RowFilter
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

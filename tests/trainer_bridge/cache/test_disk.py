@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.cache import BlockCache, DiskCache
 from trainer_bridge.cache.block_files import DamagedBlock, read_block, write_block
 

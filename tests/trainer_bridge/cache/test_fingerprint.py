@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.cache import fingerprint
 
 SCALE = 2.0

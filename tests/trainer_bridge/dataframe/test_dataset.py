@@ -13,13 +13,13 @@ import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     RequestError,
     TableError,
     UnknownNameError,
 )
-from paimon_features.tables import Lake, append_arrow
+from paimon_features.lake import Lake, append_arrow
 from trainer_bridge.dataframe import (
     DataFrame,
     Dataset,

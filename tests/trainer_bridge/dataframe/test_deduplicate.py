@@ -12,8 +12,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError, TableError, UnknownNameError
-from paimon_features.tables import Lake
+from paimon_features.core.errors import (
+    ConfigurationError,
+    RequestError,
+    TableError,
+    UnknownNameError,
+)
+from paimon_features.lake import Lake
 from paimon_features.testing.sizes import seeds
 from trainer_bridge.dataframe import (
     DataFrame,

@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.core.types.schema import Int64, String
 from paimon_features.definitions import FeatureRef, FeedbackSource
-from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.reading.table_reader import read_arrow
 from paimon_features.offline.store import OfflineStore
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.reader import read_arrow
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.tile_lake import TileLake
 from trainer_bridge.feedback.difficulty import (
     FEATURES,

@@ -20,14 +20,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.errors import (
+    ConfigurationError,
+    OnlineStoreError,
+    RequestError,
+    TableError,
+)
+from paimon_features.core.types.schema import Int64
 from paimon_features.definitions import FeedbackSource
-from paimon_features.errors import ConfigurationError, OnlineStoreError, RequestError, TableError
-from paimon_features.online.queue import BEGINNING, MemoryQueue
-from paimon_features.schema import Int64
-from paimon_features.setup.redis_server import RedisServer
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.reader import read_arrow
-from paimon_features.tables.snapshots import snapshots
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import snapshots
+from paimon_features.lake.reading.table_reader import read_arrow
+from paimon_features.online.store.queue import BEGINNING, MemoryQueue
+from paimon_features.testing.servers.redis_server import RedisServer
 from tests.chaos import CHAOS
 from tests.waiting import LONG_S, await_true
 from trainer_bridge.feedback import feedback_drain
@@ -201,9 +206,9 @@ def test_whatever_the_queue_does_each_call_is_in_the_table_once(
 
 _DRAIN = """
     import sys, time
-    from paimon_features.online import open_queue
-    from paimon_features.schema import Int64
-    from paimon_features.tables.catalog import Lake
+    from paimon_features.online.store import open_queue
+    from paimon_features.core.types.schema import Int64
+    from paimon_features.lake.catalog import Lake
     from trainer_bridge import FeedbackDrain
 
     lake, queue = Lake.open(sys.argv[1], "features"), open_queue(sys.argv[2], "loop")
@@ -214,9 +219,9 @@ _DRAIN = """
 _TRAINER = """
     import json, os, sys, time
     from pathlib import Path
-    from paimon_features.online import open_queue
-    from paimon_features.schema import Int64
-    from paimon_features.tables.catalog import Lake
+    from paimon_features.online.store import open_queue
+    from paimon_features.core.types.schema import Int64
+    from paimon_features.lake.catalog import Lake
     from trainer_bridge import FeedbackWriter
 
     rank, stop, checkpoint = int(sys.argv[3]), Path(sys.argv[4]), Path(sys.argv[5])

@@ -22,15 +22,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paimon_features.core.errors import ConfigurationError, RequestError, TableError
+from paimon_features.core.types.schema import Int64, String
 from paimon_features.definitions import FeedbackSource
-from paimon_features.errors import ConfigurationError, RequestError, TableError
-from paimon_features.schema import Int64, String
-from paimon_features.tables import claims
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.lease import ProcessHolder, acquire
-from paimon_features.tables.reader import read_arrow
-from paimon_features.tables.snapshots import snapshots
-from paimon_features.testing.online_servers import wait_for
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import snapshots
+from paimon_features.lake.ownership import claims
+from paimon_features.lake.ownership.lease import ProcessHolder, acquire
+from paimon_features.lake.reading.table_reader import read_arrow
+from paimon_features.testing.servers.online_servers import wait_for
 from trainer_bridge.feedback import writer as feedback
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.writer import FeedbackWriter
@@ -224,8 +224,8 @@ def test_a_state_that_does_not_fit_is_refused(lake: Lake) -> None:
 _TRAINER = """
     import json, os, sys, time
     from pathlib import Path
-    from paimon_features.schema import Int64
-    from paimon_features.tables.catalog import Lake
+    from paimon_features.core.types.schema import Int64
+    from paimon_features.lake.catalog import Lake
     from trainer_bridge.feedback.writer import FeedbackWriter
 
     warehouse, checkpoint, stop = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
@@ -294,8 +294,8 @@ def test_a_training_killed_again_and_again_loses_and_doubles_nothing(
 
 def test_what_is_left_open_is_committed_when_python_exits(lake: Lake) -> None:
     code = f"""
-        from paimon_features.schema import Int64
-        from paimon_features.tables.catalog import Lake
+        from paimon_features.core.types.schema import Int64
+        from paimon_features.lake.catalog import Lake
         from trainer_bridge.feedback.writer import FeedbackWriter
         lake = Lake.open({lake.warehouse!r}, "features")
         writer = FeedbackWriter(lake, "loop", {{"sample_id": Int64}}, "run", flush_interval_s=60)
@@ -586,8 +586,8 @@ def test_a_disk_that_is_full_for_a_while_loses_and_doubles_nothing(tmp_path: Pat
     script = """
     import resource, signal, sys, time
     import numpy as np
-    from paimon_features.schema import Int64
-    from paimon_features.tables import Lake, read_arrow
+    from paimon_features.core.types.schema import Int64
+    from paimon_features.lake import Lake, read_arrow
     from trainer_bridge import FeedbackWriter
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

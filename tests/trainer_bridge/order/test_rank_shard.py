@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.oracle.order import reference_batches
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.testing.reference.order import reference_batches
 from trainer_bridge.order.rank_shard import Last, RankShard
 
 LASTS = st.sampled_from(["drop", "pad", "short"])

@@ -15,17 +15,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     ExpressionError,
     RequestError,
     TableError,
     UnknownNameError,
 )
-from paimon_features.schema import Bool, Float64, Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Bool, Float64, Int64, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from tests.waiting import LONG_S
 from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.preprocess.stages import Rows

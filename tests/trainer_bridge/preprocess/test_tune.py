@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.preprocess import (
     PreprocessPipeline,
     Setting,

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.schema import Int64
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Int64
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
 from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

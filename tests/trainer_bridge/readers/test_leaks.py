@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import RequestError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import RequestError
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.testing.leaks import kept_each_time, shared_memory
@@ -148,7 +148,7 @@ def test_an_error_in_a_decoding_thread_reaches_the_loop_and_ends_all_threads(
 
 _PROGRAM = """
 import sys, threading, time
-from paimon_features.tables.catalog import Lake
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 lake = Lake.open(sys.argv[1], "features")

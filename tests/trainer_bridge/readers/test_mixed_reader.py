@@ -15,12 +15,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.oracle.order import reference_batches, reference_mix, reference_order
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
+from paimon_features.testing.reference.order import (
+    reference_batches,
+    reference_mix,
+    reference_order,
+)
 from trainer_bridge.order.source_interleave import SourceInterleave, shares_of
 from trainer_bridge.readers.mixed_reader import MixedReader, mix
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.oracle.order import reference_batches, reference_order
-from paimon_features.tables.catalog import Lake
+from paimon_features.lake.catalog import Lake
+from paimon_features.testing.reference.order import reference_batches, reference_order
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.rank_shard import Last, RankShard
 from trainer_bridge.readers.mixed_reader import mix

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from paimon_features.clock import now_ms
-from paimon_features.errors import RequestError, SnapshotExpiredError
+from paimon_features.core.errors import RequestError, SnapshotExpiredError
+from paimon_features.core.times.clock import now_ms
+from paimon_features.lake import Lake, append_arrow
+from paimon_features.lake.metadata.rollback import roll_back_table
+from paimon_features.lake.metadata.snapshots import SnapshotRef, latest_snapshot, snapshot_ids
 from paimon_features.offline.inputs.row_source import row_source
-from paimon_features.tables import Lake, append_arrow
-from paimon_features.tables.rollback import roll_back_table
-from paimon_features.tables.snapshots import SnapshotRef, latest_snapshot, snapshot_ids
 from paimon_features.testing.sizes import every_seed
 from trainer_bridge.dataframe import Dataset
 from trainer_bridge.preprocess import PreprocessPipeline

@@ -11,14 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import TableError
-from paimon_features.oracle.order import reference_order
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.consumers import consumers
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
-from paimon_features.testing.object_store import ObjectStore, object_store
+from paimon_features.core.errors import TableError
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.consumers import consumers
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
+from paimon_features.testing.reference.order import reference_order
+from paimon_features.testing.servers.object_store import ObjectStore, object_store
 from tests.waiting import LONG_S
 from trainer_bridge.dataframe import Dataset
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

@@ -11,12 +11,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.errors import ConfigurationError, RecordLostError, SnapshotExpiredError
+from paimon_features.core.types.schema import Float64, Int64
 from paimon_features.definitions import FeatureRef, FeedbackSource
-from paimon_features.errors import ConfigurationError, RecordLostError, SnapshotExpiredError
+from paimon_features.lake import TableSpec, append_arrow, read_arrow
 from paimon_features.offline.store import OfflineStore
-from paimon_features.oracle.tiler import event_rows
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables import TableSpec, append_arrow, read_arrow
+from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.tile_lake import TileLake
 from trainer_bridge.feedback.difficulty import difficulty_view, read_difficulty
 from trainer_bridge.feedback.writer import FeedbackWriter

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 import paimon_features as pf
-from paimon_features.errors import RequestError
-from paimon_features.tables import Lake, TableSpec, append_arrow
+from paimon_features.core.errors import RequestError
+from paimon_features.lake import Lake, TableSpec, append_arrow
 from trainer_bridge import FollowingReader, SnapshotReader, mix
 from trainer_bridge.dataframe import Dataset
 from trainer_bridge.preprocess import PreprocessPipeline

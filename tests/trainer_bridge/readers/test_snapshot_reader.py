@@ -13,19 +13,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     RequestError,
     SnapshotExpiredError,
     TableError,
     UnknownNameError,
 )
-from paimon_features.oracle.order import reference_batches, reference_order
-from paimon_features.schema import Int64, Timestamp
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.consumers import consumers
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Int64, Timestamp
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.consumers import consumers
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
+from paimon_features.testing.reference.order import reference_batches, reference_order
 from tests.data_files import replace_file
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.oracle import samplers as naive
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.testing.reference import samplers as naive
 from trainer_bridge.samplers import BalancedBatchSampler
 from trainer_bridge.testing.sampler_contract import SamplerContract
 

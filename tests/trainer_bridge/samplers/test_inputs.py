@@ -12,7 +12,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
 from trainer_bridge.feedback.difficulty import Difficulty
 from trainer_bridge.samplers import (
     AdvancedSampler,

@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.array_types import Ints
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.oracle import samplers as naive
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.types.array_types import Ints
+from paimon_features.testing.reference import samplers as naive
 from trainer_bridge.order.key_hashes import key_hashes
 from trainer_bridge.samplers import AdvancedSampler, PoissonSampler
 from trainer_bridge.testing.sampler_contract import SamplerContract

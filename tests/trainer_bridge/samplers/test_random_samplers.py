@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.oracle import samplers as naive
+from paimon_features.testing.reference import samplers as naive
 from paimon_features.testing.sizes import seeds
 from trainer_bridge.samplers import (
     AdvancedSampler,

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.oracle import samplers as naive
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.testing.reference import samplers as naive
 from paimon_features.testing.sizes import every_seed
 from trainer_bridge.samplers import StratifiedSampler
 from trainer_bridge.samplers.interleave import Interleave
@@ -112,7 +112,7 @@ def test_a_class_that_is_short_gives_each_row_before_it_repeats_one() -> None:
 
 
 def test_a_state_of_other_arguments_is_refused() -> None:
-    from paimon_features.errors import RequestError
+    from paimon_features.core.errors import RequestError
 
     state = StratifiedSampler(LABELS).state_dict()
     for other in (

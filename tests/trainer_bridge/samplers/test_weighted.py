@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.oracle import samplers as naive
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.testing.reference import samplers as naive
 from paimon_features.testing.sizes import every_seed
 from trainer_bridge.samplers import WeightedRandomSampler, WeightedReservoir
 from trainer_bridge.testing.sampler_contract import SamplerContract

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError
-from paimon_features.tables.catalog import Lake
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.lake.catalog import Lake
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import (
     AdvancedSampler,

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 from trainer_bridge.samplers import (
     BalancedBatchSampler,
     HardExampleMiningSampler,

@@ -15,20 +15,20 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import (
+from paimon_features.core.errors import (
     ConfigurationError,
     RequestError,
     SnapshotExpiredError,
     TableError,
     UnknownNameError,
 )
-from paimon_features.oracle.order import reference_stream
-from paimon_features.schema import Int64, String
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.consumers import consumers, delete_consumer
-from paimon_features.tables.snapshots import snapshot
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Int64, String
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.consumers import consumers, delete_consumer
+from paimon_features.lake.metadata.snapshots import snapshot
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
+from paimon_features.testing.reference.order import reference_stream
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader, Lag
 from trainer_bridge.testing.leaks import kept_each_time, own_threads

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from paimon_features.schema import Float64, Int64
-from paimon_features.tables.catalog import Lake
-from paimon_features.tables.snapshots import snapshots
-from paimon_features.tables.specs import TableSpec
-from paimon_features.tables.writer import append_arrow
+from paimon_features.core.types.schema import Float64, Int64
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.metadata.snapshots import snapshots
+from paimon_features.lake.specs import TableSpec
+from paimon_features.lake.writing.table_writer import append_arrow
 from trainer_bridge.streams.following_reader import FollowingReader
 from trainer_bridge.testing.sample_tables import sample_rows
 

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from paimon_features.oracle.tiler import event_rows, tile_table
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake import append_arrow
 from paimon_features.project import Project
-from paimon_features.tables import append_arrow
-from paimon_features.windows import DAY_MS
+from paimon_features.testing.reference.tiler import event_rows, tile_table
 
 DEFINITIONS = """
 import paimon_features as pf

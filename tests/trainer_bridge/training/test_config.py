@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.training.config import GROUPS, TrainConfig, compose
 
 pytest.importorskip("hydra", reason="pip install hydra-core")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.models import check_network
 from paimon_features.testing.sizes import every_seed
 from trainer_bridge.training.encoding import (

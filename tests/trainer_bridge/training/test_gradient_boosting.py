@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("sklearn", reason="pip install scikit-learn")
 onnxruntime: Any = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 
-from paimon_features.errors import ModelError  # noqa: E402
+from paimon_features.core.errors import ModelError  # noqa: E402
 from trainer_bridge.training.config import GradientBoosting  # noqa: E402
 from trainer_bridge.training.gradient_boosting import fit_trees, probabilities_of, trees_to_onnx  # noqa: E402
 

@@ -19,8 +19,8 @@ torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("lightning", reason="pip install lightning")
 pytest.importorskip("onnxscript", reason="pip install onnxscript")
 
+from paimon_features.lake import append_arrow  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
-from paimon_features.tables import append_arrow  # noqa: E402
 from tests.trainer_bridge.training.shop import make_shop  # noqa: E402
 from tests.trainer_bridge.training.test_retraining import SETTINGS, WIDE, new_rows  # noqa: E402
 from trainer_bridge.training import run  # noqa: E402

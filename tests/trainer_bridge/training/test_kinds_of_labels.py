@@ -16,12 +16,12 @@ pytest.importorskip("lightning", reason="pip install lightning")
 pytest.importorskip("onnxscript", reason="pip install onnxscript")
 pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 
-from paimon_features.errors import ConfigurationError  # noqa: E402
+from paimon_features.core.errors import ConfigurationError  # noqa: E402
+from paimon_features.core.windows import DAY_MS  # noqa: E402
+from paimon_features.lake import append_arrow, read_arrow  # noqa: E402
 from paimon_features.models import ModelManifest  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.serving.prediction.network import OnnxNetwork  # noqa: E402
-from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
-from paimon_features.windows import DAY_MS  # noqa: E402
 from tests.trainer_bridge.training.shop import SMALL, START, make_shop, new_rows  # noqa: E402
 from trainer_bridge.training import export, run  # noqa: E402
 from trainer_bridge.training.config import compose  # noqa: E402

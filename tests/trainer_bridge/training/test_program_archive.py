@@ -20,7 +20,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
-from paimon_features.errors import ModelError  # noqa: E402
+from paimon_features.core.errors import ModelError  # noqa: E402
 from trainer_bridge.models import (  # noqa: E402
     InputShapes,
     Network,

@@ -19,7 +19,7 @@ pytest.importorskip("lightning", reason="pip install lightning")
 pytest.importorskip("onnxscript", reason="pip install onnxscript")
 onnxruntime = pytest.importorskip("onnxruntime", reason="pip install onnxruntime")
 
-from paimon_features.errors import (  # noqa: E402
+from paimon_features.core.errors import (  # noqa: E402
     ConfigurationError,
     OnlineStoreError,
     OwnershipError,
@@ -27,11 +27,11 @@ from paimon_features.errors import (  # noqa: E402
     UnknownNameError,
     VerificationError,
 )
-from paimon_features.online import MemoryStore  # noqa: E402
+from paimon_features.core.windows import DAY_MS  # noqa: E402
+from paimon_features.lake import append_arrow, read_arrow  # noqa: E402
+from paimon_features.online.store import MemoryStore  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.project.models import ProjectModels  # noqa: E402
-from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
-from paimon_features.windows import DAY_MS  # noqa: E402
 from tests.models.networks import manifest, network  # noqa: E402
 from tests.trainer_bridge.training.shop import END, START, make_shop, new_rows  # noqa: E402
 from trainer_bridge.models import (  # noqa: E402

@@ -20,17 +20,17 @@ torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("lightning", reason="pip install lightning")
 pytest.importorskip("onnxscript", reason="pip install onnxscript")
 
-from paimon_features.errors import (  # noqa: E402
+from paimon_features.core.errors import (  # noqa: E402
     ConfigurationError,
     ModelError,
     UnknownNameError,
     VerificationError,
 )
+from paimon_features.core.types.schema import Int64  # noqa: E402
+from paimon_features.lake import append_arrow, read_arrow  # noqa: E402
 from paimon_features.models import ModelManifest, check_network  # noqa: E402
-from paimon_features.oracle.tiler import event_rows, tile_table  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
-from paimon_features.schema import Int64  # noqa: E402
-from paimon_features.tables import append_arrow, read_arrow  # noqa: E402
+from paimon_features.testing.reference.tiler import event_rows, tile_table  # noqa: E402
 from tests.models.networks import network  # noqa: E402
 from tests.trainer_bridge.training.shop import ROWS, SMALL, make_shop  # noqa: E402
 from trainer_bridge.adapters.torch import loader  # noqa: E402

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="pip install torch")
 pytest.importorskip("lightning", reason="pip install lightning")
 pytest.importorskip("optuna", reason="pip install optuna")
 
-from paimon_features.errors import ConfigurationError, JobError  # noqa: E402
+from paimon_features.core.errors import ConfigurationError, JobError  # noqa: E402
 from paimon_features.project import Project  # noqa: E402
 from paimon_features.serving.prediction.network import OnnxNetwork  # noqa: E402
 from tests.trainer_bridge.training.shop import SMALL, make_shop  # noqa: E402

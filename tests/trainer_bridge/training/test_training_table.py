@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.windows import DAY_MS
+from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.project import Project
-from paimon_features.tables.writer import EventWriter
-from paimon_features.windows import DAY_MS
 from trainer_bridge.training.config import DataConfig
 from trainer_bridge.training.training_table import TrainingTable
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from paimon_features.errors import MissingExtraError
+from paimon_features.core.errors import MissingExtraError
 
 if importlib.util.find_spec("tensorflow") is None:
     raise MissingExtraError.of("tensorflow", "tensorflow", "trainer_bridge.adapters.tensorflow")

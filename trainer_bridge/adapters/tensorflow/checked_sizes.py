@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.order.reader_state import is_integer
 
 
@@ -17,7 +17,7 @@ def check_sizes(*, least: int = 1, tuned: bool = False, **sizes: int | None) -> 
     >>> check_sizes(batch_size=-1)
     Traceback (most recent call last):
     ...
-    paimon_features.errors.ConfigurationError: batch_size=-1: expected at least 1
+    paimon_features.core.errors.ConfigurationError: batch_size=-1: expected at least 1
     """
     for name, size in sizes.items():
         if size is None or (tuned and size == tf.data.AUTOTUNE):

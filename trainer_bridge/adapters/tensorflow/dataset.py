@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import tensorflow as tf
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
 from trainer_bridge.adapters.tensorflow.element import Element, ListForms, plan
 from trainer_bridge.adapters.tensorflow.passes import Passes
 from trainer_bridge.adapters.tensorflow.roles import Roles

@@ -7,8 +7,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from paimon_features.errors import ConfigurationError
-from paimon_features.tables.handles import TableRead
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.lake.handles import TableRead
 from trainer_bridge.adapters.tensorflow.dataset import dataset
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 

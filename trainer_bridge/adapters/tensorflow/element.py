@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from paimon_features.array_types import Array
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.types.array_types import Array
 from trainer_bridge.batches.aligned import RECYCLED
 from trainer_bridge.batches.forms import Batch, stacked_columns
 from trainer_bridge.batches.stacks import cast_matrix, check_stacks

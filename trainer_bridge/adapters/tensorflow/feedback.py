@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from paimon_features.errors import ConfigurationError, RequestError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
 from trainer_bridge.feedback.writer import FeedbackWriter
 
 PerSample = Callable[[Any, Any], Any]

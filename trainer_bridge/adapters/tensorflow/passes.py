@@ -13,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
-from paimon_features.errors import RequestError
+from paimon_features.core.errors import RequestError
 from trainer_bridge.adapters.tensorflow.training_progress import trained_state
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

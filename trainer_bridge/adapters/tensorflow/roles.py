@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.readers.loss_weights import SAMPLE_WEIGHT
 
 

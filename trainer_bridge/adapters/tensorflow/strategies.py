@@ -15,7 +15,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paimon_features.errors import ConfigurationError, SetupError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, SetupError, UnknownNameError
 
 CONNECT_TIMEOUT_S = 60.0
 """How long hosts may take to start listening."""

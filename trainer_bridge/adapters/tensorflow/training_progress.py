@@ -20,7 +20,7 @@ class TrainingProgress:
     ``fit(steps_per_epoch=...)``, leaves the reader there, and the next pass continues.
 
     >>> from tempfile import TemporaryDirectory
-    >>> from paimon_features.tables import Lake
+    >>> from paimon_features.lake import Lake
     >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> with TemporaryDirectory() as folder:
     ...     lake = Lake.open(folder, "shop")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from paimon_features.errors import MissingExtraError
+from paimon_features.core.errors import MissingExtraError
 
 try:
     import torch as _torch  # noqa: F401

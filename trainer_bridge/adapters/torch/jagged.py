@@ -9,8 +9,8 @@ from typing import Any, Self
 import numpy as np
 import torch
 
-from paimon_features.array_types import Array
-from paimon_features.errors import ConfigurationError, MissingExtraError, RequestError
+from paimon_features.core.errors import ConfigurationError, MissingExtraError, RequestError
+from paimon_features.core.types.array_types import Array
 from trainer_bridge.adapters.torch.batch import Move
 from trainer_bridge.batches.ragged import Ragged
 

@@ -12,8 +12,8 @@ from typing import Any, Never, overload
 import torch
 from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
-from paimon_features.closeable import Closeable
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
+from paimon_features.core.process.closeable import Closeable
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.misuse import refuse_batches_of_batches, refuse_late_rank
 from trainer_bridge.adapters.torch.place import MAX_WORKERS, SharedPlace, tag, version_of

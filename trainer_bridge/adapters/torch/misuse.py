@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch.distributed
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.adapters.torch.ranks import rank_and_world_size
 from trainer_bridge.order.wrappers import callers
 

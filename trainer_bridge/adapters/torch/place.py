@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from paimon_features.errors import ConfigurationError, RequestError
+from paimon_features.core.errors import ConfigurationError, RequestError
 
 MAX_WORKERS = 256
 _ROOM = 1 << 16

@@ -6,7 +6,7 @@ import os
 
 import torch.distributed
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 
 
 def rank_and_world_size() -> tuple[int, int]:

@@ -7,8 +7,8 @@ from typing import Any, Never
 
 from torch.utils.data import IterableDataset, get_worker_info
 
-from paimon_features.closeable import Closeable
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.process.closeable import Closeable
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.misuse import refuse_batches_of_batches
 from trainer_bridge.adapters.torch.tensors import TensorForm

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from paimon_features.errors import ConfigurationError, UnknownNameError
+from paimon_features.core.errors import ConfigurationError, UnknownNameError
 from trainer_bridge.adapters.torch.batch import TensorBatch
 from trainer_bridge.adapters.torch.jagged import Jagged, keyed_jagged
 from trainer_bridge.batches.forms import Batch

@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from paimon_features.core.types.schema import Float64
 from paimon_features.iteration import IterationConfig, ReferenceExecutor
 from paimon_features.iteration.algorithms import (
     EventTimeTumblingWindows,
@@ -22,9 +23,8 @@ from paimon_features.iteration.algorithms import (
     StandardScaler,
 )
 from paimon_features.iteration.algorithms.estimator import MODEL, Estimator
-from paimon_features.schema import Float64
-from paimon_features.tables import Lake, TableSpec, append_arrow
-from paimon_features.tables.fitted import load_fitted, save_fitted
+from paimon_features.lake import Lake, TableSpec, append_arrow
+from paimon_features.models.fitted_table import load_fitted, save_fitted
 from paimon_features.transformers.flink_ml import KMeansModel, LogisticRegressionModel
 
 pytestmark = pytest.mark.flink
@@ -132,7 +132,7 @@ def points_of(folder: Path, table: pa.Table) -> Lake:
 def test_algorithms_of_one_job_equal_the_reference_executor_bit_for_bit(
     tmp_path: Path,
 ) -> None:
-    from paimon_features.flink.iteration import IterationJob, IterationSettings
+    from paimon_features.iteration.flink import IterationJob, IterationSettings
 
     table = table_of(1000)
     marker = tmp_path / "failed"

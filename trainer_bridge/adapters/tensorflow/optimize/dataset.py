@@ -18,7 +18,7 @@ def dataset(batches: PreparedBatches) -> tf.data.Dataset:
     by itself; TensorFlow gets complete batches and only passes them on.
 
     >>> import tempfile
-    >>> from paimon_features.tables import Lake
+    >>> from paimon_features.lake import Lake
     >>> from trainer_bridge.preprocess import PreprocessPipeline
     >>> from trainer_bridge.testing.sample_tables import make_samples
     >>> lake = Lake.open(tempfile.mkdtemp(), "shop")

@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from paimon_features.errors import ConfigurationError
+from paimon_features.core.errors import ConfigurationError
 from trainer_bridge.adapters.tensorflow.checked_sizes import check_sizes
 from trainer_bridge.adapters.tensorflow.optimize.measure import benchmark
 from trainer_bridge.preprocess.tune import num_bytes

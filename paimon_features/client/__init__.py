@@ -1,9 +1,0 @@
-"""The client of a feature server: ``FeatureClient``, and ``AsyncFeatureClient`` for asyncio.
-
-It needs httpx (extra ``client``) and nothing else: no NumPy, no Arrow but for the bulk method.
-"""
-
-from paimon_features.client.clients import AsyncFeatureClient, FeatureClient
-from paimon_features.client.replies import FeatureReply, Freshness
-
-__all__ = ["AsyncFeatureClient", "FeatureClient", "FeatureReply", "Freshness"]

@@ -1,0 +1,1 @@
+"""What every room uses: types, times, documents, configuration, windows, expressions, errors."""

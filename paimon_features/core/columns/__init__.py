@@ -1,0 +1,1 @@
+"""Columns of values in NumPy, and values of other libraries as columns."""

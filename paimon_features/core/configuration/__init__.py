@@ -1,0 +1,1 @@
+"""Configuration: ``paimon-features.toml``, and the settings of Kafka and of inputs."""

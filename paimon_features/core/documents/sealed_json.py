@@ -1,0 +1,131 @@
+"""JSON documents that show whether they are what was written: with a digest and a serial number.
+
+The digest covers the name of the file, so that another record in its place is found as well. The
+serial number counts the writes of a file: of two copies the one with the smaller number is older.
+A document of an earlier version has neither, and counts as number 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from paimon_features.core.documents.strict_json import strict_json
+from paimon_features.core.errors import DamagedFileError
+
+_DIGEST, _SERIAL = "_digest", "_serial"
+_REMEDY = (
+    "restore it from a copy, or delete it if the record (see its folder's name) is no longer in use"
+)
+
+
+class TextFile(Protocol):
+    """A path in a file system or in an object store."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read_text(self, encoding: str, /) -> str: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """The content of a file, and the number of its writes."""
+
+    value: Any
+    serial: int = 0
+
+
+def seal(value: Mapping[str, Any], name: str, serial: int = 1) -> dict[str, Any]:
+    """The document to write for a value, as the file ``name``.
+
+    >>> unseal(seal({"a": 1}, "x.json", 3), "x.json")
+    Document(value={'a': 1}, serial=3)
+    """
+    return {**value, _DIGEST: _digest(value, name, serial), _SERIAL: serial}
+
+
+def resealed(path: TextFile, value: Mapping[str, Any], after: int) -> dict[str, Any]:
+    """The document that replaces the one of a file, which need not exist.
+
+    Its number is greater than that one's, and than ``after``; raises as ``parse`` does.
+    """
+    previous = read_document(path)
+    serial = max(after, 0 if previous is None else previous.serial) + 1
+    return seal(value, path.name, serial)
+
+
+def unseal(document: Any, name: str) -> Document:
+    """The value of a parsed document.
+
+    Raises
+    ------
+    ValueError
+        If it is not what was written.
+    """
+    if not isinstance(document, dict) or not {_DIGEST, _SERIAL} & document.keys():
+        return Document(document)
+    value = {key: item for key, item in document.items() if key not in (_DIGEST, _SERIAL)}
+    serial = document.get(_SERIAL)
+    if not isinstance(serial, int) or document.get(_DIGEST) != _digest(value, name, serial):
+        raise ValueError("it does not match its digest")
+    return Document(value, serial)
+
+
+def parse(text: str, path: str) -> Document:
+    """The content of a file.
+
+    Raises
+    ------
+    DamagedFileError
+        If it is no JSON, or not what was written.
+    """
+    try:
+        document = strict_json(text)
+    except (ValueError, RecursionError) as error:
+        raise _damaged(path, f"is not valid JSON ({error})") from error
+    try:
+        return unseal(document, path.rsplit("/", 1)[-1])
+    except ValueError as error:
+        raise _damaged(path, f"is damaged ({error})") from error
+
+
+def read_document(path: TextFile) -> Document | None:
+    """The content of a file, None if it does not exist; raises as ``parse`` does."""
+    try:
+        text = path.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise _damaged(str(path), f"is not valid JSON ({error})") from error
+    return parse(text, str(path))
+
+
+class TextStorage(Protocol):
+    """A storage, as far as it is needed here."""
+
+    def read_text(self, path: str, /) -> str: ...
+
+
+def stored_document(storage: TextStorage, path: str) -> Document | None:
+    """``read_document`` of a file in a storage."""
+    try:
+        text = storage.read_text(path)
+    except FileNotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise _damaged(path, f"is not valid JSON ({error})") from error
+    return parse(text, path)
+
+
+def _digest(value: Mapping[str, Any], name: str, serial: int) -> str:
+    parsed = json.loads(json.dumps(value))  # as it is read: keys are texts
+    text = f"{name}\n{serial}\n{json.dumps(parsed, sort_keys=True)}"
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _damaged(path: str, problem: str) -> DamagedFileError:
+    return DamagedFileError(f"{path} {problem}; {_REMEDY}")

@@ -1,0 +1,140 @@
+"""SQL that is the same in Flink and DuckDB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from paimon_features.core.expressions.items import (
+    ESCAPES,
+    NEGATIVE,
+    PART,
+    PART_ESCAPES,
+    POSITIVE,
+    RANK_LIMITS,
+    SKETCH_HEADER,
+)
+from paimon_features.core.expressions.nodes import Call, Literal, date_text, quoted, time_text
+from paimon_features.core.types.schema import DecimalType, Float64
+
+_PART = f"CHR({ord(PART)})"
+
+
+def literal(constant: Literal, type_name: str) -> str:
+    """A constant of exactly its type; ``type_name`` is the type in the dialect."""
+    value, kind = constant.value, constant.type
+    if value is None:
+        return f"CAST(NULL AS {type_name})"
+    if kind is Float64:
+        return float_text(value)
+    if kind.is_numeric:
+        return f"CAST({value:{'f' if kind.is_decimal else 'd'}} AS {type_name})"
+    if kind.text == "bool":
+        return "TRUE" if value else "FALSE"
+    if kind.text == "string":
+        return f"CAST({quoted(value, chr(39))} AS {type_name})"
+    text = date_text(value) if kind.text == "date" else time_text(value)
+    return f"CAST({kind.text.upper()} '{text}' AS {type_name})"
+
+
+def float_text(value: float) -> str:
+    """A float literal that both SQL dialects read as this very float64."""
+    text = repr(value)
+    text = text.replace("e", "E") if "e" in text else text + "E0"
+    return f"({text})" if text.startswith("-") else text
+
+
+def constant_divisor(expr: Call) -> int | None:
+    """The divisor if it is a constant."""
+    divisor = expr.args[1]
+    return divisor.value if isinstance(divisor, Literal) else None
+
+
+def case(_: Call, *args: str) -> str:
+    """CASE of alternating conditions and values, and the ELSE value."""
+    whens = [f"WHEN {c} THEN {v}" for c, v in zip(args[:-1:2], args[1::2], strict=True)]
+    return f"(CASE {' '.join(whens)} ELSE {args[-1]} END)"
+
+
+def bucket(_: Call, x: str, *edges: str) -> str:
+    """The number of (increasing) edges that are not above ``x``."""
+    steps = [f"WHEN {x} >= {e} THEN CAST({n} AS BIGINT)" for n, e in enumerate(edges, 1)]
+    return f"(CASE {' '.join(reversed(steps))} WHEN {x} < {edges[0]} THEN CAST(0 AS BIGINT) END)"
+
+
+def where(test: str, value: str) -> str:
+    """``value`` where the test is true, else NULL."""
+    return f"(CASE WHEN {test} THEN {value} END)"
+
+
+def half_even(x: str) -> str:
+    """``x`` rounded to an integral float64, half to even.
+
+    From 2^52 on there is nothing to round; below, the unit in the last place of x + 2^52 is 1,
+    and IEEE addition rounds half to even. See Hacker's Delight, section 17-2.
+    """
+    big = "4503599627370496E0"
+    return (
+        f"(CASE WHEN ABS({x}) >= {big} THEN {x} WHEN {x} < 0E0 THEN ({x} - {big}) + {big} "
+        f"ELSE ({x} + {big}) - {big} END)"
+    )
+
+
+def item(texts: Sequence[str]) -> str:
+    """An item of a list; ``texts`` are the SQL texts of its parts."""
+    last = texts[-1]
+    if len(texts) == 1:
+        return last
+    parts = [f"COALESCE({text}, '') || {_PART}" for text in texts[:-1]]
+    return f"({' || '.join(parts)} || {last})"
+
+
+def item_int(x: str) -> str:
+    """A BIGINT as a part of an item (both SQL dialects)."""
+    digits = f"CAST({x} AS STRING)"
+    size = f"CHAR_LENGTH({digits})"
+    return (
+        f"CASE WHEN {x} < 0 THEN SUBSTRING('{NEGATIVE}', {size} - 1, 1) || "
+        f"TRANSLATE(SUBSTRING({digits}, 2), '0123456789', '9876543210') "
+        f"ELSE SUBSTRING('{POSITIVE}', {size}, 1) || {digits} END"
+    )
+
+
+def item_string(x: str, last: bool) -> str:
+    """A text as a part of an item (both SQL dialects)."""
+    for character, escape in ESCAPES if last else (*PART_ESCAPES, *ESCAPES):
+        # control characters are not written into the statement
+        if character < " ":
+            mark = f"CHR({ord(PART_ESCAPES[0][0])})"
+            x = f"REPLACE({x}, CHR({ord(character)}), {mark} || '{escape[1:]}')"
+        else:
+            x = f"REPLACE({x}, '{character}', '{escape}')"
+    return f"CHR(39) || {x}"
+
+
+def sketch_hex(digest: str) -> str:
+    """Hexadecimal digits of the sketch of a digest (both SQL dialects)."""
+    ranks = " ".join(
+        f"WHEN SUBSTRING({digest}, 4, 4) >= '{limit}' THEN '{rank:x}'"
+        for rank, limit in enumerate(RANK_LIMITS, 1)
+    )
+    return f"'{SKETCH_HEADER}' || CASE {ranks} ELSE 'f' END || SUBSTRING({digest}, 1, 3)"
+
+
+def signed_text(negative: str, value: str, below: str) -> str:
+    """Order-preserving text of an integer: a sign and 19 digits (both SQL dialects).
+
+    ``below`` is the value plus 2^63 where it is negative.
+    """
+    return (
+        f"CASE WHEN {negative} THEN '0' || LPAD(CAST({below} AS STRING), 19, '0') "
+        f"ELSE '1' || LPAD(CAST({value} AS STRING), 19, '0') END"
+    )
+
+
+def decimal_text(x: str, kind: DecimalType, absolute: str) -> str:
+    """Order-preserving text of a decimal: a sign, then its digits, complemented below zero."""
+    digits = f"LPAD({absolute}, {kind.precision + 2}, '0')"
+    return (
+        f"CASE WHEN {x} < 0 THEN '0' || TRANSLATE({digits}, '0123456789', '9876543210') "
+        f"ELSE '1' || {digits} END"
+    )

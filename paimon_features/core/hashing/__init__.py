@@ -1,0 +1,1 @@
+"""The hash of Paimon's buckets."""

@@ -1,0 +1,1 @@
+"""What belongs to a process: its signals, ports, identity, callbacks and traces."""

@@ -1,0 +1,1 @@
+"""Times in UTC milliseconds, durations, the clock, and days of partitions."""

@@ -1,0 +1,1 @@
+"""Column types, and the Arrow types of other programs."""

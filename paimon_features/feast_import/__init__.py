@@ -1,6 +1,0 @@
-"""Imports the definitions of a Feast repository, and lists what has no equivalent."""
-
-from paimon_features.feast_import.convert import Conversion, convert
-from paimon_features.feast_import.recording import read_repository
-
-__all__ = ["Conversion", "convert", "read_repository"]

@@ -1,1 +1,0 @@
-"""SQL texts and per-batch functions of the jobs: readable and testable without Flink."""

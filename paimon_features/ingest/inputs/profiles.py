@@ -1,0 +1,582 @@
+"""What the columns of an input are: types, times and their units, keys, measures.
+
+Everything is decided from a sample of rows; what could be otherwise is a note of the column.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from paimon_features.core.configuration.input_settings import InputSettings
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.core.suggestions import did_you_mean
+from paimon_features.core.times.durations import MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.core.times.utc_ms import floor_times
+from paimon_features.core.types.foreign_types import is_plain
+from paimon_features.core.types.schema import (
+    CONSTANTS,
+    Bool,
+    DataType,
+    Date,
+    Decimal,
+    Float64,
+    Int64,
+    String,
+    Timestamp,
+)
+from paimon_features.ingest.cells.text_values import text_values
+from paimon_features.ingest.input_columns import candidates_of
+from paimon_features.ingest.inputs.conversion import CellConverter
+from paimon_features.ingest.inputs.dialects import sniff
+from paimon_features.ingest.inputs.different_texts import DifferentTexts
+from paimon_features.ingest.inputs.numbers import (
+    EXACT_DIGITS,
+    MOST_DECIMALS,
+    MOST_DIGITS,
+    number_settings,
+    number_type,
+    with_entries,
+)
+from paimon_features.ingest.inputs.opening import (
+    OpenedInput,
+    checked_form,
+    closing_of,
+    open_input,
+    reported,
+)
+from paimon_features.ingest.inputs.proof import rejected_notes
+from paimon_features.ingest.inputs.reading_process import progressed
+from paimon_features.ingest.inputs.time_formats import Rfc3339Times, find_formats, rfc3339_times
+from paimon_features.ingest.inputs.time_texts import TimeTexts, swapped
+
+SAMPLE_ROWS = 200_000
+SAMPLE_BYTES = 256 << 20
+
+Role = Literal["event time", "key", "event id", "measure", "category", "flag", "other", "skipped"]
+
+_TIME_NAME = re.compile(
+    r"(^|_)(time|times|timestamp|ts|date|datetime|day|at|when|created|updated|occurred|zeit|datum"
+    r"|fecha|epoch|ms)(_|$)|time|date"
+)
+_KEY_NAME = re.compile(
+    r"(^|_)(id|ids|key|uid|uuid|guid|user|customer|client|account|device|member|visitor|session"
+    r"|person|patient|player|driver|seller|merchant|store|shop|card|host|sensor|vehicle|machine"
+    r"|product|item|sku|email|phone|ip|kunde|kundennr|nr|no|number|code)(_|$)"
+)
+_STRONG = re.compile(
+    r"(^|_)(user|customer|client|account|member|visitor|person|patient|player|device|driver"
+    r"|card|kunde)"
+)
+_UNITS = (("s", 1e9), ("ms", 1e12), ("us", 1e15), ("ns", 1e18))
+_YEARS = (631_152_000.0, 4_102_444_800.0)
+"""1990 and 2100, in seconds: numbers between them are taken for times."""
+
+
+@dataclass(frozen=True, slots=True)
+class InputColumnProfile:
+    """A column of an input: its name there and as a column of a source, its type and role.
+
+    ``type`` is None for a column that cannot be one of a source; ``notes`` say why, and what is
+    ambiguous. ``per_value`` is the mean number of rows of a value, 0 without values.
+    ``time_format`` is None for texts that ``ingest`` reads as they are.
+    """
+
+    field: str
+    name: str
+    stored: str
+    type: DataType | None
+    nulls: int
+    distinct: int
+    example: str
+    role: Role = "other"
+    decimals: int | None = None
+    per_value: float = 0.0
+    time_format: str | None = None
+    time_unit: str | None = None
+    days_only: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class InputProfile:
+    """What a sample of an input shows. ``total`` is the number of all rows, if that is known."""
+
+    path: Path
+    form: str
+    settings: InputSettings
+    rows: int
+    complete: bool
+    total: int | None
+    columns: list[InputColumnProfile]
+    first_ms: int
+    last_ms: int
+    unreadable: int = 0
+    notes: list[str] = field(default_factory=list)
+    times: Any = None
+    sample: Any = None
+
+    @property
+    def event_time(self) -> InputColumnProfile:
+        return next(c for c in self.columns if c.role == "event time")
+
+    def of_role(self, *roles: Role) -> list[InputColumnProfile]:
+        return [c for c in self.columns if c.role in roles]
+
+
+def profile_input(
+    path: Path,
+    given: InputSettings,
+    kept: set[str],
+    *,
+    event_time: str | None = None,
+    sample_rows: int = SAMPLE_ROWS,
+) -> InputProfile:
+    """Read the first rows of an input and decide what its columns are.
+
+    ``kept`` are the entries of ``given`` that the caller set: they are not looked for.
+
+    Raises
+    ------
+    ConfigurationError
+        If it cannot be read, has no rows, or no column that can be the event time.
+    """
+    notes: list[str] = []
+    settings = given
+    if checked_form(path) == "CSV":
+        with reported(path, "CSV"):
+            settings = sniff(path, settings, kept, notes)
+    opened = open_input(path, settings)
+    with closing_of(opened.batches):
+        sample, complete = take_sample(opened, sample_rows)
+    unreadable = len(opened.unreadable)
+    if not sample.num_rows:
+        raise ConfigurationError(_no_rows(path, opened))
+    names = _source_names(sample.column_names)
+    settings = number_settings(sample, names, settings, kept, notes)
+    parser = TimeTexts(settings.time_zone)
+    try:
+        columns = [
+            _column(sample, field, names[field], settings, parser, opened.nested.get(field))
+            for field in sample.column_names
+        ]
+        columns, settings = _choose_time(path, columns, settings, kept, event_time, notes)
+        chosen = next(c for c in columns if c.role == "event time")
+        times = _times(sample.column(chosen.field), chosen, settings)
+    finally:
+        parser.close()
+    known = times.drop_null()
+    if not len(known):
+        unit = f" in {settings.time_unit}" if chosen.time_format is None else ""
+        raise ConfigurationError(
+            f"{path}: no value of {chosen.field!r}, as {chosen.example!r}, is a time{unit} of the "
+            "years 1 to 9999; name another column by --event-time, the unit of numbers by --input "
+            "time_unit=..., or the form of texts by --input time_format='...'"
+        )
+    columns = [_role(c, sample.num_rows) for c in columns]
+    clear = {
+        c.name: c.field
+        for c in columns
+        if c.type is not None and candidates_of(c.name, None, sample.column_names) != [c.field]
+    }
+    settings = replace(settings, columns={**clear, **given.columns})
+    notes += rejected_notes(path, sample, settings, columns, opened.take_unreadable())
+    return InputProfile(
+        path,
+        opened.form,
+        settings,
+        sample.num_rows,
+        complete,
+        sample.num_rows if complete else opened.rows,
+        columns,
+        pc.min(known).as_py(),
+        pc.max(known).as_py(),
+        unreadable,
+        notes,
+        times,
+        sample,
+    )
+
+
+def profile_parts(
+    path: Path,
+    given: InputSettings,
+    kept: set[str],
+    event_time: str | None = None,
+    sample_rows: int = SAMPLE_ROWS,
+) -> Iterator[InputProfile]:
+    """The profile, for ``read_apart``."""
+    yield profile_input(path, given, kept, event_time=event_time, sample_rows=sample_rows)
+
+
+def take_sample(opened: OpenedInput, rows: int) -> tuple[pa.Table, bool]:
+    """The first rows, and whether these are all."""
+    batches: list[pa.RecordBatch] = []
+    count = size = 0
+    complete = True
+    for batch in opened.batches:
+        batches.append(batch)
+        count, size = count + batch.num_rows, size + batch.nbytes
+        if count >= rows or size >= SAMPLE_BYTES:
+            complete = count <= rows and next(iter(opened.batches), None) is None
+            break
+    tables = [pa.Table.from_batches([batch]) for batch in batches] or [opened.schema.empty_table()]
+    # a batch of JSON may have more keys than those before it
+    return pa.concat_tables(tables, promote_options="default").slice(0, rows), complete
+
+
+def _no_rows(path: Path, opened: OpenedInput) -> str:
+    names = ", ".join(opened.schema.names[:20])
+    if not opened.unreadable:
+        return f"{path}: it has columns ({names}) but no rows"
+    first = opened.unreadable[0]
+    return (
+        f"{path}: none of the {len(opened.unreadable):,} rows that were read can be split into the "
+        f"columns ({names}): {first.detail}, as {first.text[:80]!r}; give other names by --input "
+        "header=false --input skip=1 --input names=a,b,..., lines before the header by --input "
+        "skip=N, or another --input delimiter"
+    )
+
+
+def _column(
+    sample: pa.Table,
+    field: str,
+    name: str,
+    settings: InputSettings,
+    parser: TimeTexts,
+    nested: str | None,
+) -> InputColumnProfile:
+    progressed()
+    column = sample.column(field)
+    stored = nested or str(column.type)
+    if not is_plain(column.type):
+        note = f"skipped: {stored[:200]} is no type of a source's column; convert it"
+        return InputColumnProfile(field, name, stored, None, 0, 0, "", "skipped", notes=(note,))
+    settings = settings.of_column(name)
+    if settings.nulls and pa.types.is_string(column.type):
+        gone = pc.is_in(pc.utf8_trim_whitespace(column), pa.array(settings.nulls))
+        column = pc.if_else(gone, pa.scalar(None, column.type), column)
+    nulls, valid = column.null_count, len(column) - column.null_count
+    if not valid:
+        note = "skipped: no value in the rows that were read"
+        return InputColumnProfile(field, name, stored, None, nulls, 0, "", "skipped", notes=(note,))
+    if nested is None:
+        kind, decimals, notes, fmt, unit, days = _type(column, field, settings, parser)
+    else:
+        reason = f"skipped: a JSON {nested} is no type of a source's column; flatten or convert it"
+        kind, decimals, notes, fmt, unit, days = None, None, [reason], None, None, False
+    try:
+        distinct = pc.count_distinct(column).as_py()
+    except (pa.ArrowNotImplementedError, pa.ArrowInvalid):
+        distinct = 0
+    example = _shown(column.drop_null())[:40]
+    role: Role = "other" if kind is not None else "skipped"
+    return InputColumnProfile(
+        field, name, stored, kind, nulls, distinct, example, role, decimals,
+        valid / distinct if distinct else 0.0, fmt, unit, days, tuple(notes),
+    )  # fmt: skip
+
+
+def _shown(values: pa.ChunkedArray) -> str:
+    """The first value as a text."""
+    try:
+        return str(values[0].as_py())
+    except (OverflowError, ValueError):  # a time that Python does not have
+        return str(values.slice(0, 1).combine_chunks().to_string(skip_new_lines=True)).strip("[ ]")
+
+
+_Typed = tuple[DataType | None, int | None, list[str], str | None, str | None, bool]
+
+
+def _type(column: pa.ChunkedArray, name: str, settings: InputSettings, parser: TimeTexts) -> _Typed:
+    kind = column.type
+    if pa.types.is_string(kind):
+        return _text_type(column, name, settings, parser)
+    if pa.types.is_timestamp(kind):
+        zone = [] if kind.tz or settings.time_zone != "UTC" else ["no time zone: read as UTC"]
+        return Timestamp, None, zone, None, "ms", False
+    if pa.types.is_date(kind):
+        return Date, None, ["days: midnight in UTC is the time"], None, "ms", True
+    if pa.types.is_boolean(kind):
+        return Bool, None, [], None, None, False
+    if pa.types.is_uint64(kind):
+        if pc.max(column).as_py() >= 2**63:
+            return String, None, ["integers of more than 63 bits: kept as texts"], None, None, False
+        note = "unsigned: ingest rejects rows with numbers of more than 63 bits"
+        return Int64, None, [note], None, None, False
+    if pa.types.is_integer(kind):
+        unit = _unit(column) if _unit(column) and not _KEY_NAME.search(name.lower()) else None
+        return Int64, None, [], None, unit, False
+    if pa.types.is_floating(kind):
+        # Arrow compares no half floats
+        finite = column.drop_null().cast(pa.float64())
+        finite = finite.filter(pc.is_finite(finite))
+        odd = len(column) - column.null_count - len(finite)
+        if not len(finite):
+            return None, None, ["skipped: no value is a finite number"], None, None, False
+        note = "values are NaN or infinite: ingest rejects these rows; write null for no value"
+        notes = [f"{odd:,} {note}"] if odd else []
+        if _is_key_name(name) and _are_exact_integers(finite):
+            notes.append("integers stored as floats: read as integers")
+            return Int64, None, notes, None, None, False
+        return Float64, _decimals_of(finite), notes, None, _unit(finite), False
+    if pa.types.is_decimal(kind):
+        return _decimal_type(column)
+    reason = f"skipped: {kind} is no type of a source's column; flatten or convert it"
+    return None, None, [reason], None, None, False
+
+
+def _text_type(
+    column: pa.ChunkedArray, name: str, settings: InputSettings, parser: TimeTexts
+) -> _Typed:
+    values = DifferentTexts.of(column)
+    if not len(values.bare):
+        return String, None, [], None, None, False
+    is_number = _is_key_name(name)
+    times = rfc3339_times(values) if not settings.time_format else None
+    if times is not None:
+        return _rfc3339_type(times, settings)
+    forms = find_formats(values, parser, settings.time_format)
+    if forms and not values.are_all(r"^[0-9]+$"):
+        return _time_of(forms, settings)
+    found = number_type(values, settings, is_key=is_number)
+    if found is None:
+        lower = set(pc.utf8_lower(values.bare).to_pylist()) if len(values.bare) <= 4 else set()
+        is_flag = lower and lower <= {"true", "false", "t", "f", "yes", "no", "y", "n"}
+        return Bool if is_flag and len(lower) <= 2 else String, None, [], None, None, False
+    kind, decimals, notes, numbers = found
+    unit = form = None
+    if not is_number and kind in (Int64, Float64):
+        unit = _unit(pa.chunked_array([numbers]))
+        form = forms[0] if forms and kind is Int64 and unit is None else None
+    return kind, decimals, notes, form, unit, False
+
+
+def _is_key_name(name: str) -> bool:
+    return bool(_KEY_NAME.search(name.lower())) and not _TIME_NAME.search(name.lower())
+
+
+def _are_exact_integers(finite: pa.ChunkedArray) -> bool:
+    plain = finite.to_numpy()
+    return bool((plain == np.floor(plain)).all() and (np.abs(plain) <= 2.0**53).all())
+
+
+def _decimal_type(column: pa.ChunkedArray) -> _Typed:
+    """Int64, text, decimal or float: the first one that has all digits of each value."""
+    precision, scale = column.type.precision, column.type.scale
+    if scale <= 0:
+        known = column.drop_null()
+        fits = pc.min(known).as_py() >= -(2**63) and pc.max(known).as_py() < 2**63
+        if fits:
+            note = "ingest rejects rows with integers of more than 64 bits"
+            return Int64, None, [note] if precision > 18 else [], None, None, False
+        return String, None, ["integers of more than 64 bits: kept as texts"], None, None, False
+    decimals = scale if scale <= MOST_DECIMALS else None
+    if precision <= EXACT_DIGITS or precision > MOST_DIGITS:
+        return Float64, decimals, [], None, None, False
+    return Decimal(precision, scale), decimals, [], None, None, False
+
+
+def _rfc3339_type(times: Rfc3339Times, settings: InputSettings) -> _Typed:
+    notes = []
+    if settings.time_zone == "UTC" and times.has_naive:
+        notes.append(_NO_ZONE)
+    if times.broken:
+        notes.append(f"{times.broken} different values are no times: ingest rejects these rows")
+    kind = Date if times.only_days else Timestamp
+    return kind, None, notes, None, None, times.only_days
+
+
+_NO_ZONE = "no time zone: read as UTC (--input time_zone=Europe/Berlin for another)"
+
+
+def _time_of(forms: list[str], settings: InputSettings) -> _Typed:
+    form, *others = forms
+    days = "%H" not in form and "%I" not in form
+    notes = []
+    if swapped(form) in others:
+        notes.append(
+            f"day and month could be swapped: read as {form!r}; for the other order: --input "
+            f"time_format='{swapped(form)}'"
+        )
+    if settings.time_zone == "UTC" and not form.endswith(("%z", "Z")):
+        notes.append(_NO_ZONE)
+    return (Date if days else Timestamp), None, notes, form, None, days
+
+
+def _unit(column: pa.ChunkedArray) -> str | None:
+    """The unit in which all numbers are times between 1990 and 2100, None if there is none."""
+    known = column.drop_null()
+    if not len(known):
+        return None
+    least, greatest = float(pc.min(known).as_py()), float(pc.max(known).as_py())
+    for unit, scale in _UNITS:
+        per_second = scale / 1e9
+        if _YEARS[0] * per_second <= least and greatest <= _YEARS[1] * per_second:
+            return unit
+    return None
+
+
+def _decimals_of(column: pa.ChunkedArray) -> int | None:
+    values = column.slice(0, 20_000).to_numpy()
+    for scale in range(5):
+        if np.allclose(np.round(values * 10**scale), values * 10**scale, rtol=0, atol=1e-6):
+            return scale
+    return None
+
+
+def _choose_time(
+    path: Path,
+    columns: list[InputColumnProfile],
+    settings: InputSettings,
+    kept: set[str],
+    wanted: str | None,
+    notes: list[str],
+) -> tuple[list[InputColumnProfile], InputSettings]:
+    def is_time(c: InputColumnProfile) -> bool:
+        return c.type is not None and (
+            c.type.text in ("timestamp", "date") or c.time_unit is not None
+            or c.time_format is not None or (c.field == wanted and c.type.is_numeric)
+        )  # fmt: skip
+
+    candidates = [c for c in columns if is_time(c)]
+    if wanted is not None:
+        if wanted not in [c.field for c in columns]:
+            raise ConfigurationError(
+                f"--event-time {wanted}: {path} has no such column"
+                f"{did_you_mean(wanted, [c.field for c in columns])}; it has: "
+                f"{', '.join(c.field for c in columns)}"
+            )
+        candidates = [c for c in candidates if c.field == wanted]
+        if not candidates:
+            got = next(c for c in columns if c.field == wanted)
+            raise ConfigurationError(
+                f"--event-time {wanted}: its values, as {got.example!r}, are not recognised as "
+                "times; give their form by --input time_format='%d.%m.%Y %H:%M', or the unit of "
+                "numbers by --input time_unit=s"
+            )
+    if not candidates:
+        hints = "".join(f"; {note}" for note in notes if "--input skip=" in note)
+        raise ConfigurationError(
+            f"{path}: no column has times; features need the time of each event. It has: "
+            + ", ".join(f"{c.field} (as {c.example!r})" for c in columns[:20])
+            + ". Name it by --event-time COLUMN, with its form by --input time_format='...'"
+            + hints
+        )
+    named = [c for c in candidates if _TIME_NAME.search(c.field.lower())]
+    typed = [c for c in candidates if c.type is not None and c.type.text == "timestamp"]
+    order = [*[c for c in typed if c in named], *typed, *named, *candidates]
+    chosen = order[0]
+    rest = [c.field for c in dict.fromkeys(order) if c is not chosen]
+    if rest and wanted is None:
+        notes.append(
+            f"event time: {chosen.field!r}; {', '.join(map(repr, rest))} could be it, too "
+            f"(--event-time {rest[0]})"
+        )
+    unit = settings.time_unit if "time_unit" in kept else chosen.time_unit or "ms"
+    form = chosen.time_format
+    if "time_format" not in kept:
+        settings = replace(settings, time_format=() if form is None else (form,))
+        for c in columns:
+            own = c.time_format if c.type in (Timestamp, Date) else None
+            if c is not chosen and own is not None and own != form:
+                settings = with_entries(settings, c.name, time_format=(own,))
+    settings = replace(settings, time_unit=unit if form is None else "ms")
+    is_number = chosen.type is not None and chosen.type.is_numeric and form is None
+    if is_number and not settings.time_format:
+        notes.append(f"numbers in {chosen.field!r} are read as {unit} since 1970 in UTC")
+    out = []
+    for c in columns:
+        if c is chosen:
+            c = replace(c, role="event time", type=Int64)
+        elif c.time_format and c.type is not None and c.type.is_numeric:
+            c = replace(c, time_format=None)
+        out.append(c)
+    return out, settings
+
+
+def _times(
+    column: pa.ChunkedArray, chosen: InputColumnProfile, settings: InputSettings
+) -> pa.Array:
+    """The event times of the sample in milliseconds, null where there is none."""
+    cells = pa.concat_arrays(column.chunks) if column.num_chunks else pa.nulls(0, column.type)
+    columns = {chosen.field: (chosen.name, Int64)}
+    with CellConverter(settings, columns, {chosen.field}) as converter:
+        batch = converter.convert(pa.RecordBatch.from_arrays([cells], names=[chosen.field]))
+    made = batch.column(0)
+    if pa.types.is_string(made.type):
+        made = text_values(made, Int64, True).values
+    elif pa.types.is_timestamp(made.type) or pa.types.is_date(made.type):
+        made = floor_times(made).view(pa.int64())
+    made = made.cast(pa.int64())
+    odd = pc.or_(pc.less(made, MIN_TIME_MS), pc.greater(made, MAX_TIME_MS))
+    return pc.if_else(odd, pa.scalar(None, pa.int64()), made)
+
+
+def _plain(name: str) -> str:
+    """A name in plain letters: Ünïcode is unicode, TotalPrice total_price."""
+    letters = "".join(
+        c for c in unicodedata.normalize("NFKD", name) if not unicodedata.combining(c)
+    )
+    spaced = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", letters.replace("ß", "ss"))
+    plain = re.sub(r"[^a-z0-9]+", "_", spaced.lower()).strip("_")
+    return plain if plain[:1].isalpha() else f"c_{plain}".rstrip("_")
+
+
+_RESERVED = {"event_day", "ingest_time_ms", "tile_day", "tile_start", *CONSTANTS}
+
+
+def _source_names(fields: Sequence[str]) -> dict[str, str]:
+    """Field -> the name that a source's column may have, each once."""
+    names: dict[str, str] = {}
+    for each in fields:
+        name = _plain(each)
+        if name in _RESERVED or name.startswith("p_"):
+            name = f"{name}_value" if name in _RESERVED else f"c_{name}"
+        stem, number = name, 2
+        while name in names.values():
+            name, number = f"{stem}_{number}", number + 1
+        names[each] = name
+    return names
+
+
+def _role(column: InputColumnProfile, rows: int) -> InputColumnProfile:
+    if column.role != "other" or column.type is None:
+        return column
+    kind, name = column.type, column.name
+    is_key_type = kind.is_key and kind.text not in ("bool", "date")
+    unique = rows > 20 and column.distinct >= 0.999 * (rows - column.nulls)
+    if is_key_type and _KEY_NAME.search(name):
+        role: Role = "event id" if unique and not _STRONG.search(name) else "key"
+        return replace(column, role=role)
+    if kind.text == "bool":
+        return replace(column, role="flag")
+    if kind.is_numeric and not (kind.is_decimal and column.decimals is None):
+        return replace(column, role="measure")
+    if kind.text == "string" and column.distinct <= max(20, 0.05 * rows) and column.distinct > 1:
+        return replace(column, role="category")
+    return column
+
+
+def strength(column: InputColumnProfile) -> tuple[float, ...]:
+    """How likely a key is the entity: by its name, and by several events of a value."""
+    several = 1.0 if column.per_value >= 1.2 and column.distinct >= 2 else 0.0
+    named = 2.0 if _STRONG.search(column.name) else 1.0 if column.name.endswith("_id") else 0.0
+    return (several, named, -float(column.nulls), float(column.distinct))
+
+
+def iter_roles(profile: InputProfile) -> Iterator[InputColumnProfile]:
+    """The columns that can be an entity's key, the likeliest first."""
+    keys = profile.of_role("key")
+    yield from sorted(keys, key=strength, reverse=True)
+    texts = [c for c in profile.of_role("other", "category") if c.type == String]
+    yield from sorted((c for c in texts if c.per_value >= 1.2 and c.distinct >= 2),
+                      key=lambda c: c.distinct, reverse=True)  # fmt: skip

@@ -1,0 +1,159 @@
+"""Lines that no job may read: longer than a limit, they are cut before the job starts.
+
+Flink reads a line into memory, however long it is: one of 300 MB ends the JVM. A text file with
+such a line is copied, each of its long lines replaced by a short one that the job rejects as
+``line_too_long``. Other files are read once, and not copied.
+"""
+
+from __future__ import annotations
+
+import shutil
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from paimon_features.core.errors import ConfigurationError, TableError
+from paimon_features.ingest.input_files import InputFile
+
+try:
+    from isal.igzip import open as open_gzip
+except ImportError:  # pypaimon installs it on x86-64 and ARM
+    from gzip import open as open_gzip
+
+MAX_LINE_BYTES = 8 << 20
+"""The default limit. A job's memory is sized for lines of this length."""
+CUT_LINE = "\x01[line of "
+"""What stands for a line that is too long, before its bytes and its beginning."""
+_CHUNK = 1 << 20
+_KEPT_BYTES = 1_000
+"""Bytes of a long line that the rejected row contains."""
+
+
+@contextmanager
+def without_long_lines(
+    files: Iterable[InputFile], folder: Path, limit: int
+) -> Iterator[tuple[InputFile, ...]]:
+    """The files, those with lines of more than ``limit`` bytes as copies below ``folder``.
+
+    The copies are deleted at the end.
+
+    Raises
+    ------
+    ConfigurationError
+        For a file that cannot be read, and a CSV file whose header is too long.
+    TableError
+        If a copy cannot be written.
+    """
+    made: list[Path] = []
+    try:
+        found = []
+        for file in files:
+            if file.format == "parquet" or file.converted or not _has_long_line(file.path, limit):
+                found.append(file)
+                continue
+            # a folder of its own: a scan reads one folder
+            copy = folder / f"{file.sha256[:16]}-{len(made)}" / file.path.name
+            made.append(copy)
+            _copy(file, copy, limit)
+            found.append(replace(file, copy=copy))
+        yield tuple(found)
+    finally:
+        for copy in made:
+            shutil.rmtree(copy.parent, ignore_errors=True)
+
+
+def _has_long_line(path: Path, limit: int) -> bool:
+    length = 0
+    with open_text(path) as file:
+        while chunk := file.read(min(_CHUNK, limit)):
+            first = chunk.find(b"\n")
+            if first < 0:
+                length += len(chunk)
+            else:
+                if length + first > limit:
+                    return True
+                length = len(chunk) - chunk.rfind(b"\n") - 1
+            if length > limit:
+                return True
+    return False
+
+
+def _copy(file: InputFile, copy: Path, limit: int) -> None:
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        opener: Any = open_gzip if copy.suffix == ".gz" else open
+        with opener(copy, "wb") as out:
+            for number, line in enumerate(_lines(file.path, limit)):
+                if file.format == "csv" and number == 0 and line.startswith(CUT_LINE.encode()):
+                    raise ConfigurationError(
+                        f"{file.path}: its first line has more than {limit:,} bytes: it is not a "
+                        "CSV header"
+                    )
+                out.write(line)
+    except OSError as error:
+        raise TableError(
+            f"{file.path}: it has a line of more than {limit:,} bytes, and a copy without it "
+            f"cannot be written: {error}; free space, or remove the line"
+        ) from error
+
+
+def _lines(path: Path, limit: int) -> Iterator[bytes]:
+    """Pieces of a file's text; a long line is a piece by itself, replaced by its beginning."""
+    with open_text(path) as file:
+        held = b""
+        while chunk := file.read(_CHUNK):
+            held += chunk
+            end = held.rfind(b"\n") + 1
+            if end:
+                yield from _cut(held[:end], limit)
+                held = held[end:]
+            elif len(held) > limit:
+                (length, begun), held = _skip(file, held)
+                yield _marked(length, begun)
+        if held:
+            yield from _cut(held, limit)
+
+
+def _skip(file: Any, held: bytes) -> tuple[tuple[int, bytes], bytes]:
+    """Read to the end of a line: its length and beginning, and what follows it."""
+    length, begun = len(held), held[:_KEPT_BYTES]
+    while chunk := file.read(_CHUNK):
+        end = chunk.find(b"\n")
+        own = chunk if end < 0 else chunk[:end]
+        length += len(own)
+        begun += own[: _KEPT_BYTES - len(begun)]
+        if end >= 0:
+            return (length, begun), chunk[end + 1 :]
+    return (length, begun), b""
+
+
+def _cut(text: bytes, limit: int) -> Iterator[bytes]:
+    if len(text) <= limit:
+        yield text
+        return
+    lines = text.split(b"\n")
+    last = lines.pop()  # without a line break; empty at the end of other texts
+    for line in lines:
+        yield line + b"\n" if len(line) <= limit else _marked(len(line), line[:_KEPT_BYTES])
+    if last:
+        yield last if len(last) <= limit else _marked(len(last), last[:_KEPT_BYTES])
+
+
+def _marked(length: int, begun: bytes) -> bytes:
+    # half of a character at the end would be another reason to reject the row
+    shown = begun.decode("utf-8", "ignore").replace("\r", " ").replace("\n", " ")
+    return f"{CUT_LINE}{length} bytes] {shown}\n".encode()
+
+
+@contextmanager
+def open_text(path: Path) -> Iterator[Any]:
+    """The bytes of a text file, decompressed; ConfigurationError if it cannot be read."""
+    opener: Any = open_gzip if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rb") as file:
+            yield file
+    except (OSError, EOFError, zlib.error) as error:
+        raise ConfigurationError(f"{path}: it cannot be read: {error}") from error

@@ -1,0 +1,1 @@
+"""Connections to other products: Feast, MCP, OpenLineage, FastAPI."""

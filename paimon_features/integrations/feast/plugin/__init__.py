@@ -1,0 +1,1 @@
+"""The online and offline store for Feast; needs Feast."""

@@ -1,0 +1,54 @@
+"""Which project a database belongs to: several teams share a warehouse by a database each.
+
+Two projects in one database would replace each other's definitions, and their tables have the same
+names. The record is protection only: a lost one is written again by the next ``apply``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from paimon_features.core.errors import ConfigurationError
+from paimon_features.lake.catalog import Lake
+from paimon_features.lake.side_folder.side_files import locked, read_json, write_json
+
+_KIND = "projects"
+
+
+def owner(lake: Lake) -> str | None:
+    """The project of the lake's database; None before its first ``apply``."""
+    content: Any = read_json(lake.side_folder / _KIND / f"{lake.database}.json")
+    name = content.get("project") if isinstance(content, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def check_owner(lake: Lake, project: str) -> None:
+    """Raise ConfigurationError if the database belongs to another project."""
+    known = owner(lake)
+    if known is not None and known != project:
+        raise ConfigurationError(
+            f"database {lake.database!r} of {lake.warehouse} belongs to project {known!r}, and "
+            f"this is project {project!r}: it would replace that project's definitions. Set a "
+            f'database of its own ([lake] database = "{project}"); if the project was renamed, '
+            "'paimon-features apply --take-over' makes the database its own"
+        )
+
+
+def claim(lake: Lake, project: str, *, take_over: bool = False) -> bool:
+    """Make the database that of a project; whether it was not before.
+
+    Raises
+    ------
+    ConfigurationError
+        If it belongs to another one, unless ``take_over``.
+    """
+    path = lake.side_folder / _KIND / f"{lake.database}.json"
+    lock = lake.side_folder / "locks" / f"project.{lake.database}"
+    if owner(lake) == project:
+        return False
+    with locked(lock, f"the project of database {lake.database!r}") as check:
+        if not take_over:
+            check_owner(lake, project)
+        check()
+        write_json(path, {"project": project})
+    return True

@@ -1,0 +1,1 @@
+"""Metadata of tables: snapshots, manifests, tags and consumers."""

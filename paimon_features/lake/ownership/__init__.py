@@ -1,0 +1,1 @@
+"""Leases: each table has one owner that commits, and a fencing token tells owners apart."""

@@ -1,0 +1,1 @@
+"""Documents next to the tables: generations, the registry, the audit log."""

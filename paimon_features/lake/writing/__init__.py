@@ -1,0 +1,1 @@
+"""Writing tables: commits from Python, and the data files behind them."""

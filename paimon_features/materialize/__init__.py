@@ -1,6 +1,0 @@
-"""Materialize tiles into the online store, exactly once: follow, fold, apply, rebuild."""
-
-from paimon_features.materialize.follow import Materializer
-from paimon_features.materialize.materialize_progress import MaterializeProgress
-
-__all__ = ["MaterializeProgress", "Materializer"]

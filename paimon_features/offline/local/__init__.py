@@ -1,0 +1,1 @@
+"""Historical features by DuckDB in this process."""

@@ -1,0 +1,77 @@
+"""The effect of a tile table snapshot on the online store: new rows, nothing, or a rebuild."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from paimon_features.core.windows import DAY_MS
+from paimon_features.definitions import CompiledView
+from paimon_features.lake.metadata.snapshots import Snapshot
+from paimon_features.lake.reading.deltas import DataFile, Delta
+from paimon_features.lake.specs import TILE_DAY
+from paimon_features.online.materialize.materialize_progress import RebuildNeeded
+
+
+def identity(snapshot: Snapshot) -> int:
+    """A hash that distinguishes a snapshot from one that reuses its id after a rollback."""
+    text = f"{snapshot.commit_user}\n{snapshot.commit_identifier}\n{snapshot.time_ms}"
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def added_files(
+    view: CompiledView, delta: Delta, high_ms: Mapping[int, int]
+) -> dict[int, list[DataFile]]:
+    """The files that a snapshot added, by bucket, for the buckets of ``high_ms``.
+
+    ``high_ms`` maps each bucket to its newest applied event time.
+
+    Raises
+    ------
+    RebuildNeeded
+        For a snapshot that did more than add rows: an overwrite other than the expiry of
+        partitions older than every window, or an append that deletes files.
+    """
+    files = {b: files for b, files in delta.by_bucket().items() if b in high_ms}
+    snapshot = delta.snapshot
+    if snapshot.kind in ("COMPACT", "ANALYZE"):
+        return {}
+    if snapshot.kind == "APPEND":
+        for file in (file for of_bucket in files.values() for file in of_bucket):
+            if file.kind != "ADD" or file.level != 0:
+                raise RebuildNeeded(
+                    f"snapshot {snapshot.id} is an append with {file.kind} at level "
+                    f"{file.level}, expected ADD at level 0"
+                )
+        return files
+    if snapshot.kind == "OVERWRITE":
+        for bucket, of_bucket in files.items():
+            oldest_ms = oldest_needed(view, high_ms[bucket])
+            for file in of_bucket:
+                if file.kind == "ADD" or partition_end_ms(file) > oldest_ms:
+                    raise RebuildNeeded(
+                        f"snapshot {snapshot.id} overwrites day {file.partition[TILE_DAY]}, "
+                        "which is within a window"
+                    )
+        return {}
+    raise RebuildNeeded(f"snapshot {snapshot.id} has the unknown kind {snapshot.kind!r}")
+
+
+def oldest_needed(view: CompiledView, high_ms: int) -> int:
+    """The start (inclusive, ms) of the data that an allowed read may need."""
+    return int(view.known_from(np.array([high_ms - view.margin_ms], np.int64))[0])
+
+
+def partition_end_ms(file: DataFile) -> int:
+    """The end (exclusive, ms) of the days of a file's partition."""
+    return (int(file.partition[TILE_DAY]) + file.partition_days) * DAY_MS
+
+
+def newest_partition_ms(files: Iterable[DataFile]) -> int:
+    """The start (inclusive, ms) of the newest partition of files: an event is not older than it.
+
+    Before all times without files.
+    """
+    return max((int(file.partition[TILE_DAY]) for file in files), default=-1) * DAY_MS

@@ -1,6 +1,0 @@
-"""Deletion of an entity from every table of a project and from its online store."""
-
-from paimon_features.operations.forget.deletion import Deletion, ForgetReport
-from paimon_features.operations.forget.entities import EntitySet
-
-__all__ = ["Deletion", "EntitySet", "ForgetReport"]

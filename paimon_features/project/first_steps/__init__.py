@@ -1,0 +1,1 @@
+"""First steps: proposed definitions for a file, a trial, samples of a topic."""

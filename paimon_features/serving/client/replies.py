@@ -1,0 +1,139 @@
+"""Replies of a feature server, as plain lists."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from paimon_features.core.types.statuses import STATUS_OF_FEAST
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_NEVER = "1970-01-01T00:00:00Z"
+
+
+@dataclass(frozen=True, slots=True)
+class Freshness:
+    """How fresh one view's values are: the worst of what the reply was made from.
+
+    ``applied_snapshot`` is the snapshot of the tile table that every value includes,
+    ``commit_time_ms`` when it was committed, ``event_time_high_ms`` the newest event time
+    applied (None: no event yet), ``event_time_low_ms`` the oldest of the buckets' newest event
+    times (None: a bucket has no event yet), ``current_ms`` the newest time at which the store was
+    known to hold all that the table held. ``stale``: that is further back than the view's
+    ``max_staleness``. Times are UTC ms, of the server's clock.
+    """
+
+    applied_snapshot: int
+    commit_time_ms: int
+    event_time_low_ms: int | None
+    event_time_high_ms: int | None
+    current_ms: int
+    stale: bool
+
+    def worst(self, other: Freshness) -> Freshness:
+        """The worse of both, field by field."""
+        lows = self.event_time_low_ms, other.event_time_low_ms
+        highs = self.event_time_high_ms, other.event_time_high_ms
+        return Freshness(
+            min(self.applied_snapshot, other.applied_snapshot),
+            min(self.commit_time_ms, other.commit_time_ms),
+            None if None in lows else min(low for low in lows if low is not None),
+            max((high for high in highs if high is not None), default=None),
+            min(self.current_ms, other.current_ms),
+            self.stale or other.stale,
+        )
+
+
+@dataclass(frozen=True)
+class FeatureReply:
+    """Features of some entities at ``as_of_ms`` (UTC ms); rows are in the order of the request.
+
+    ``columns`` has the entity keys and then the features, ``statuses`` the features alone with
+    PRESENT, STALE, EXPIRED, MISSING or ILL_CONDITIONED for each value. ``freshness`` is per view.
+    A reply that is partly from a cache has the oldest ``as_of_ms`` and the worst freshness of its
+    rows, and the ``request_id`` of the request that was sent; None if none was.
+    """
+
+    as_of_ms: int
+    columns: Mapping[str, list[Any]]
+    statuses: Mapping[str, list[str]]
+    event_timestamps: Mapping[str, list[str]] = field(repr=False)
+    freshness: Mapping[str, Freshness]
+    request_id: str | None = None
+
+    @property
+    def features(self) -> list[str]:
+        """The names of the features, in the order of the request."""
+        return list(self.statuses)
+
+    @property
+    def keys(self) -> list[str]:
+        """The names of the entity keys."""
+        return [name for name in self.columns if name not in self.statuses]
+
+    @property
+    def applied_snapshot(self) -> Mapping[str, int]:
+        """For each view the snapshot of its tile table that every value includes."""
+        return {view: freshness.applied_snapshot for view, freshness in self.freshness.items()}
+
+    @property
+    def event_times_ms(self) -> Mapping[str, list[int | None]]:
+        """For each feature the entities' newest events (UTC ms); None where there is none."""
+        return {name: _times_ms(texts) for name, texts in self.event_timestamps.items()}
+
+    def to_pydict(self) -> dict[str, list[Any]]:
+        """The values as lists by column name, entity keys first."""
+        return {name: list(values) for name, values in self.columns.items()}
+
+    def to_pylist(self) -> list[dict[str, Any]]:
+        """The values as one dictionary per entity."""
+        names = list(self.columns)
+        return [
+            dict(zip(names, row, strict=True)) for row in zip(*self.columns.values(), strict=True)
+        ]
+
+
+def reply_of(
+    document: Mapping[str, Any], keys: Sequence[str], request_id: str | None
+) -> FeatureReply:
+    """Parse a JSON document; ``keys`` are the entity keys of the request.
+
+    Raises
+    ------
+    KeyError, TypeError, ValueError
+        For a document of another form.
+    """
+    metadata, results = document["metadata"], document["results"]
+    columns: dict[str, list[Any]] = {}
+    statuses: dict[str, list[str]] = {}
+    times: dict[str, list[str]] = {}
+    for name, result in zip(metadata["feature_names"], results, strict=True):
+        columns[name] = result["values"]
+        if name not in keys:
+            theirs = [STATUS_OF_FEAST.get(status, status) for status in result["statuses"]]
+            statuses[name] = result.get("detailed_statuses", theirs)
+            times[name] = result["event_timestamps"]
+    freshness = {view: _freshness(document) for view, document in metadata["freshness"].items()}
+    return FeatureReply(metadata["as_of_ms"], columns, statuses, times, freshness, request_id)
+
+
+def _freshness(document: Mapping[str, Any]) -> Freshness:
+    return Freshness(
+        document["applied_snapshot"],
+        document["commit_time_ms"],
+        document["event_time_low_ms"],
+        document["event_time_high_ms"],
+        document["current_ms"],
+        document["stale"],
+    )
+
+
+def _times_ms(texts: Sequence[str]) -> list[int | None]:
+    return [
+        None
+        if text == _NEVER
+        else (dt.datetime.fromisoformat(text) - _EPOCH) // dt.timedelta(milliseconds=1)
+        for text in texts
+    ]

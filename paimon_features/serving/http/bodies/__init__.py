@@ -1,0 +1,1 @@
+"""Bodies of requests and replies in all formats, parsed strictly and with bounds."""

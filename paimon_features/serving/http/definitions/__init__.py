@@ -1,0 +1,1 @@
+"""What a server serves at present: definitions, models, and their health."""

@@ -1,0 +1,360 @@
+"""One loaded set of definitions: feature names to selections, and the reader of the online store.
+
+A request uses the set that was current when it arrived, to its end, so no reply mixes two sets.
+A reload builds the next set completely before it becomes current.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from paimon_features.core._arrow import is_arrow
+from paimon_features.core.errors import DefinitionError, RequestError
+from paimon_features.core.types.schema import DataType
+from paimon_features.definitions import (
+    CompiledView,
+    Definitions,
+    RequestItem,
+    Selection,
+)
+from paimon_features.online.store.keys import ViewKeys
+from paimon_features.online.store.store import OnlineStore
+from paimon_features.serving.http.access.access import Grants, Rights
+from paimon_features.serving.http.bodies.request_body import ParsedRequest
+from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.http.limits import Limits
+from paimon_features.serving.reading.cached_fetcher import CachedFetcher
+from paimon_features.serving.reading.coalesce import Reader
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+from paimon_features.serving.reading.query import FeatureQuery
+
+_REMEMBERED = 256
+"""How many lists of features are cached, and how long one of them may be."""
+
+_MOST_GRANTS = 16_384
+
+
+@dataclass(frozen=True)
+class RequestPlan:
+    """A request's feature names, resolved: the selection, and the columns that it needs.
+
+    ``keys`` and ``inputs`` are types by name. ``entity_names`` maps an entity with one key to that
+    key, since Feast's clients may send the entity's name instead. ``from_text`` parses columns
+    that JSON writes as text, and ``items`` are the requested names, for the check of rights.
+    """
+
+    selection: Selection
+    views: tuple[CompiledView, ...]
+    keys: Mapping[str, DataType]
+    inputs: Mapping[str, DataType]
+    entity_names: Mapping[str, str]
+    from_text: Mapping[str, Callable[[str], object]]
+    items: frozenset[str]
+
+
+class DefinitionSet:
+    """The definitions of a project, and the online store read by them.
+
+    ``previous_views`` are views of earlier definitions: a view is read by its earlier definition
+    while the store still contains the records of that one.
+    """
+
+    def __init__(
+        self,
+        project: str,
+        definitions: Definitions,
+        store: OnlineStore,
+        loaded_ms: int,
+        previous_views: Sequence[CompiledView] = (),
+    ) -> None:
+        self.project = project
+        self.definitions = definitions
+        self.store = store
+        self.loaded_ms = loaded_ms
+        self.views = [v.compiled for v in definitions.views.values() if v.compiled.is_online]
+        self.variants = [*self.views, *_other_layouts(self.views, previous_views)]
+        self.fetcher = FeatureFetcher(project, self.variants, store)
+        self.cache: CachedFetcher | None = None
+        self._services: dict[str, RequestPlan] = {}
+        self._lists: dict[tuple[str, ...], RequestPlan] = {}
+        self._granted: dict[Grants, frozenset[str]] = {}
+        for name in definitions.services:
+            try:
+                self.plan(name, ())
+            except (RequestError, DefinitionError):
+                # a service for training only, or with a transformer that was fitted on a feature
+                # that is defined otherwise now: a request for it is rejected
+                continue
+
+    def with_cache(self, ttl_ms: int, entities: int) -> DefinitionSet:
+        """Cache the rows of at most ``entities`` entities for ``ttl_ms``; returns itself."""
+        self.cache = CachedFetcher(self.fetcher, ttl_ms=ttl_ms, max_size=entities)
+        return self
+
+    @property
+    def reader(self) -> Reader:
+        """The reader of queries: the fetcher, or the cache in front of it."""
+        return self.fetcher if self.cache is None else self.cache
+
+    def keys(self, view: str) -> ViewKeys:
+        """The keys of a view in the store."""
+        return ViewKeys(self.project, view, self.store.key_prefix)
+
+    @property
+    def reads(self) -> dict[str, int]:
+        """Totals of reads since this set was loaded, for the metrics."""
+        counts = {
+            "records_read": self.fetcher.records_read,
+            "cells_read": self.fetcher.cells_read,
+        }
+        if self.cache is not None:
+            counts |= {"cache_hits": self.cache.hits, "cache_misses": self.cache.misses}
+        return counts
+
+    @cached_property
+    def ready_views(self) -> list[CompiledView]:
+        """The views that readiness requires: those of the services, or all without services."""
+        of_services = {view.name for w in self._services.values() for view in w.views}
+        return [view for view in self.views if not of_services or view.name in of_services]
+
+    def plan(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
+        """Resolve a service, or a list of ``view:feature`` and names of computed features.
+
+        Raises
+        ------
+        UnknownNameError
+            For a name that is not defined.
+        RequestError
+            For features that cannot be read together, or not online.
+        """
+        found = self._services.get(service) if service is not None else self._lists.get(features)
+        if found is None:
+            found = self._resolve(service, features)
+            if service is not None:
+                self._services[service] = found
+            elif len(features) <= _REMEMBERED:
+                if len(self._lists) >= _REMEMBERED:
+                    self._lists.clear()
+                self._lists[features] = found
+        return found
+
+    def service_plan(self, name: str) -> RequestPlan | None:
+        """The plan of a service; None for one that is not read online."""
+        return self._services.get(name)
+
+    def granted(self, rights: Rights) -> frozenset[str] | None:
+        """The names of the features that may be read; None for all of them."""
+        grants = rights.grants
+        if grants.reads_everything:
+            return None
+        found = self._granted.get(grants)
+        if found is None:
+            if len(self._granted) >= _MOST_GRANTS:
+                self._granted.clear()
+            found = self._granted[grants] = frozenset(self._named(grants))
+        return found
+
+    def _named(self, grants: Grants) -> Iterator[str]:
+        """What services and views that are granted consist of, and what is computed of views."""
+        for name, service in self.definitions.services.items():
+            if grants.has_service(name):
+                yield from map(str, service.items())
+        of_views = {
+            f"{name}:{feature.name}"
+            for name, view in self.definitions.views.items()
+            if grants.has_view(name)
+            for feature in view.compiled.features
+        }
+        yield from of_views
+        for name in self.definitions.interactions:
+            if of_views.issuperset(map(str, self.definitions.interaction(name).refs)):
+                yield name
+        for name in self.definitions.transformed:
+            if of_views.issuperset(map(str, self.definitions.transformation(name).refs)):
+                yield name
+
+    def check_rights(self, plan: RequestPlan, rights: Rights) -> None:
+        """Raise RequestRejected (403) unless the rights cover all requested features."""
+        granted = self.granted(rights)
+        if granted is None or plan.items <= granted:
+            return
+        # what a service consists of is not for everybody
+        raise RequestRejected(
+            403,
+            "forbidden",
+            f"the token {rights.client!r} may not read all of the requested features; it may read "
+            f"the features of {rights.grants}",
+        )
+
+    def query(
+        self, parsed: ParsedRequest, plan: RequestPlan, limits: Limits
+    ) -> tuple[FeatureQuery, int]:
+        """The query of a request, and its number of entities.
+
+        Values of a wrong type are reported by the read itself.
+
+        Raises
+        ------
+        RequestRejected
+            413 over a limit, 422 for columns that do not fit the plan.
+        """
+        keys, inputs = plan.keys, plan.inputs
+        columns = parsed.columns
+        given = None
+        if parsed.inputs or columns.keys() != keys.keys():
+            columns, given = self._columns(parsed, plan)
+        rows = len(next(iter(columns.values()), ()))
+        if len(columns) > 1:
+            sizes = {name: len(values) for name, values in columns.items()}
+            if len(set(sizes.values())) > 1:
+                lists = ", ".join(f"{name!r} has {size}" for name, size in sizes.items())
+                raise RequestRejected(
+                    422,
+                    "invalid_request",
+                    f"lists of different lengths: {lists}; expected one length",
+                )
+        limits.check(rows, len(plan.selection.outputs))
+        limits.check_texts("entity key", columns)
+        if given:
+            limits.check_texts("request input", given)
+        if inputs and inputs.keys() - (given or {}).keys():
+            missing = next(name for name in inputs if name not in (given or {}))
+            raise RequestRejected(
+                422,
+                "invalid_request",
+                f"the request input {missing!r} ({inputs[missing]!r}) is missing; pass it in "
+                f"'request' (one value, or a list with one for each entity)",
+            )
+        if plan.from_text:
+            columns = _typed(columns, plan)
+            given = None if given is None else _typed(given, plan)
+        return FeatureQuery(plan.selection, columns, parsed.as_of_ms, given), rows
+
+    def _columns(
+        self, parsed: ParsedRequest, plan: RequestPlan
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Entity keys and request inputs by their own names, wherever the client put them."""
+        keys: dict[str, Any] = {}
+        inputs: dict[str, Any] = dict(parsed.inputs)
+        for name, values in parsed.columns.items():
+            if name in plan.keys:
+                target, own = keys, name
+            elif name in plan.inputs:
+                target, own = inputs, name
+            else:
+                target, own = keys, plan.entity_names.get(name, "")
+            if not own or own in target:
+                raise RequestRejected(
+                    422,
+                    "invalid_request",
+                    f"entity key {name[:80]!r} is "
+                    + ("given twice" if own else "used by none of the requested features")
+                    + f"; expected: {_signature(plan.keys)}"
+                    + (f"; request inputs: {_signature(plan.inputs)}" if plan.inputs else ""),
+                )
+            target[own] = values
+        missing = [name for name in plan.keys if name not in keys]
+        if missing:
+            raise RequestRejected(
+                422,
+                "invalid_request",
+                f"the request has no entity key {missing[0]!r}; expected in 'entities': "
+                f"{_signature(plan.keys)}",
+            )
+        unknown = sorted(inputs.keys() - plan.inputs.keys())
+        if unknown:
+            raise RequestRejected(
+                422,
+                "invalid_request",
+                f"request input {unknown[0][:80]!r} is used by none of the requested features; "
+                f"they take: {_signature(plan.inputs) or 'no inputs'}",
+            )
+        return keys, inputs
+
+    def _resolve(self, service: str | None, features: tuple[str, ...]) -> RequestPlan:
+        defined = self.definitions
+        items: list[RequestItem] = []
+        if service is not None:
+            items.extend(defined.service(service).items())
+        for text in features:
+            try:
+                items.append(defined.resolve_one(text))
+            except DefinitionError as error:
+                raise RequestRejected(422, "invalid_request", str(error)) from None
+        selection = Selection.of(defined.outputs(items))
+        views = tuple(defined.read_views(selection))
+        for view in views:
+            view.check_online()
+        keys = {name: kind for view in views for name, kind in view.keys.items()}
+        types = {**keys, **selection.inputs}
+        return RequestPlan(
+            selection,
+            views,
+            keys,
+            selection.inputs,
+            {v.entity.name: next(iter(v.keys)) for v in views if len(v.keys) == 1},
+            {name: _FROM_TEXT[kind.text] for name, kind in types.items() if kind.text in _FROM_TEXT}
+            | {name: decimal.Decimal for name, kind in types.items() if kind.is_decimal},
+            frozenset(str(item) for item in items),
+        )
+
+
+def _other_layouts(
+    views: Sequence[CompiledView], previous_views: Sequence[CompiledView]
+) -> list[CompiledView]:
+    """The previous views whose records are laid out in another way than their successors'."""
+    layouts = {(view.name, view.online_fingerprint) for view in views}
+    names = {view.name for view in views}
+    out: dict[tuple[str, str], CompiledView] = {}
+    for view in previous_views:
+        key = (view.name, view.online_fingerprint)
+        if view.name in names and key not in layouts:
+            out.setdefault(key, view)
+    return list(out.values())
+
+
+def _signature(types: Mapping[str, DataType]) -> str:
+    return ", ".join(f"{name!r} ({kind!r})" for name, kind in types.items())
+
+
+def _timestamp(text: str) -> dt.datetime:
+    moment = dt.datetime.fromisoformat(text)
+    return moment if moment.tzinfo is None else moment.astimezone(dt.UTC).replace(tzinfo=None)
+
+
+_FROM_TEXT: Mapping[str, Callable[[str], object]] = {
+    "date": dt.date.fromisoformat,
+    "timestamp": _timestamp,
+}
+"""Parsers of types that JSON has no form for."""
+
+
+def _typed(columns: Mapping[str, Any], plan: RequestPlan) -> dict[str, Any]:
+    """The columns with dates, times and decimals parsed."""
+    out = dict(columns)
+    for name, read in plan.from_text.items():
+        values = out.get(name)
+        if values is None or is_arrow(values):
+            continue
+        single = not isinstance(values, list)
+        try:
+            read_values = [
+                read(value) if isinstance(value, str) else value
+                for value in ([values] if single else values)
+            ]
+        except (ValueError, decimal.InvalidOperation):
+            kind = plan.keys.get(name) or plan.inputs[name]
+            form = "'2011-12-09'" if kind.text == "date" else "'2011-12-09T12:50:00'"
+            raise RequestRejected(
+                422,
+                "invalid_request",
+                f"{name!r} has a text that is not a valid {kind!r}; expected "
+                + ("a decimal such as '12.50'" if kind.is_decimal else f"ISO 8601, such as {form}"),
+            ) from None
+        out[name] = read_values[0] if single else read_values
+    return out

@@ -1,0 +1,1 @@
+"""The endpoints: features, predictions, models, administration, OpenAPI."""

@@ -1,0 +1,85 @@
+"""``GET /explain``: for people, so it must not delay requests of programs."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+
+from paimon_features.core.errors import OverloadedError, UnknownNameError
+from paimon_features.serving.http.access.access import Rights
+from paimon_features.serving.http.definitions.definition_set import DefinitionSet
+from paimon_features.serving.http.http_errors import RequestRejected
+from paimon_features.serving.reading.explain import explain
+from paimon_features.serving.reading.explain_query import ExplainQuery
+
+_MOST_WAITING = 8
+
+
+class Explorer:
+    """Explains features in a thread of its own, one request after another."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "explain")
+        self._waiting = 0
+
+    async def explanation(self, definitions: DefinitionSet, rights: Rights, query: bytes) -> bytes:
+        """The document of ``explain``, for the features that the rights cover.
+
+        Raises
+        ------
+        RequestRejected
+            403 for a feature that the rights do not cover.
+        OverloadedError
+            If too many are waiting.
+        PaimonFeaturesError
+            As ``explain`` does.
+        """
+        if self._waiting >= _MOST_WAITING:
+            raise OverloadedError(f"{self._waiting} others wait for an explanation; retry later")
+        query_ = ExplainQuery.of(query.decode("latin-1"))
+        if not rights.grants.explain:
+            raise RequestRejected(
+                403, "forbidden", f"the token {rights.client!r} may not explain features"
+            )
+        features = _allowed(definitions, rights, query_)
+        entity = query_.typed(definitions.fetcher.variants(query_.view)[0].keys)
+        as_of_ms = definitions.fetcher.clock() if query_.as_of_ms is None else query_.as_of_ms
+        self._waiting += 1
+        try:
+            document = await asyncio.get_running_loop().run_in_executor(
+                self._thread, explain, definitions.fetcher, query_.view, entity, as_of_ms, features
+            )
+        finally:
+            self._waiting -= 1
+        return msgspec.json.encode(document)
+
+    def close(self) -> None:
+        """Release the thread."""
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+def _allowed(definitions: DefinitionSet, rights: Rights, query_: ExplainQuery) -> list[str] | None:
+    """The features to explain, None for all of them."""
+    granted = definitions.granted(rights)
+    view, feature = query_.view, query_.feature
+    if granted is None:
+        return None if feature is None else [feature]
+    own = [name.partition(":")[2] for name in sorted(granted) if name.startswith(f"{view}:")]
+    if not own:
+        # this token may not know whether the view exists
+        raise UnknownNameError(
+            f"there is no feature view {view[:80]!r} that the token {rights.client!r} may read; "
+            "GET /features lists what it may read"
+        )
+    if feature is None:
+        return own
+    if feature not in own:
+        raise RequestRejected(
+            403,
+            "forbidden",
+            f"the token {rights.client!r} may not read {view}:{feature[:80]}; of this view it may "
+            f"read: {', '.join(own)}",
+        )
+    return [feature]

@@ -1,0 +1,1 @@
+"""The processes and connections of a server, and the reload of what it serves."""

@@ -1,0 +1,405 @@
+"""Explain a value: the cells of an online read that it was computed from, as a document.
+
+The explained bytes are those that the read itself used, so the explained value is the value that
+was served.
+
+::
+
+    level 1   |=======|#######|#######|
+    level 0                           |###|###|#~~    # counts, = does not
+              start                             end
+"""
+
+from __future__ import annotations
+
+import base64
+import datetime as dt
+import decimal
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+
+from paimon_features.core.columns.column import Column
+from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.statuses import Status
+from paimon_features.core.windows import Window, ceil_ms, floor_ms, format_duration
+from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, ROWS, Finished, Reading
+from paimon_features.definitions.aggregates.fold import NEVER_MS, fold, newest_tile_end
+from paimon_features.online.store.codec import (
+    INDEX_BIAS,
+    LEVEL_SHIFT,
+    LIFETIME_LEVEL,
+    RecordLayout,
+    Records,
+)
+from paimon_features.online.store.keys import ViewKeys
+from paimon_features.online.store.markers import EpochContent, ViewState
+from paimon_features.online.store.store import OnlineStore
+from paimon_features.serving.reading.entities import Buckets, entity_keys
+from paimon_features.serving.reading.fetcher import FeatureFetcher
+
+Document = dict[str, Any]
+"""What ``json.dumps`` takes."""
+
+
+def explain(
+    fetcher: FeatureFetcher,
+    view: str,
+    entity: Mapping[str, object],
+    as_of_ms: int,
+    features: Sequence[str] | None = None,
+) -> Document:
+    """One entity's features of a view at ``as_of_ms`` (UTC ms), and the cells they come from.
+
+    ``entity`` maps each key column to one value. With ``features``, only these are explained, and
+    only their partials are included.
+    The document has, all times in UTC ms:
+
+    - ``view``, ``entity``, ``as_of_ms``, ``levels_ms`` (sizes of the cells, the first is the tile),
+      ``event_time_ms`` (the entity's newest event that the read sees, or null);
+    - ``freshness``: as a reply has it;
+    - ``record``: the header: ``applied_snapshot``, ``incarnation``, ``generation``, ``epoch``,
+      ``bucket``, ``event_high_ms``, ``size_bytes``; null for an entity without a record;
+    - ``cells``, in the order of the record: ``level`` (null for the lifetime cell), ``start_ms``
+      (inclusive; null for the lifetime cell), ``end_ms`` (exclusive), ``events``, ``partials``;
+    - ``features``: ``name``, ``aggregate``, ``type``, ``kind``, ``window``, ``calendar``,
+      ``hop_ms``, ``offset_ms``, ``start_ms`` (inclusive; null for a lifetime), ``end_ms``
+      (exclusive), ``cells`` (what the value is computed from: ``cell``, the index in the list
+      above, and ``alone``, the value without all other cells), ``merged`` (the partials of
+      these cells as one), ``events``, ``value``, ``status`` and ``sentence``.
+
+    Raises
+    ------
+    UnknownNameError
+        For an unknown view or feature.
+    RequestError, StoreNotReadyError, OnlineStoreError
+        As ``FeatureFetcher.get`` does.
+    """
+    variants = fetcher.variants(view)
+    keys = ViewKeys(fetcher.project, view, fetcher.store.key_prefix)
+    recorder = _Recorder(fetcher.store)
+    if features is None:
+        [state] = recorder.get_many([keys.state])
+        features = [f.name for f in _in_store(variants, state, ()).features]
+    store = cast(OnlineStore, recorder)  # a read calls nothing else of it
+    own = FeatureFetcher(fetcher.project, variants, store, clock=fetcher.clock)
+    entities = {name: [value] for name, value in entity.items()}
+    response = own.get([FeatureRef(view, name) for name in features], entities, as_of_ms)
+    compiled = _in_store(variants, recorder.answers[keys.state], features)
+    taken = _DecodedRecord.of(keys, compiled, features, entities, recorder.answers)
+    [values], [statuses] = response.table.to_pylist(), response.statuses.to_pylist()
+    return {
+        "view": view,
+        "entity": {name: plain(values[name]) for name in compiled.keys},
+        "as_of_ms": as_of_ms,
+        "levels_ms": list(compiled.levels_ms),
+        "event_time_ms": response.event_times[view][0].as_py(),
+        "freshness": asdict(response.freshness[view]),
+        "record": taken.header(),
+        "cells": [cell.document() for cell in taken.cells],
+        "features": [
+            _feature(compiled, taken, f, as_of_ms, values[f.name], statuses[f.name])
+            for f in taken.features
+        ],
+    }
+
+
+def _in_store(
+    variants: Sequence[CompiledView], raw: bytes | None, features: Sequence[str]
+) -> CompiledView:
+    """The definition of the store's records, chosen as the fetcher does."""
+    content = None if raw is None else ViewState.from_bytes(raw).content
+    fingerprint = None if content is None else content.online_fingerprint
+    fitting = [
+        view
+        for view in variants
+        if view.online_fingerprint == fingerprint
+        and all(view.feature(name) is not None for name in features)
+    ]
+    return fitting[0] if fitting else variants[0]
+
+
+class _Recorder:
+    """A store that records the values it returned last, by key."""
+
+    def __init__(self, store: OnlineStore) -> None:
+        self._store = store
+        self.key_prefix = store.key_prefix
+        self.answers: dict[bytes, bytes | None] = {}
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = self._store.get_many(keys)
+        self.answers.update(zip(keys, found, strict=True))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One cell of a record; ``level`` and ``start_ms`` are None for the lifetime cell."""
+
+    level: int | None
+    start_ms: int | None
+    end_ms: int
+    events: int | None
+    partials: Document
+
+    def document(self) -> Document:
+        return asdict(self)
+
+    def is_in(self, levels_ms: Sequence[int], first: int, start_ms: int, end_ms: int) -> bool:
+        """Whether it belongs to a window of level ``first``.
+
+        A window consists of the complete cells of its own level before its end, and then, for each
+        finer level, of the cells after the last border of the next coarser one.
+        """
+        if self.level is None or self.start_ms is None or self.level > first:
+            return False
+        step = levels_ms[self.level]
+        # on the finest level the complete open cell is included
+        last = ceil_ms(end_ms, step) if self.level == 0 else floor_ms(end_ms, step)
+        if self.level < first:
+            start_ms = floor_ms(end_ms, levels_ms[self.level + 1])
+        return start_ms <= self.start_ms < last
+
+
+@dataclass(frozen=True)
+class _DecodedRecord:
+    """A decoded record."""
+
+    view: CompiledView
+    features: Sequence[CompiledFeature]
+    layout: RecordLayout
+    epoch: str
+    content: EpochContent
+    bucket: int
+    size_bytes: int | None
+    records: Records
+
+    @classmethod
+    def of(
+        cls,
+        keys: ViewKeys,
+        view: CompiledView,
+        features: Sequence[str],
+        entities: Mapping[str, object],
+        answers: Mapping[bytes, bytes | None],
+    ) -> _DecodedRecord:
+        layout = RecordLayout(view)
+        raw = answers[keys.state]
+        state = ViewState() if raw is None else ViewState.from_bytes(raw)
+        assert state.epoch is not None
+        assert state.content is not None  # or the read would not have been answered
+        entity = entity_keys(view.keys, entities)
+        [bucket] = Buckets(list(view.keys.values()), state.content.buckets).of([entity])
+        [own] = entity.encoded
+        record = answers[keys.bucket(state.epoch, bucket).record_stem + own]
+        size = None if record is None else len(record)
+        records = layout.decode([] if record is None else [record])
+        chosen = [f for name in features if (f := view.feature(name)) is not None]
+        return cls(view, chosen, layout, state.epoch, state.content, bucket, size, records)
+
+    def header(self) -> Document | None:
+        if self.size_bytes is None:
+            return None
+        [header] = self.records.headers
+        return {
+            "applied_snapshot": int(header["snapshot"]),
+            "incarnation": int(header["incarnation"]),
+            "generation": self.content.generation,
+            "epoch": self.epoch,
+            "bucket": self.bucket,
+            "event_high_ms": _time_or_none(int(header["event_high"])),
+            "size_bytes": self.size_bytes,
+        }
+
+    @cached_property
+    def cells(self) -> list[_Cell]:
+        return list(self._cells())
+
+    def columns(self, names: Sequence[str]) -> dict[str, Column]:
+        """Partials of all cells, by name."""
+        return self.layout.columns(self.records.cells, names)
+
+    def _cells(self) -> Iterator[_Cell]:
+        own = {name for feature in self.features for name in feature.partials}
+        own |= {EVENT_TIME_MAX.name, ROWS.name}
+        names = [partial.name for partial in self.view.partials if partial.name in own]
+        values = {n: _values(c) for n, c in self.columns(names).items()}
+        for i, key in enumerate(self.records.cells.rows["key"].tolist()):
+            level = key >> LEVEL_SHIFT
+            partials = {name: plain(values[name][i]) for name in names}
+            events = values[ROWS.name][i]
+            if level == LIFETIME_LEVEL:
+                yield _Cell(None, None, self._lifetime_end(), events, partials)
+            else:
+                step = self.view.levels_ms[level]
+                start_ms = ((key & ((1 << LEVEL_SHIFT) - 1)) - INDEX_BIAS) * step
+                yield _Cell(level, start_ms, start_ms + step, events, partials)
+
+    def _lifetime_end(self) -> int:
+        """The end of the cells that pruning folded into the lifetime cell."""
+        top = len(self.view.levels_ms) - 1
+        high_ms = int(self.records.headers["bucket_high"][0])
+        return floor_ms(self.view.keep_from(top, high_ms), self.view.levels_ms[top])
+
+
+def _feature(
+    view: CompiledView,
+    taken: _DecodedRecord,
+    feature: CompiledFeature,
+    as_of_ms: int,
+    value: object,
+    status: str,
+) -> Document:
+    window = feature.window
+    start_ms, end_ms = window.bounds(as_of_ms)
+    used = [
+        i
+        for i, cell in enumerate(taken.cells)
+        if (cell.level is None and window.length is None)
+        or cell.is_in(view.levels_ms, feature.level, start_ms, end_ms)
+    ]
+    names = [*feature.partials, EVENT_TIME_MAX.name, ROWS.name]
+    chosen = {n: c.take(np.array(used, np.int64)) for n, c in taken.columns(names).items()}
+    alone = _folded(view, feature, chosen, np.arange(len(used) + 1), as_of_ms)
+    whole = _folded(view, feature, chosen, np.array([0, len(used)]), as_of_ms)
+    merged = {name: _values(column)[0] for name, column in whole.partials.items()}
+    events = int(merged[ROWS.name] or 0)
+    shares = [{"cell": i, "alone": plain(v)} for i, v in zip(used, alone.values, strict=True)]
+    lifetime = window.length is None
+    return {
+        "name": feature.name,
+        "aggregate": feature.aggregate.kind,
+        "type": feature.type.text,
+        "kind": window.kind,
+        "window": window.name,
+        "calendar": not lifetime and not isinstance(window.length, int),
+        "hop_ms": window.hop_ms,
+        "offset_ms": window.offset_ms,
+        "start_ms": None if lifetime else start_ms,
+        "end_ms": end_ms,
+        "cells": shares,
+        "merged": {name: plain(merged[name]) for name in feature.partials},
+        "events": events,
+        "value": plain(value),
+        "status": status,
+        "sentence": _sentence(view, feature, [taken.cells[i] for i in used], events, value, status),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _FoldResult:
+    partials: Mapping[str, Column]
+    values: list[Any]
+
+
+def _folded(
+    view: CompiledView,
+    feature: CompiledFeature,
+    cells: Mapping[str, Column],
+    offsets: Ints,
+    as_of_ms: int,
+) -> _FoldResult:
+    """Ranges of cells, each folded and finished by itself."""
+    merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
+    read_ms = feature.window.read_time(as_of_ms)
+    since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
+    length = feature.window_ms if feature.aggregate.by_length else None
+    reading = Reading(np.full(len(since_ms), read_ms), since_ms, length)
+    columns = [merged[name] for name in feature.partials]
+    done: Finished = feature.aggregate.finish(view.scope, columns, reading)
+    return _FoldResult(merged, done.column.to_pylist(feature.type))
+
+
+# -- in words ------------------------------------------------------------------------------
+
+
+def _sentence(
+    view: CompiledView,
+    feature: CompiledFeature,
+    cells: Sequence[_Cell],
+    events: int,
+    value: object,
+    status: str,
+) -> str:
+    """The value and what it was computed from, in a sentence or two."""
+    if status == Status.MISSING.name:
+        return "No event of this entity lies within any window of the view, so it has no value."
+    if status == Status.EXPIRED.name:
+        assert view.ttl_ms is not None
+        old = format_duration(view.ttl_ms)
+        return f"The newest event of this entity is older than the view's ttl of {old}: no value."
+    levels = dict.fromkeys(cell.level for cell in cells)
+    parts = [_counted(sum(cell.level == level for cell in cells), view, level) for level in levels]
+    made = f"from {_number(events, 'event')} in {' and '.join(parts)}" if cells else "from no cell"
+    text = f"{feature.name} is {_shown(value)}, {made}; {_window(feature.window)}."
+    if status == Status.STALE.name:
+        text += " The store is behind by more than the view's max_staleness."
+    elif status == Status.ILL_CONDITIONED.name:
+        text += " There is a value, but it cannot be computed from its sums."
+    return text
+
+
+def _counted(count: int, view: CompiledView, level: int | None) -> str:
+    if level is None:
+        return "the lifetime cell"
+    return _number(count, "cell") + f" of {format_duration(view.levels_ms[level])}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _window(window: Window) -> str:
+    hop = format_duration(window.hop_ms)
+    if window.length is None:
+        what = "the window has no beginning"
+    elif not isinstance(window.length, int):
+        what = f"the window began with the unit ({window.name}, {window.time_zone})"
+    elif window.kind == "exact":
+        what = f"the window is exactly {window.name} long"
+    elif window.kind == "hop":
+        what = f"the window of {window.name} moves on every {hop}"
+    else:
+        what = f"the window of {window.name} begins at a multiple of {hop}, rounded down"
+    if window.offset_ms:
+        what += f", and ends {format_duration(window.offset_ms)} before the time of the read"
+    return what
+
+
+def _shown(value: object) -> str:
+    return f"{value:,.6g}" if isinstance(value, float) else "null" if value is None else str(value)
+
+
+# -- as JSON -------------------------------------------------------------------------------
+
+
+def _values(column: Column) -> list[Any]:
+    known = zip(column.values.tolist(), column.mask.tolist(), strict=True)
+    return [value if ok else None for value, ok in known]
+
+
+def _time_or_none(time_ms: int) -> int | None:
+    return None if time_ms == NEVER_MS else time_ms
+
+
+def plain(value: Any) -> Any:
+    """A value as in the JSON of a reply: dates and times in ISO 8601, bytes in base 64."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, list):
+        if value and isinstance(value[0], tuple):  # a map
+            return {key: plain(item) for key, item in value}
+        return [plain(item) for item in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, dt.datetime):
+        return value.isoformat(timespec="milliseconds" if value.microsecond else "seconds") + "Z"
+    if isinstance(value, dt.date):
+        return value.isoformat()
+    return str(value) if isinstance(value, decimal.Decimal) else value

@@ -1,0 +1,115 @@
+"""The query of ``GET /explain``, parsed from its URL.
+
+::
+
+    /explain?view=spend&entity=customer_id%3D12346&as_of=1323432000000&feature=count_7d
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from urllib.parse import parse_qsl
+
+from paimon_features.core.errors import RequestError
+from paimon_features.core.types.schema import DataType
+
+_FIELDS = ("view", "entity", "as_of", "feature")
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainQuery:
+    """Features of one entity of a view, to be explained; None as ``as_of_ms`` is the clock."""
+
+    view: str
+    entity: Mapping[str, str]
+    as_of_ms: int | None
+    feature: str | None
+
+    @classmethod
+    def of(cls, query: str) -> ExplainQuery:
+        """Parse ``view``, ``entity`` as ``key=value`` for each key, ``as_of`` and ``feature``.
+
+        >>> ExplainQuery.of("view=spend&entity=user%3D7&entity=shop%3Da%3Db")
+        ExplainQuery(view='spend', entity={'user': '7', 'shop': 'a=b'}, as_of_ms=None, feature=None)
+
+        Raises
+        ------
+        RequestError
+            For a field that is missing, unknown, repeated or malformed.
+        """
+        try:
+            pairs = parse_qsl(query, keep_blank_values=True, errors="strict", max_num_fields=100)
+        except ValueError as error:
+            raise RequestError(f"the query cannot be read: {error}") from error
+        found: dict[str, str] = {}
+        entity: dict[str, str] = {}
+        for name, text in pairs:
+            into = entity if name == "entity" else found
+            key = name
+            if name == "entity":
+                key, equals, text = text.partition("=")
+                if not equals:
+                    raise RequestError(f"entity={key[:80]!r}; expected key=value")
+            elif name not in _FIELDS:
+                raise RequestError(
+                    f"the query has an unknown field {name[:80]!r}; expected: {', '.join(_FIELDS)}"
+                )
+            if key in into:
+                raise RequestError(f"the query has {key[:80]!r} twice")
+            into[key] = text
+        if "view" not in found or not entity:
+            raise RequestError("the query needs view=NAME and entity=KEY=VALUE for each key")
+        return cls(found["view"], entity, _time(found.get("as_of")), found.get("feature"))
+
+    def typed(self, keys: Mapping[str, DataType]) -> dict[str, object]:
+        """The entity's keys as values of their types.
+
+        >>> from paimon_features.core.types.schema import Int64
+        >>> ExplainQuery.of("view=spend&entity=user%3D7").typed({"user": Int64})
+        {'user': 7}
+
+        Raises
+        ------
+        RequestError
+            For a key that the view does not have, or a text that is not a value of its type.
+        """
+        out: dict[str, object] = {}
+        for name, text in self.entity.items():
+            if name not in keys:
+                raise RequestError(
+                    f"feature view {self.view!r} has no entity key {name[:80]!r}; "
+                    f"it has: {', '.join(keys)}"
+                )
+            try:
+                out[name] = _READERS[keys[name].text](text)
+            except (ValueError, KeyError):
+                raise RequestError(
+                    f"entity key {name!r}: {text[:80]!r} is not a valid {keys[name]!r}"
+                ) from None
+        return out
+
+
+def _integer(text: str) -> int:
+    """An integer as JSON writes it: ``int`` would take spaces, underscores and any digits."""
+    if not re.fullmatch(r"-?[0-9]{1,19}", text):
+        raise ValueError(text)
+    return int(text)
+
+
+_READERS: Mapping[str, Callable[[str], object]] = {
+    "int32": _integer,
+    "int64": _integer,
+    "string": str,
+    "bool": lambda text: {"true": True, "false": False}[text.lower()],
+    "date": dt.date.fromisoformat,
+}
+
+
+def _time(text: str | None) -> int | None:
+    try:
+        return None if text is None else _integer(text)
+    except ValueError:
+        raise RequestError(f"as_of={text!r}; expected UTC milliseconds") from None

@@ -1,0 +1,1 @@
+"""Replies: a response with statuses, as Arrow tables or as JSON."""

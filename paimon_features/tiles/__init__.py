@@ -1,0 +1,1 @@
+"""Events to tiles: target tables of a generation, the jobs that fill them, both engines."""

@@ -1,0 +1,1 @@
+"""Features of values in memory: windows, decay, interactions; ``online_features`` exports them."""

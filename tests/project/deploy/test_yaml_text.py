@@ -1,0 +1,49 @@
+"""YAML that we write is read back unchanged by a YAML library."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paimon_features.project.deploy.yaml_text import to_yaml
+
+TEXTS = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    st.lists(
+        st.sampled_from(["a", " b", "- c: d", "", "# e", "x: |", "\ttab", "é"]), max_size=5
+    ).map(lambda lines: "\n".join(lines) + "\n"),
+    st.sampled_from(
+        ["yes", "NO", "null", "~", "1e3", "0x1f", "1:30", "12:30:45", ".inf", "<<", "="]
+    ),
+)
+VALUES = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), TEXTS),
+    lambda inner: st.one_of(
+        st.dictionaries(TEXTS, inner, max_size=4),
+        st.lists(inner.filter(lambda each: not isinstance(each, list)), max_size=4),
+    ),
+    max_leaves=12,
+)
+
+
+@given(st.lists(st.dictionaries(TEXTS, VALUES, min_size=1, max_size=4), min_size=1, max_size=3))
+def test_documents_are_read_back_unchanged(documents: list[dict[str, Any]]) -> None:
+    assert list(yaml.safe_load_all(to_yaml(documents))) == documents
+
+
+def test_a_python_file_stays_readable() -> None:
+    text = 'x = {\n    "a": 1,\n}\n\n\ndef f():\n    return "# no comment"\n'
+    written = to_yaml([{"data": {"features.py": text}}])
+    assert '  features.py: |\n    x = {\n        "a": 1,\n' in written
+    assert yaml.safe_load(written) == {"data": {"features.py": text}}
+
+
+def test_other_values_have_no_form() -> None:
+    with pytest.raises(TypeError, match="has no YAML form"):
+        to_yaml([{"a": {1, 2}}])
+    with pytest.raises(TypeError, match="a list in a list"):
+        to_yaml([{"a": [[1]]}])
