@@ -100,6 +100,7 @@ lint:
 	.venv/bin/mypy
 	.venv/bin/python tools/public_types.py
 	.venv/bin/lint-imports
+	.venv/bin/python tools/house.py
 
 notebooks:
 	@tools/setup.sh test

@@ -41,9 +41,9 @@ BYTES_OF_A_PROCESS = 5 * 2**30
 
 # modules whose import needs an engine: without it they cannot be searched for doctests
 ENGINE_OF_MODULES = {
-    # the rest of paimon_features/flink imports pyflink where it uses it: SQL needs no Flink
+    # other folders named flink import pyflink where they use it: SQL needs no Flink
     "paimon_features/iteration/flink": "pyflink",
-    "paimon_features/integrations/feast": "feast",
+    "paimon_features/integrations/feast/plugin": "feast",
     "paimon_features/integrations/mcp/protocol.py": "mcp",
     "paimon_features/online/store/redis_store": "redis",
     "paimon_features/integrations/fastapi.py": "fastapi",

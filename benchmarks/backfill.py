@@ -32,7 +32,7 @@ from paimon_features.lake import Lake, append_arrow, latest_snapshot, read_arrow
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
 from paimon_features.project.planning.plan import apply_plan
-from paimon_features.tiles.flink import submission as submission
+from paimon_features.tiles.flink import submission
 from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local import submission as local_backfill
 

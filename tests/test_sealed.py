@@ -20,7 +20,7 @@ PICKLES_ARE_READ = {
     # what a job carries to its own tasks and what they return through Flink
     "paimon_features/iteration/flink/hosts.py": "stages and messages within a job",
     "paimon_features/iteration/flink/superstep_runner.py": "an epoch's work within a job",
-    "paimon_features/lake/writing/distributed_commit.py": "commit messages that tasks of this job return",
+    "paimon_features/lake/writing/distributed_commit.py": "commit messages of this job's tasks",
     "paimon_features/lake/reading/splits.py": "splits that this process has planned",
     "paimon_features/iteration/envelope.py": "messages between the subtasks of a job",
     # Flink's own state: whoever writes a checkpoint decides what the job does

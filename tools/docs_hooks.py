@@ -79,7 +79,7 @@ def _api(found: re.Match[str]) -> str:
 def public_names(package: str) -> list[str]:
     """The classes and functions that a package exports: its stub, or else its ``__all__``."""
     path = ROOT.joinpath(*package.split("."))
-    stub = path / "__init__.pyi"
+    stub = path / "__init__.pyi" if path.is_dir() else path.with_suffix(".pyi")
     if stub.is_file():
         nodes = ast.parse(stub.read_text(encoding="utf-8")).body
         imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]

@@ -55,7 +55,8 @@ MUTANTS: Sequence[Mutant] = [
     # partials are merged
     *_mutants(
         "paimon_features/definitions/aggregates/fold.py",
-        "tests/definitions/aggregates/test_laws.py tests/definitions/aggregates/test_edges.py paimon_features/definitions/aggregates",
+        "tests/definitions/aggregates/test_laws.py tests/definitions/aggregates/test_edges.py "
+        "paimon_features/definitions/aggregates",
         ("return floor_ms(times.astype(np.int64, copy=False), tile_ms) + tile_ms", "return times"),
         ("known = np.where(column.valid, column.values, neutral)", "known = column.values"),
         ("np.exp2(-age_ms / half_life_ms)", "np.exp2(age_ms / half_life_ms)"),
@@ -65,7 +66,8 @@ MUTANTS: Sequence[Mutant] = [
     # records: cells are kept, folded and encoded
     *_mutants(
         "paimon_features/online/materialize/record_fold.py",
-        "tests/online/materialize/test_record_fold.py tests/online/materialize/test_materializer.py",
+        "tests/online/materialize/test_record_fold.py "
+        "tests/online/materialize/test_materializer.py",
         ('> headers["snapshot"][owner]', '>= headers["snapshot"][owner]'),
         ("(level == at) & (index >= first[owners])", "(level == at) & (index > first[owners])"),
         ("gone = ~inside & (level == top)", "gone = ~inside"),

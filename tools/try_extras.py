@@ -63,7 +63,8 @@ import paimon_features.serving.http.server.app
 """
 )
 PROGRAMS = {
-    "": "from paimon_features.cli import cli; import paimon_features.core.configuration.project_config",
+    "": "from paimon_features.cli import cli; "
+    "import paimon_features.core.configuration.project_config",
     "arrow": _DEFINE + "import pyarrow; from paimon_features.core.columns.column import Column",
     "client": "from paimon_features.serving.client import FeatureClient; "
     "FeatureClient('http://127.0.0.1:1').close()",
@@ -81,7 +82,8 @@ PROGRAMS = {
     "onnx": _LAKE + "import onnx",
     "openlineage": _LAKE
     + "import openlineage.client; import paimon_features.integrations.openlineage",
-    "otel": "import opentelemetry.sdk.trace; from paimon_features.core.process.traces import open_tracer",
+    "otel": "import opentelemetry.sdk.trace; "
+    "from paimon_features.core.process.traces import open_tracer",
     "polars": _LAKE + "import trainer_bridge.adapters.polars",
     "predict": _SERVE + "import onnxruntime; import paimon_features.serving.prediction.network",
     "s3": "import obstore",

@@ -1,7 +1,7 @@
 """Events that break a rule of a view, and are therefore in none of its features: which, and why.
 
 The engines of tiles count such events in the table ``skipped_<view>_g<N>``; where values are
-computed straight from events (``evaluate``, ``local.features``) they are reported by a
+computed straight from events (``evaluate``, ``offline.local.features``) they are reported by a
 ``SkippedEventsWarning``, and ``plan`` reports those of the events that exist.
 """
 

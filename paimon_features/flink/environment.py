@@ -357,7 +357,7 @@ def _one_line(message: str) -> str:
 
     Of an error in Python only Python's message:
 
-    >>> _one_line("pemja.core.PythonException: <class 'paimon_features.core.errors.JobError'>: stuck")
+    >>> _one_line("pemja.core.PythonException: <class 'paimon_features.errors.JobError'>: stuck")
     'JobError: stuck'
     >>> _one_line("java.lang.RuntimeException: Error received from SDK harness for instruction 1: "
     ...        "Traceback (most recent call last):\\n  File ...\\nKeyError: 'x'\\n\\n\\tat org")

@@ -140,7 +140,7 @@ class FileJob(Protocol):
 
 
 class FileForms(Protocol):
-    """Reads inputs in other forms than those of ``ingestion.inputs``, from copies."""
+    """Reads inputs in other forms than those of ``ingest.input_files``, from copies."""
 
     def find(self, paths: Iterable[Path]) -> list[Path]:
         """The inputs at some paths, also those of the usual forms."""

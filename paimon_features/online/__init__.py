@@ -1,1 +1,1 @@
-"""The online store, and what fills it: Redis as a view of one snapshot of each tile table."""
+"""The online store, and the materializer that fills it: a view of one snapshot per tile table."""

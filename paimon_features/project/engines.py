@@ -56,7 +56,7 @@ class Engine(Protocol):
         state_dir: Path,
         **options: Any,
     ) -> IngestResult:
-        """Load files into a source's events table; see ``ingestion.files.ingest_by``."""
+        """Load files into a source's events table; see ``ingest.file_ingestion.ingest_by``."""
         ...
 
     def history_engine(

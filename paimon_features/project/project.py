@@ -383,7 +383,7 @@ class Project(ProjectContext):
         *,
         memory_mb: float = 1_024.0,
     ) -> pa.RecordBatchReader:
-        """The rows of a SELECT over the tables of the lake; see ``local.sql.query``.
+        """The rows of a SELECT over the tables of the lake; see ``offline.local.sql.query``.
 
         ``project.sql("SELECT ...").read_all()`` is an Arrow table, ``.read_pandas()`` a DataFrame.
         It needs the extra ``local``.

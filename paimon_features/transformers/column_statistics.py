@@ -1,7 +1,7 @@
 """What is known of a column without its values: what transformers are fitted from.
 
-Such statistics come from merged tiles (``paimon_features.project.monitoring``), exactly where their sums
-are exact, and otherwise with the condition number that says how far they can be trusted.
+Such statistics come from merged tiles (``project.monitoring``), exactly where their sums are exact,
+and otherwise with the condition number that says how far they can be trusted.
 """
 
 from __future__ import annotations

@@ -181,7 +181,8 @@ class FeedbackDrain:
     lake, loop, sample_keys
         As for :class:`trainer_bridge.FeedbackWriter`.
     queue
-        ``paimon_features.online.store.open_queue(address, name)``, with the name that the writers use.
+        ``paimon_features.online.store.open_queue(address, name)``, with the name that the writers
+        use.
     interval_s
         How long messages are collected for a commit.
     give_up_s

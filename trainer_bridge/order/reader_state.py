@@ -42,7 +42,7 @@ def check_version(state: Mapping[str, Any], what: str, remedy: str) -> None:
     >>> check_version({"version": 9}, "a reader state", "start the epoch again")
     Traceback (most recent call last):
     ...
-    paimon_features.core.errors.RequestError: a reader state of version 9; this release reads version 2
+    paimon_features.core.errors.RequestError: a reader state of version 9; this release ...
     """
     found = state.get("version")
     if found == VERSION:
@@ -114,7 +114,7 @@ class ReaderState:
     >>> ReaderState.from_dict({"version": 9})
     Traceback (most recent call last):
     ...
-    paimon_features.core.errors.RequestError: a reader state of version 9; this release reads version 2
+    paimon_features.core.errors.RequestError: a reader state of version 9; this release ...
     """
 
     table: str

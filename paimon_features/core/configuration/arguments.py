@@ -65,7 +65,7 @@ def checked_integer(what: str, value: Any, minimum: int = 1) -> int:
     >>> checked_integer("parallelism", 2.5)
     Traceback (most recent call last):
     ...
-    paimon_features.core.errors.DefinitionError: parallelism is 2.5; expected an integer of at least 1
+    paimon_features.core.errors.DefinitionError: parallelism is 2.5; expected an integer ...
     """
     boolean = isinstance(value, bool) or str(getattr(value, "dtype", "")) == "bool"
     try:

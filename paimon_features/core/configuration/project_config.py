@@ -159,8 +159,9 @@ class ProjectConfig:
     """Settings of a project; paths are absolute.
 
     ``online`` is what ``[online]`` says; ``paimon_features.online.store.OnlineSettings`` reads it;
-    ``kafka`` what ``[kafka]`` says, which ``paimon_features.core.configuration.kafka_settings`` reads; ``outcomes``
-    what ``[outcomes.MODEL]`` says, by model, which ``paimon_features.project.outcomes.rule`` reads.
+    ``kafka`` what ``[kafka]`` says, which ``paimon_features.core.configuration.kafka_settings``
+    reads; ``outcomes`` what ``[outcomes.MODEL]`` says, by model, which
+    ``paimon_features.project.outcomes.rule`` reads.
     ``mlflow`` is the address of an MLflow server that gets a copy of models, of ``[models]``.
     ``lake_options`` and ``side_folder`` are about a remote warehouse, ``catalog`` is what
     ``[lake.catalog]`` says, None without it; ``Lake.open`` takes them.
@@ -181,7 +182,7 @@ class ProjectConfig:
     catalog: CatalogConfig | None = None
     kafka: Mapping[str, Any] = field(default_factory=dict)
     outcomes: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    # source -> how its files are written; ``paimon_features.core.configuration.input_settings`` reads it
+    # source -> how its files are written, as ``core.configuration.input_settings`` reads it
     inputs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     # what ingests files and computes tiles where a command names no engine
     engine: str = "flink"

@@ -23,7 +23,7 @@ def strict_json(text: str | bytes | bytearray) -> Any:
     {'a': [1, None]}
     >>> strict_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    paimon_features.core.documents.strict_json.AmbiguousJsonError: it has the key 'a' twice in one object
+    paimon_features.core.documents.strict_json.AmbiguousJsonError: it has the key 'a' twice ...
 
     Raises
     ------

@@ -19,8 +19,8 @@ extension (pandas' Period)    rejected                rejected
 ============================  ======================  ===============================
 
 The items of lists and maps follow the same rule. Types of other programs are converted before, by
-:mod:`paimon_features.core.types.foreign_types`: extension types say what their stored integers mean (a Period
-of days counts days), so only those are read whose meaning is known.
+:mod:`paimon_features.core.types.foreign_types`: extension types say what their stored integers
+mean (a Period of days counts days), so only those are read whose meaning is known.
 
 pandas and Polars columns and NumPy's datetime64 become one of the types of the table in Arrow.
 """

@@ -4,7 +4,7 @@ Arrow splits the lines that it splits like the definition, ``Dialect.split``, a 
 that the Flink job uses, too: those with the right number of commas outside quotes, whose quotes are
 around complete fields. The others are split one by one.
 
-Files in other dialects are split by the same rules (``local.inputs.csv_rows``).
+Files in other dialects are split by the same rules (``ingest.inputs.csv_rows``).
 """
 
 from __future__ import annotations

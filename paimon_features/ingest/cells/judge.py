@@ -1,4 +1,4 @@
-"""Rows as events, or as rejected rows with the reason: the rules of ``flink.sql.ingest``."""
+"""Rows as events, or as rejected rows with the reason: the rules of ``ingest.flink.ingest_sql``."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def rejected_rows(
 
 
 def row_texts(rows: pa.Table, source: EventSource) -> list[str]:
-    """Each row's values as one JSON object of texts, which ``tables.release`` reads."""
+    """Each row's values as one JSON object of texts, which ``ingest.release`` reads."""
     columns: dict[str, list[Any]] = {}
     for name, kind in source.schema.items():
         column = rows.column(name).combine_chunks()

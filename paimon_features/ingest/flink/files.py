@@ -1,4 +1,4 @@
-"""Ingestion of files by Flink: see ``paimon_features.ingest.file_ingestion`` for the steps of a run."""
+"""Ingestion of files by Flink; ``ingest.file_ingestion`` has the steps of a run."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ def not_utf8(columns: Sequence[InputColumn]) -> str:
 
 
 def row_text(source: EventSource) -> str:
-    """SQL of the row's values as one JSON object of texts, which ``tables.release`` reads."""
+    """SQL of the row's values as one JSON object of texts, which ``ingest.release`` reads."""
     pairs = []
     for name, kind in source.schema.items():
         value = quote(f"v_{name}")

@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -35,6 +35,7 @@ from paimon_features.core.types.schema import (
 )
 from paimon_features.ingest.cells.text_values import text_values
 from paimon_features.ingest.input_columns import candidates_of
+from paimon_features.ingest.inputs.column_profile import InputColumnProfile, Role
 from paimon_features.ingest.inputs.conversion import CellConverter
 from paimon_features.ingest.inputs.dialects import sniff
 from paimon_features.ingest.inputs.different_texts import DifferentTexts
@@ -61,7 +62,6 @@ from paimon_features.ingest.inputs.time_texts import TimeTexts, swapped
 SAMPLE_ROWS = 200_000
 SAMPLE_BYTES = 256 << 20
 
-Role = Literal["event time", "key", "event id", "measure", "category", "flag", "other", "skipped"]
 
 _TIME_NAME = re.compile(
     r"(^|_)(time|times|timestamp|ts|date|datetime|day|at|when|created|updated|occurred|zeit|datum"
@@ -79,31 +79,6 @@ _STRONG = re.compile(
 _UNITS = (("s", 1e9), ("ms", 1e12), ("us", 1e15), ("ns", 1e18))
 _YEARS = (631_152_000.0, 4_102_444_800.0)
 """1990 and 2100, in seconds: numbers between them are taken for times."""
-
-
-@dataclass(frozen=True, slots=True)
-class InputColumnProfile:
-    """A column of an input: its name there and as a column of a source, its type and role.
-
-    ``type`` is None for a column that cannot be one of a source; ``notes`` say why, and what is
-    ambiguous. ``per_value`` is the mean number of rows of a value, 0 without values.
-    ``time_format`` is None for texts that ``ingest`` reads as they are.
-    """
-
-    field: str
-    name: str
-    stored: str
-    type: DataType | None
-    nulls: int
-    distinct: int
-    example: str
-    role: Role = "other"
-    decimals: int | None = None
-    per_value: float = 0.0
-    time_format: str | None = None
-    time_unit: str | None = None
-    days_only: bool = False
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

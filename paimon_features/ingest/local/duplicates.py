@@ -1,4 +1,4 @@
-"""Duplicates by their event id among the rows of a run: the rule of ``flink.sql.duplicates``.
+"""Duplicates by their event id among the rows of a run: the rule of ``ingest.flink.duplicates``.
 
 DuckDB stores the rows, which may be more than memory, and finds those whose id has arrived within
 the horizon, in the events table or in an earlier row of the run.

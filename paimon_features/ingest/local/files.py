@@ -1,4 +1,4 @@
-"""Ingestion of files by this process; ``ingestion.files`` has the steps of a run."""
+"""Ingestion of files by this process; ``ingest.file_ingestion`` has the steps of a run."""
 
 from __future__ import annotations
 

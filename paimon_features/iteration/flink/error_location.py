@@ -25,7 +25,7 @@ def errors_located() -> Iterator[None]:
     >>> with errors_located():
     ...     int("one")
     Traceback (most recent call last):
-    paimon_features.core.errors.JobError: ValueError: invalid literal for int() with base 10: 'one' ...
+    paimon_features.core.errors.JobError: ValueError: invalid literal for int() with base 10: ...
     """
     try:
         yield

@@ -21,7 +21,7 @@ EVENT_TIME_MS = "event_time_ms"
 
 
 def event_times(table: pa.Table, first_row: int = 0) -> npt.NDArray[np.int64]:
-    """The times of the rows in UTC milliseconds, by the rule of :mod:`paimon_features.core.times.utc_ms`.
+    """The times of the rows in UTC milliseconds, by the rule of ``core.times.utc_ms``.
 
     ``first_row`` is the number of the table's first row, for messages.
 

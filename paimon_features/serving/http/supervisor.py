@@ -24,6 +24,7 @@ from types import FrameType
 from paimon_features.core.configuration.project_config import ServeConfig
 from paimon_features.core.errors import ConfigurationError, SetupError
 
+WORKER = "paimon_features.serving.http.server.worker"
 START_TIMEOUT_S = 60.0
 GRACE_S = 35.0
 """A little more than a worker grants its requests."""

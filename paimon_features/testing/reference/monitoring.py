@@ -1,4 +1,4 @@
-"""Reference implementations of ``paimon_features.project.monitoring``: statistics and drift by plain loops.
+"""Reference implementation of ``project.monitoring``: statistics and drift by plain loops.
 
 Values are Python numbers and None; sums are exact (``fractions``).
 """

@@ -1,7 +1,7 @@
 """A minimal client of the Redis protocol, sufficient for health checks of a server.
 
-The full client is used only in ``paimon_features.online.store``; setup and doctor must work on hosts
-without it.
+The full client is used only in ``paimon_features.online.store``; setup and doctor must work on
+hosts without it.
 """
 
 from __future__ import annotations

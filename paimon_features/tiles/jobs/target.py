@@ -136,7 +136,7 @@ class TileTarget:
             return generations.update(self.lake, self.view.name, self.generation, **changes)
 
     def ledger(self, record: GenerationRecord | None = None) -> GenerationState:
-        """The recorded and the actual state, for the rules of ``job_control.restart``."""
+        """The recorded and the actual state, for the rules of ``tiles.jobs.restart``."""
         record = self.record() if record is None else record
         found: dict[FilePath, Checkpoint] = {}
         found |= {c.path: c for c in find_checkpoints(self.checkpoint_folder)}

@@ -77,14 +77,14 @@ def backfill(
 ) -> TileJobResult:
     """Compute the tiles of all events up to the newest snapshot S, as one atomic commit.
 
-    Interchangeable with ``flink.tiles.submission.backfill``, which documents what is recorded and
+    Interchangeable with ``tiles.flink.submission.backfill``, which documents what is recorded and
     how ``submit`` continues at S + 1. ``memory`` (``"4GB"``) and ``threads`` limit DuckDB; what
     does not fit is spilled below the project's state folder.
 
     Raises
     ------
     OwnershipError, GenerationError
-        As ``flink.tiles.submission.backfill``.
+        As ``tiles.flink.submission.backfill``.
     JobError
         If DuckDB cannot compute it; nothing is committed then.
     MissingExtraError

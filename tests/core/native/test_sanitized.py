@@ -14,6 +14,7 @@ from paimon_features.testing.sizes import SEED, many
 from tests.core.native.test_build import ROOT
 from tests.modules import load_file
 
+CALLS = "tests/core/native/hostile_calls.py"
 FLAGS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer")
 
 
@@ -48,7 +49,7 @@ def test_random_bytes_stay_within_their_buffers(tmp_path: Path) -> None:
         "PAIMON_FEATURES_NATIVE": "1",
     }
     done = subprocess.run(
-        [sys.executable, "tests/core/native/hostile_calls.py", str(built), str(seed), str(many(150))],
+        [sys.executable, CALLS, str(built), str(seed), str(many(150))],
         cwd=ROOT, env={**environment, "PYTHONPATH": "."}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, f"seed {seed}\n{done.stdout[-2000:]}{done.stderr[-6000:]}"

@@ -140,7 +140,8 @@ def test_definitions_load_neither_html_nor_ipython() -> None:
     program = (
         "import sys, paimon_features as pf\n"
         "pf.Entity('user', keys={'user': pf.Int64})\n"
-        "print([n for n in ('IPython', 'paimon_features.core.notebook.markup') if n in sys.modules])"
+        "heavy = 'IPython', 'paimon_features.core.notebook.markup'\n"
+        "print([n for n in heavy if n in sys.modules])"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

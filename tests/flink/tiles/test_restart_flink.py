@@ -20,7 +20,7 @@ from paimon_features.lake import append_arrow, latest_snapshot, read_arrow, snap
 from paimon_features.lake.metadata.consumers import consumers, delete_consumer
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire, holder_of
-from paimon_features.tiles.flink import submission as submission
+from paimon_features.tiles.flink import submission
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.flink.feed import Feed
