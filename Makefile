@@ -137,7 +137,7 @@ chaos:
 		tests/trainer_bridge/adapters/test_tensorflow_distributed.py \
 		tests/trainer_bridge/feedback/test_writer.py tests/trainer_bridge/feedback/test_feedback_drain.py \
 		tests/trainer_bridge/adapters/test_keras_feedback.py \
-		tests/trainer_bridge/adapters/test_torch_workers.py tests/iteration/test_supersteps.py \
+		tests/trainer_bridge/adapters/test_torch_workers.py \
 		tests/trainer_bridge/training/test_killed.py tests/lake/test_models.py \
 		--timeout=0 -rP $(ARGS)
 

@@ -13,7 +13,6 @@ import gc
 import importlib.util
 import os
 import random
-import secrets
 import signal
 import sys
 import time
@@ -65,9 +64,6 @@ for _variable in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
 # TensorFlow and Triton (which torch's optimisers look for) each bring an LLVM: the second one to be
 # imported aborts the process; nothing here compiles by Triton
 sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
-
-# values of supersteps are sealed: tests use a key of their own and create none in the user's folder
-os.environ.setdefault("PAIMON_FEATURES_KEY", secrets.token_hex(32))
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # so a script starts what it leaves in the background; here tests send Ctrl-C to themselves
@@ -170,8 +166,6 @@ SLOW = (
     "tests/serving/client",
     "tests/flink",
     "tests/iteration/test_iterative_statistics.py",
-    "tests/iteration/test_supersteps.py",
-    "tests/iteration/test_variable_table.py",
     "tests/local",
     "tests/online/materialize",
     "tests/project/monitoring",

@@ -66,7 +66,6 @@ iteration --modes thread --runs 10 --rounds 400
 iteration --modes process --runs 10 --rounds 150
 iteration --modes thread process --trace
 all_reduce
-supersteps
 algorithms --rows 1000000 --width 100 --iterations 20 --repeats 3
 transformers --rows 500000 --repeats 5
 monitoring

@@ -27,7 +27,6 @@ REPEATED = {
     "epochs": (2, "of iterations, and of records: two words of the glossary"),
     "estimator": (2, "scikit-learn's and Flink ML's, as in the class names"),
     "evaluation": (2, "of an aggregate, and of a model"),
-    "executor": (2, "one role by engine: how an iteration runs"),
     "expiry": (2, "of records, and of snapshots with deleted rows"),
     "explain": (2, "of a value that was served, and of a preprocessing plan"),
     "hosts": (2, "host names of a server, and functions that host the runtime in Flink"),

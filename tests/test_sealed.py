@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import ast
-import stat
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from paimon_features.core.documents.signed_pickle import KEY_VARIABLE, Seal
-from paimon_features.core.errors import ConfigurationError, JobError
+from paimon_features.core.documents.signed_pickle import Seal
+from paimon_features.core.errors import JobError
 
 ROOT = Path(__file__).parents[1]
 READS = {"load", "loads", "Unpickler"}
@@ -19,8 +17,6 @@ MODULES = {"pickle", "cloudpickle", "marshal", "shelve", "dill", "joblib"}
 PICKLES_ARE_READ = {
     # what a job carries to its own tasks and what they return through Flink
     "paimon_features/iteration/flink/hosts.py": "stages and messages within a job",
-    "paimon_features/iteration/flink/superstep_runner.py": "an epoch's work within a job",
-    "paimon_features/lake/writing/distributed_commit.py": "commit messages of this job's tasks",
     "paimon_features/lake/reading/splits.py": "splits that this process has planned",
     "paimon_features/iteration/envelope.py": "messages between the subtasks of a job",
     # Flink's own state: whoever writes a checkpoint decides what the job does
@@ -31,7 +27,6 @@ PICKLES_ARE_READ = {
     "paimon_features/iteration/operators/control.py": "notices of the wire, opened by its seal",
     "paimon_features/iteration/operators/head.py": "payloads of the wire, opened by its seal",
     "paimon_features/iteration/wires/redis.py": "messages opened by the job's seal",
-    "paimon_features/iteration/supersteps/variable_table.py": "rows opened by the user's seal",
 }
 
 
@@ -83,27 +78,3 @@ def test_only_the_same_key_and_context_open_the_content() -> None:
         with pytest.raises(JobError, match="it was not written with the key of this job"):
             other.open(context, data, "it")
     assert "key" not in repr(seal)
-
-
-def test_the_key_of_a_user_is_created_once_and_readable_by_nobody_else(tmp_path: Path) -> None:
-    environment = {"XDG_CONFIG_HOME": str(tmp_path / "config")}
-    with ThreadPoolExecutor(8) as pool:
-        seals = list(pool.map(lambda _: Seal.of_user(environment), range(32)))
-    assert len({seal.close(b"", b"") for seal in seals}) == 1
-    (path,) = (tmp_path / "config" / "paimon-features").iterdir()
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    moved = Seal.of_user({KEY_VARIABLE: path.read_text()})  # another host, by the environment
-    assert moved.open(b"", seals[0].close(b"", b"x"), "it") == b"x"
-
-
-@pytest.mark.parametrize("text", ["", "ab" * 31, "no key", "\xff\xfe"])
-def test_a_damaged_key_is_refused_and_not_replaced(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "paimon-features" / "key"
-    path.parent.mkdir()
-    path.write_text(text)
-    with pytest.raises(ConfigurationError, match="key"):
-        Seal.of_user({"XDG_CONFIG_HOME": str(tmp_path)})
-    assert path.read_text() == text
-    if text:
-        with pytest.raises(ConfigurationError, match=f"{KEY_VARIABLE}.*openssl rand -hex 32"):
-            Seal.of_user({KEY_VARIABLE: text})

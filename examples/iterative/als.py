@@ -8,8 +8,8 @@ the factors minimise
     sum over all pairs of c * (p - x . y)^2  +  penalty * (sum |x|^2 + sum |y|^2)
 
 With one side fixed, each row of the other is a small system of linear equations; an epoch solves
-all customers, then all products. The products' factors are the variables; each subtask caches, or
-reads again, the purchases of its own customers and products.
+all customers, then all products. The products' factors are the variables; each subtask caches
+the purchases of its own customers and products.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from paimon_features.iteration import (
     IterationBodyResult,
     IterationConfig,
     IterationListener,
-    OperatorLifeCycle,
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
     terminate_on_max_iter,
@@ -108,10 +107,7 @@ def loss(rows: PurchaseRows, own: Floats, other: Floats, alpha: float, penalty: 
 
 
 class Solve(IterationListener):
-    """Solves its blocks of one side when it has all vectors of the other side.
-
-    It receives the rows once, or in each epoch, depending on the life cycle.
-    """
+    """Solves its blocks of one side when it has all vectors of the other side."""
 
     def __init__(self, alpha: float, penalty: float, with_loss: bool) -> None:
         self.alpha, self.penalty, self.with_loss = alpha, penalty, with_loss
@@ -202,12 +198,10 @@ def build(
     penalty: float = 0.1,
     rounds: int = 10,
     parallelism: int = 2,
-    lifecycle: OperatorLifeCycle = OperatorLifeCycle.ALL_ROUND,
 ) -> Any:
     """Return the program, whose results are the products' vectors and the loss of each epoch.
 
-    With ``ALL_ROUND`` the purchases are read once and cached; with ``PER_ROUND`` they are read
-    again in each epoch.
+    The purchases are read once and cached.
     """
 
     def program(job: Any) -> Any:
@@ -219,12 +213,10 @@ def build(
                 (problem.by_product, "by product"),
             )
         ]
-        kept = lifecycle is OperatorLifeCycle.ALL_ROUND
-        how = ReplayableDataStreamList.not_replay if kept else ReplayableDataStreamList.replay
         return iterate_bounded_streams_until_termination(
             DataStreamList.of(products),
-            how(*data),
-            IterationConfig(lifecycle=lifecycle),
+            ReplayableDataStreamList.not_replay(*data),
+            IterationConfig(),
             AlternatingLeastSquares(alpha, penalty, rounds),
         )
 

@@ -10,8 +10,8 @@ of purchases. Each node distributes its rank along its edges in proportion to th
 anywhere, or at chosen nodes, in which case the scores measure proximity to these (Page et al., The
 PageRank Citation Ranking, 1999).
 
-The ranks are the variables, one record per block of nodes; the edges are data that is read in
-every epoch, so that an engine with one job per epoch need not store them.
+The ranks are the variables, one record per block of nodes; the edges are data that is
+replayed in every epoch.
 """
 
 from __future__ import annotations

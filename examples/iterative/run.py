@@ -2,7 +2,6 @@
 
 python examples/iterative/run.py --into iterative                     # all three, in this process
 python examples/iterative/run.py --into iterative als --engine flink  # as a Flink job
-python examples/iterative/run.py --into iterative pagerank --engine supersteps --cluster HOST:PORT
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ import pyarrow as pa
 
 from paimon_features.core.errors import PaimonFeaturesError
 from paimon_features.core.times.clock import now_ms
-from paimon_features.iteration import OperatorLifeCycle, ReferenceExecutor
-from paimon_features.iteration.supersteps.executor import SuperstepExecutor
+from paimon_features.iteration import ReferenceExecutor
 from paimon_features.lake import EventWriter
 from paimon_features.project import Project
 from trainer_bridge.feedback.difficulty import read_difficulty
@@ -85,12 +83,12 @@ def scores(project: Project, run: Engine, into: Path) -> Summary:
     return Summary(changes, best)
 
 
-def embeddings(project: Project, run: Engine, into: Path, lifecycle: OperatorLifeCycle) -> Summary:
+def embeddings(project: Project, run: Engine, into: Path) -> Summary:
     """Vectors of customers and products, and the nearest neighbours of some products."""
     bought = read_purchases(project)
     problem = als.Problem.of(bought.customer, bought.product, bought.times, RANK, BLOCKS)
     say(f"{len(bought.customers):,} customers x {len(bought.products):,} products, rank {RANK}")
-    last, losses = run("als", als.build(problem, lifecycle=lifecycle))
+    last, losses = run("als", als.build(problem))
     print_rounds("loss", losses)
     vectors = als.joined(last)
     position = {code: number for number, code in enumerate(bought.products)}
@@ -174,7 +172,7 @@ def say(line: str) -> None:
 
 
 def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
-    """Return the engine ``local``, ``flink`` or ``supersteps``."""
+    """Return the engine ``local`` or ``flink``."""
     if name == "flink":
         import cloudpickle
 
@@ -188,26 +186,6 @@ def engine_of(name: str, project: Project, cluster: str | None) -> Engine:
             state_dir=project.config.state_dir,
         )
         return lambda _, program: job.run(program)
-    if name == "supersteps":
-        runner = None
-        if cluster is not None:
-            import cloudpickle
-
-            from paimon_features.iteration.flink.superstep_runner import FlinkSuperstepRunner
-
-            for module in SHIPPED:
-                cloudpickle.register_pickle_by_value(module)
-            runner = FlinkSuperstepRunner(cluster)
-
-        def run(step: str, program: Any) -> Any:
-            def on_epoch(state: Any) -> None:
-                say(f"  epoch {state.epoch}: {state.phase}, snapshot {state.snapshot_id}")
-
-            return SuperstepExecutor(project.lake, step, runner=runner, on_epoch=on_epoch).run(
-                program
-            )
-
-        return run
     return lambda _, program: ReferenceExecutor().run(program)
 
 
@@ -226,9 +204,6 @@ def iterate(
     """
     project = make_project(into, rows)
     run = engine_of(engine, project, cluster)
-    per_round = (
-        OperatorLifeCycle.PER_ROUND if engine == "supersteps" else OperatorLifeCycle.ALL_ROUND
-    )
     found = {}
     for name in what:
         started = time.perf_counter()
@@ -236,7 +211,7 @@ def iterate(
         if name == "pagerank":
             found[name] = scores(project, run, into)
         elif name == "als":
-            found[name] = embeddings(project, run, into, per_round)
+            found[name] = embeddings(project, run, into)
         else:
             found[name] = hardness(project, run, into, days)
         say(f"  {time.perf_counter() - started:.1f} s, {into / (name + '.png')}")
@@ -247,7 +222,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("what", nargs="*", help="pagerank, als, difficulty; all by default")
     parser.add_argument("--into", type=Path, required=True, help="a folder, created if necessary")
-    parser.add_argument("--engine", choices=["local", "flink", "supersteps"], default="local")
+    parser.add_argument("--engine", choices=["local", "flink"], default="local")
     parser.add_argument("--cluster", help="host:port of a session cluster's REST interface")
     parser.add_argument("--rows", type=int, help="only the first rows of the log")
     parser.add_argument(
@@ -255,13 +230,9 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     known = ["pagerank", "als", "difficulty"]
-    what = arguments.what or [
-        name for name in known if name != "difficulty" or arguments.engine != "supersteps"
-    ]
+    what = arguments.what or known
     if unknown := [name for name in what if name not in known]:
         parser.error(f"{unknown[0]!r}: expected one of {', '.join(known)}")
-    if arguments.engine == "supersteps" and "difficulty" in what:
-        parser.error("difficulty keeps state from round to round; supersteps keep variables only")
     try:
         iterate(
             arguments.into,

@@ -16,9 +16,8 @@ from click.testing import CliRunner
 
 from paimon_features.cli import cli
 from paimon_features.core.times.clock import now_ms
-from paimon_features.iteration import OperatorLifeCycle, ReferenceExecutor
-from paimon_features.iteration.supersteps.executor import SuperstepExecutor
-from paimon_features.lake import Lake, read_arrow
+from paimon_features.iteration import ReferenceExecutor
+from paimon_features.lake import read_arrow
 from paimon_features.project import Project
 from tests.iteration.example_modules import example
 from trainer_bridge.feedback.difficulty import read_difficulty
@@ -83,20 +82,6 @@ def test_pagerank_is_the_power_iteration_of_the_dense_matrix(
     assert all(change > 1e-12 for change in changes[:-1])
 
 
-def test_supersteps_and_the_reference_give_the_same_ranks(
-    modules: SimpleNamespace, tmp_path: Path
-) -> None:
-    source, target, weight = random_edges(9, nodes=30, edges=120)
-    graph = modules.pagerank.PurchaseGraph.of(source, target, weight, np.ones(30), blocks=4)
-    program = modules.pagerank.build(graph, max_rounds=6, tol=0.0)
-    reference, changes = ReferenceExecutor().run(program)
-    by_steps, again = SuperstepExecutor(Lake.open(tmp_path, "shop"), "ranks").run(program)
-    assert len(changes) == len(again) == 6
-    np.testing.assert_allclose(
-        modules.pagerank.joined(by_steps), modules.pagerank.joined(reference), rtol=1e-13
-    )
-
-
 # alternating least squares
 
 
@@ -125,7 +110,7 @@ def dense_als(
 @pytest.mark.long
 @pytest.mark.parametrize("seed", range(4))
 def test_als_solves_the_dense_normal_equations_and_its_loss_falls(
-    modules: SimpleNamespace, seed: int, tmp_path: Path
+    modules: SimpleNamespace, seed: int
 ) -> None:
     als, random = modules.als, np.random.default_rng(seed)
     times = random.integers(1, 6, (30, 22)) * (random.random((30, 22)) < 0.25).astype(np.float64)
@@ -140,11 +125,6 @@ def test_als_solves_the_dense_normal_equations_and_its_loss_falls(
     np.testing.assert_allclose(als.joined(last), wanted, rtol=1e-8, atol=1e-9)
     np.testing.assert_allclose(loss, losses, rtol=1e-10)
     assert all(after <= before for before, after in pairwise(loss))
-
-    # the purchases read again in each epoch, the vectors in a table
-    again = als.build(problem, rounds=5, lifecycle=OperatorLifeCycle.PER_ROUND)
-    by_steps, _ = SuperstepExecutor(Lake.open(tmp_path, "shop"), "als").run(again)
-    np.testing.assert_allclose(als.joined(by_steps), wanted, rtol=1e-8, atol=1e-9)
 
 
 def test_rows_longer_than_a_chunk_are_solved_exactly(

@@ -28,7 +28,6 @@ from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.specs import TableSpec, tiles_spec
-from paimon_features.lake.writing.distributed_commit import replace_partitions, write_part
 from paimon_features.lake.writing.overwrite import Overwrite
 from paimon_features.lake.writing.sorted_files import SortedFiles
 
@@ -60,11 +59,6 @@ def _empty(lake: Lake) -> None:
         overwrite.commit()
 
 
-def _replace(lake: Lake) -> None:
-    part = write_part(lake, "t", ROWS)
-    replace_partitions(lake, "t", [part], after=2, commit_user="u", properties={})
-
-
 def _roll_back(lake: Lake) -> None:
     rollback(lake, generations.get(lake, "v", 1), 1)
 
@@ -78,7 +72,7 @@ def _set_properties(lake: Lake) -> None:
 
 
 PREPARED: list[Callable[[Lake], None]] = [
-    _append, _append_again, _append_stream, _overwrite, _empty, _replace,
+    _append, _append_again, _append_stream, _overwrite, _empty,
 ]  # fmt: skip
 """Commits that write files between the lock and the snapshot."""
 COMMITS = [*PREPARED, _roll_back, _drop, _set_properties]

@@ -18,7 +18,6 @@ from paimon_features.lake import Lake, TableSpec, append_arrow, read_arrow
 from paimon_features.lake.ownership.lease import acquire
 from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.storage.write_errors import write_errors
-from paimon_features.lake.writing.distributed_commit import write_part
 from paimon_features.lake.writing.overwrite import Overwrite
 
 TEXTS = np.random.default_rng(7).integers(0, 2**63, 50_000).astype(str)
@@ -53,12 +52,8 @@ def overwrite(lake: Lake, name: str) -> None:
         work.commit()
 
 
-def part(lake: Lake, name: str) -> None:
-    write_part(lake, name, ROWS)
-
-
 @pytest.mark.parametrize("name", ["plain", "keyed"])
-@pytest.mark.parametrize("write", [append_arrow, overwrite, part])
+@pytest.mark.parametrize("write", [append_arrow, overwrite])
 @pytest.mark.parametrize("size", [50, 100_000])
 def test_a_refused_write_is_a_typed_error_and_commits_nothing(
     lake: Lake, name: str, write: Callable[..., None], size: int
@@ -71,7 +66,7 @@ def test_a_refused_write_is_a_typed_error_and_commits_nothing(
         write(lake, name, *arguments)
     assert read_arrow(lake, name).num_rows == 0
     write(lake, name, *arguments)
-    assert read_arrow(lake, name).num_rows == (0 if write is part else ROWS.num_rows)
+    assert read_arrow(lake, name).num_rows == ROWS.num_rows
     assert list(Path(lake.path(name)).rglob("*.tmp")) == []
 
 

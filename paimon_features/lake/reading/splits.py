@@ -50,23 +50,16 @@ class SplitPlan:
         )
 
 
-def plan_splits(
-    lake: Lake,
-    table: str,
-    columns: Sequence[str] | None = None,
-    snapshot_id: int | None = None,
-) -> SplitPlan:
-    """The splits of a snapshot, by default the newest; none for an empty table.
+def plan_splits(lake: Lake, table: str, columns: Sequence[str] | None = None) -> SplitPlan:
+    """Plan the splits of the newest snapshot of a table; none for an empty table.
 
     Raises
     ------
     UnknownNameError
         For a column that the table does not have.
-    SnapshotExpiredError
-        If the snapshot does not exist.
     """
     chosen = None if columns is None else tuple(columns)
-    reader = _Reader(lake, table, chosen, snapshot_id, None, None, None, True)
+    reader = _Reader(lake, table, chosen, None, None, None, None, True)
     if reader.table is None:
         return SplitPlan(lake, table, chosen, None, (), ())
     # splits of the native plan cannot be pickled

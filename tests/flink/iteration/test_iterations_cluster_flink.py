@@ -13,50 +13,25 @@ import pytest
 import paimon_features as pf
 from paimon_features.core.errors import OwnershipError
 from paimon_features.core.process.flink_rest import FlinkRest
-from paimon_features.iteration import (
-    DataStreamList,
-    IterationBodyResult,
-    IterationListener,
-    ReferenceExecutor,
-)
+from paimon_features.iteration import IterationListener, ReferenceExecutor
 from paimon_features.iteration.algorithms import KMeans
-from paimon_features.iteration.supersteps.executor import SuperstepExecutor
 from paimon_features.lake import Lake, TableSpec, read_arrow
 from paimon_features.lake.ownership.lease import FlinkJobHolder, acquire, holder_of
 from tests.chaos import part_of_chaos
 from tests.iteration import loops
 from tests.iteration.loops import bounded
-from tests.iteration.superstep_programs import loop
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 
 import cloudpickle
 
 from paimon_features.iteration.flink import FileOutput, IterationJob, IterationSettings, PaimonTable
-from paimon_features.iteration.flink.superstep_runner import FlinkSuperstepRunner
 
 pytestmark = pytest.mark.flink
 
 cloudpickle.register_pickle_by_value(loops)
 
 ROUNDS = 30
-
-
-@pytest.mark.long
-def test_supersteps_in_process_mode_equal_a_local_run(tmp_path: Path, session_cluster: Any) -> None:
-    lake = Lake.open(tmp_path / "lake", "shop")
-
-    def body(variables: DataStreamList, data: DataStreamList) -> IterationBodyResult:
-        more = variables.get(0).map(lambda value: value + 1)
-        return IterationBodyResult(
-            DataStreamList.of(more.filter(lambda value: value < 3)), DataStreamList.of(more)
-        )
-
-    program = loop(body, [[1, 2, 2]])
-    runner = FlinkSuperstepRunner(session_cluster.address, mode="process")
-    (found,) = SuperstepExecutor(lake, "processes", runner=runner).run(program)
-    (expected,) = SuperstepExecutor(lake, "here").run(program)
-    assert Counter(found) == Counter(expected) == Counter({2: 1, 3: 3})
 
 
 @pytest.mark.long

@@ -1,1 +1,0 @@
-"""Supersteps: an iteration as one bounded run per epoch, its variables in a Paimon table."""
