@@ -39,10 +39,10 @@ from paimon_features.lake import Lake, append_arrow, latest_snapshot, read_arrow
 from paimon_features.lake.ddl import literal, quote
 from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
 from paimon_features.project.planning.plan import apply_plan
-from paimon_features.testing.servers.online_servers import free_ports
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.flink.tiling import DISCOVERY_MS, partial_sql
 from paimon_features.tiles.jobs.target import TileTarget
+from tests.servers.online_servers import free_ports
 
 START_MS = 15_000 * DAY_MS - 3 * HOUR_MS
 SPAN_MS = 6 * HOUR_MS

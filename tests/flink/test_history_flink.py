@@ -37,13 +37,13 @@ from paimon_features.testing.generators import (
     random_events,
     random_rows,
 )
-from paimon_features.testing.matrix import Cell, wrong
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import Entered, answer, entered
 from paimon_features.testing.reference.tiler import event_rows, tile_table
-from paimon_features.testing.tile_jobs import append_events
+from tests.matrix import Cell, wrong
 from tests.matrix_paths import MatrixLake
 from tests.shop_projects import make_project
+from tests.tile_jobs import append_events
 
 pytestmark = pytest.mark.flink
 

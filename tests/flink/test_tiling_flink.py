@@ -28,12 +28,6 @@ from paimon_features.testing.generators import (
     random_view,
 )
 from paimon_features.testing.reference.tiler import event_rows, tile_schema
-from paimon_features.testing.tile_jobs import (
-    append_events,
-    counted_skips,
-    expected_skips,
-    wrong_tiles,
-)
 from paimon_features.tiles.flink.statement_set import explain, statement_set
 from paimon_features.tiles.flink.submission import backfill, submit
 from paimon_features.tiles.flink.tiling import EventsScan, tile_statements
@@ -41,6 +35,12 @@ from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local import submission as local_backfill
 from paimon_features.tiles.local.tiling import skipped_sql, tile_rows, tile_sql
 from tests.flink.feed import Purchases
+from tests.tile_jobs import (
+    append_events,
+    counted_skips,
+    expected_skips,
+    wrong_tiles,
+)
 
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
 JOBS = int(os.environ.get("PAIMON_FEATURES_RANDOM_JOBS", "1"))

@@ -40,9 +40,9 @@ from paimon_features.lake import read_arrow
 from paimon_features.offline.derived_rows import DerivedRead
 from paimon_features.offline.derived_table import refresh
 from paimon_features.testing import generators
-from paimon_features.testing.reference.derived_views import wrong_derived
 from paimon_features.testing.reference.tiler import event_rows
 from tests.offline.lake_of_views import LakeOfViews, partition_days
+from tests.reference.derived_views import wrong_derived
 
 SOURCE = EventSource("clicks", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")
 VISITS = FeatureView(

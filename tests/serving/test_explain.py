@@ -47,7 +47,7 @@ from paimon_features.testing.reference.features import entered, window_of
 from paimon_features.testing.reference.merges import merged
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

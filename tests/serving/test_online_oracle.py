@@ -26,9 +26,9 @@ from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.servers.resp import connect
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.patient_stores import patient_store
 from tests.stored import Stored
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S
 
 

@@ -16,9 +16,9 @@ from paimon_features.online.materialize.record_fold import merge, rows_of_part, 
 from paimon_features.online.store.codec import INDEX_BIAS, LEVEL_SHIFT, RecordLayout
 from paimon_features.online.store.keys import entity_bytes
 from paimon_features.testing import generators
-from paimon_features.testing.reference.records import ReferenceRecord
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.sizes import seeds
+from tests.reference.records import ReferenceRecord
 
 
 def entities_of(layout: RecordLayout, table: pa.Table) -> list[bytes]:
