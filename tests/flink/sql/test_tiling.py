@@ -20,7 +20,7 @@ from paimon_features.tiles.flink.tiling import (
     UNKNOWN_DAY,
     EventsScan,
     TileStatements,
-    partial_sql,
+    event_sql,
     tile_statements,
     verdict_sql,
 )
@@ -97,6 +97,6 @@ def test_a_stream_names_its_consumer_and_a_batch_has_none() -> None:
 def test_internal_names_do_not_occur_in_the_sql(seed: int) -> None:
     view = random_view(random.Random(seed)).compiled
     for partial in view.partials:
-        text = partial_sql(view, partial.name)
+        text = event_sql(view, view.expressions[partial.name])
         assert "__event_time" not in text
         assert "__tile_end" not in text

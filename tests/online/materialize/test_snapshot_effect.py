@@ -10,8 +10,12 @@ from paimon_features.core.windows import DAY_MS
 from paimon_features.lake.metadata.snapshots import Snapshot
 from paimon_features.lake.reading.deltas import DataFile, Delta
 from paimon_features.online.materialize.materialize_progress import RebuildNeeded
-from paimon_features.online.materialize.needed import within_windows
-from paimon_features.online.materialize.snapshot_effect import added_files, identity, oldest_needed
+from paimon_features.online.materialize.snapshot_effect import (
+    added_files,
+    identity,
+    oldest_needed,
+    within_windows,
+)
 from tests.clicks import START_MS, clicks_view
 
 VIEW = clicks_view(lifetime=False).compiled

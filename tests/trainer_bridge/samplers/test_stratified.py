@@ -11,7 +11,7 @@ from paimon_features.core.errors import ConfigurationError
 from paimon_features.testing.sizes import every_seed
 from tests.reference import samplers as naive
 from trainer_bridge.samplers import StratifiedSampler
-from trainer_bridge.samplers.interleave import Interleave
+from trainer_bridge.samplers.stratified import Interleave
 from trainer_bridge.testing.sampler_contract import SamplerContract
 
 LABELS = ["b", "a", "c", "a", "a", "b", "a", "b", "a", "a"] * 5
