@@ -17,7 +17,7 @@ from paimon_features.core.windows import (
     Tumbling,
     step_of,
 )
-from paimon_features.testing.generators import ZONES
+from tests.generators import ZONES
 from tests.reference.derived_views import tumbling_bounds
 
 TIMES = st.one_of(

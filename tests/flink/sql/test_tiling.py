@@ -14,7 +14,6 @@ from paimon_features.core.expressions.flink_floors import floor_sql
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import FeatureView
 from paimon_features.definitions.aggregates import Count, Max, Mean, Min, StdDev, Sum
-from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
 from paimon_features.tiles.flink.tiling import (
     UNKNOWN_DAY,
@@ -25,6 +24,7 @@ from paimon_features.tiles.flink.tiling import (
     verdict_sql,
 )
 from paimon_features.tiles.jobs.target import TileTarget
+from tests.generators import random_view
 
 STREAM = EventsScan(7, whole=True, consumer="tiles-spend-g1")
 

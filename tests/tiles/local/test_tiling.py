@@ -20,7 +20,7 @@ from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.definitions.aggregates import ApproxCountDistinct, Count, Last, Max, Sum
 from paimon_features.lake.duckdb_engine import DuckDBEngine
-from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows, tile_schema
 from paimon_features.testing.sizes import cases
 from paimon_features.tiles.local import tiling as local_tiling
@@ -28,6 +28,7 @@ from paimon_features.tiles.local.backfill import parquet_sql
 from paimon_features.tiles.local.sorted_tiling import merged_tiles, sorted_sql
 from paimon_features.tiles.local.tiling import skipped_sql, tile_rows, tile_sql
 from tests.clicks import clicks_view
+from tests.generators import random_view
 from tests.tile_jobs import counted_rows, expected_skips, wrong_rows
 
 SOURCE = EventSource(
