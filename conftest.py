@@ -51,7 +51,6 @@ ENGINE_OF_MODULES = {
     "trainer_bridge/adapters/huggingface.py": "datasets",
     "trainer_bridge/adapters/polars.py": "polars",
     "trainer_bridge/adapters/ray.py": "ray",
-    "trainer_bridge/adapters/torch.py": "torch",
     "trainer_bridge/adapters/torch": "torch",
     "trainer_bridge/adapters/tensorflow": "tensorflow",
     "trainer_bridge/tensorflow.py": "tensorflow",

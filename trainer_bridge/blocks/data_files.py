@@ -66,20 +66,19 @@ class KeptColumns:
     >>> kept.take("a.parquet", "id", pa.int64(), 0, 3)
     """
 
-    def __init__(self, most_bytes: int = _KEPT_BYTES) -> None:
-        self._most_bytes = most_bytes
+    def __init__(self) -> None:
         self._lock = threading.Lock()
         self._columns: dict[tuple[str, str], pa.ChunkedArray] = {}
         self._left: dict[tuple[str, str], int] = {}
         self._bytes = 0
 
-    def __reduce__(self) -> tuple[type[KeptColumns], tuple[int]]:
-        return KeptColumns, (self._most_bytes,)
+    def __reduce__(self) -> tuple[type[KeptColumns], tuple[()]]:
+        return KeptColumns, ()
 
     def keep(self, path: str, name: str, column: pa.ChunkedArray) -> None:
         """Keep a column of a file, if there is room."""
         with self._lock:
-            has_room = self._bytes + column.nbytes <= self._most_bytes
+            has_room = self._bytes + column.nbytes <= _KEPT_BYTES
             if has_room and (path, name) not in self._columns:
                 self._columns[path, name], self._left[path, name] = column, len(column)
                 self._bytes += column.nbytes
