@@ -34,10 +34,10 @@ from paimon_features.online.materialize import Materializer
 from paimon_features.online.store.memory_store import MemoryStore
 from paimon_features.online.store.store import OnlineStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.matrix import Cell, Given, Question
 from paimon_features.testing.reference.features import Event
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.tiles.local.tiling import tile_rows, tile_sql
+from tests.matrix import Cell, Given, Question
 
 PROJECT = "matrix"
 BUCKETS = 2

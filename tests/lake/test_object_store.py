@@ -45,7 +45,7 @@ from paimon_features.lake.storage.object_path import ObjectPath
 from paimon_features.lake.writing import table_writer as writer
 from paimon_features.lake.writing.overwrite import Overwrite
 from paimon_features.lake.writing.table_writer import append_stream, committed_identifiers
-from paimon_features.testing.servers.object_store import Disturbance, ObjectStore, object_store
+from tests.servers.object_store import Disturbance, ObjectStore, object_store
 
 pytest.importorskip("obstore", reason="pip install 'paimon-features[s3]'")
 

@@ -13,8 +13,8 @@ from paimon_features.definitions.aggregates import Merge
 from paimon_features.online.store.codec import RecordLayout, cell_key
 from paimon_features.serving.reading.range_folds import is_decayed, is_reduced, is_running_sum
 from paimon_features.serving.reading.window_features import Borders, KeyRange, WindowCells
-from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases
+from tests import generators
 
 
 def random_column(rng: random.Random, kind: str, count: int) -> Column:

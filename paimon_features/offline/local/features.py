@@ -99,11 +99,18 @@ def features(
 
     Examples
     --------
-    >>> from paimon_features.testing.clicks import clicks_view
-    >>> events = {"user": [7, 7], "t": [0, 60_000], "n": [1, 2], "word": ["a", "b"]}
+    >>> from paimon_features import Entity, EventSource, FeatureView, Int64, Sum
+    >>> view = FeatureView(
+    ...     "clicks",
+    ...     source=EventSource(
+    ...         "clicks", schema={"user": Int64, "t": Int64, "n": Int64}, event_time="t"
+    ...     ),
+    ...     entity=Entity("user", keys={"user": Int64}),
+    ...     features=[Sum("n", windows=["10min"])],
+    ... )
+    >>> events = {"user": [7, 7], "t": [0, 60_000], "n": [1, 2]}
     >>> rows = {"user": [7, 7, 8], "event_time_ms": [60_000, 60_001, 0]}
-    >>> found = features(clicks_view(), events, rows, names=["sum_n_10min"])
-    >>> found.column("sum_n_10min").to_pylist()
+    >>> features(view, events, rows).column("sum_n_10min").to_pylist()
     [1, 3, None]
     """
     compiled = view.compiled

@@ -42,10 +42,6 @@ def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1)
     ``events`` is the operand of FROM: a table, or a call of ``read_parquet``. The rows come
     in the order of partition, keys and tile; without ``partition_days`` in that of keys and tile
     alone, which is the same for one partition and a shorter sort.
-
-    >>> from paimon_features.testing.clicks import clicks_view
-    >>> print(tile_sql(clicks_view().compiled, "clicks").splitlines()[-1])
-    ORDER BY ("__tile" - (("__tile" % 288) + 288) % 288), "user", "__tile"
     """
     keys = "".join(f"{identifier(key)}, " for key in view.keys)
     merged = ",\n  ".join(

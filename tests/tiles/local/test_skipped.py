@@ -17,11 +17,12 @@ from paimon_features.core.errors import SkippedEventsWarning
 from paimon_features.definitions.skipped import SkippedEvents, merged, skipped_events, verdicts
 from paimon_features.lake.duckdb_engine import DuckDBEngine
 from paimon_features.offline.local.features import features
-from paimon_features.testing.generators import random_events, random_view
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import every_seed
-from paimon_features.testing.tile_jobs import expected_skips
 from paimon_features.tiles.local.tiling import broken_sql
+from tests.generators import random_view
+from tests.tile_jobs import expected_skips
 
 COLUMNS = {"user": pf.Int64, "t": pf.Int64, "paid_at": pf.Int64, "x": pf.Float64, "flag": pf.Bool}
 SOURCE = pf.EventSource("payments", schema=COLUMNS, event_time="t")

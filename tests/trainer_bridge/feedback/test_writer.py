@@ -30,7 +30,7 @@ from paimon_features.lake.metadata.snapshots import snapshots
 from paimon_features.lake.ownership import claims
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.lake.reading.table_reader import read_arrow
-from paimon_features.testing.servers.online_servers import wait_for
+from tests.servers.online_servers import wait_for
 from trainer_bridge.feedback import writer as feedback
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.writer import FeedbackWriter

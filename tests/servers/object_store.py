@@ -14,7 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from paimon_features.testing.servers.s3_programs import S3Program
+from tests.servers.s3_programs import S3Program
 
 Environ = dict[str, Any]
 StoreBackend = Callable[[Environ, Any], Iterable[bytes]]

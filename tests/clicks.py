@@ -16,7 +16,7 @@ from paimon_features.definitions.aggregates import Aggregate, Count, Last, Max, 
 from paimon_features.online.store.store import OnlineStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing.reference.features import Event, answer
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 
 START_MS = 1_700_000_000_000 // DAY_MS * DAY_MS
 USERS = 40
