@@ -299,3 +299,12 @@ def test_make_bench_keeps_what_is_printed_and_continues(
     assert "usage: samplers.py" in kept
     assert benchmarks.run_page(runs[:1], tmp_path, idle=1e9, again=False) == 0
     assert "has been measured" in capsys.readouterr().out
+
+
+def test_the_first_code_of_the_readme_prints_what_follows_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (language, code), (_, output) = A_FENCE.findall((ROOT / "README.md").read_text("utf-8"))[1:3]
+    assert language == "python"
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == output
