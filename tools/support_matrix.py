@@ -222,7 +222,8 @@ def _lines(cells: Mapping[tuple[str, str, str], tuple[bool, ...]]) -> Iterator[s
             windows.setdefault(window, []).append(kind)
     for (aggregate, letters), windows in exceptions.items():
         kinds = ", ".join(dict.fromkeys(itertools.chain.from_iterable(windows.values())))
-        yield f"- `{aggregate}` of {kinds} has {letters} with {'; '.join(windows)}"
+        support_text = "is rejected" if letters == "-" else f"has {letters}"
+        yield f"- `{aggregate}` of {kinds} {support_text} with {'; '.join(windows)}"
     if not exceptions:
         yield "None."
 
