@@ -132,7 +132,7 @@ class Lake:
             A path or a ``file:`` URI; or a URI with ``s3:``, ``oss:`` or ``hdfs:``.
         options
             Endpoint, credentials and other options of a remote warehouse
-            (``docs/how-to/training/loading-remote.md``); they override the environment.
+            (``docs/reference/warehouse.md``); they override the environment.
         filesystem
             A file system of pyarrow or fsspec to use instead, for any other URI.
         side_folder

@@ -186,7 +186,7 @@ def test_every_kind_of_file_is_documented_with_its_loss_and_a_test() -> None:
     ]
     kinds = {match[match.lastindex or 0] for text in code for match in KIND.finditer(text)}
     assert kinds > set(LOSSES)
-    page = (ROOT / "docs/how-to/data/ownership.md").read_text("utf-8")
+    page = (ROOT / "docs/reference/warehouse.md").read_text("utf-8")
     rows = {
         match[1]: line for line in page.splitlines() if (match := re.match(r"\| `(\w+)/` \|", line))
     }
