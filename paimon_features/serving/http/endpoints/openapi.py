@@ -89,7 +89,7 @@ def _complete(
         "200": {"description": operation["summary"], "content": _OBJECT},
         **operation.get("responses", {}),
     }
-    text_of = texts["all paths"] | (texts["paths of models"] if about_models else {})
+    text_of = {**texts["all paths"], **(texts["paths of models"] if about_models else {})}
     schema = {"schema": {"$ref": f"#/components/schemas/{errors['schema']}"}}
     is_problem = errors["schema"] == "Problem"
     for status in text_of if errors["statuses"] == "all" else errors["statuses"]:
