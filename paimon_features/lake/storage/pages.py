@@ -5,7 +5,7 @@ can contain the CRC32 of its body; parquet-mr (Flink) and the writers of this pa
 pypaimon's native writer does not. Arrow verifies it on request: that takes 7 to 22 % of the
 processor time of decoding a file of 50 to 70 MB, reading the headers here and ISA-L's CRC32 take
 3 to 9 %. Both find the same damage that changes rows. Pages are verified here without decoding
-them, so engines that read files themselves (DuckDB) and ``check`` of a warehouse need no Arrow.
+them, as is needed for DuckDB, which reads files itself, and for checking a complete warehouse.
 
 Format: https://github.com/apache/parquet-format, ``parquet.thrift``.
 """
