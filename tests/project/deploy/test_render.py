@@ -29,7 +29,7 @@ from paimon_features.online.store import OnlineSettings
 from paimon_features.serving.http.definitions.definition_source import stamp_of
 from paimon_features.serving.http.endpoints.admin_pages import AdminPages
 from paimon_features.serving.http.metrics import Counts, page
-from paimon_features.serving.http.supervisor import GRACE_S
+from paimon_features.serving.http.server.supervisor import GRACE_S
 from paimon_features.serving.request_log.log import salt_of_environment
 from tests.project.deploy.projects import (
     BASE,

@@ -21,8 +21,7 @@ from paimon_features.core.times.clock import now_ms
 from paimon_features.core.types.array_types import Array
 from paimon_features.models import SHARES, ModelSignature
 from paimon_features.serving.http.access.access import Rights
-from paimon_features.serving.http.definitions.health import StoreProbe
-from paimon_features.serving.http.definitions.model_bodies import (
+from paimon_features.serving.http.bodies.model_bodies import (
     DATATYPES,
     InferRequest,
     decode_infer,
@@ -30,6 +29,7 @@ from paimon_features.serving.http.definitions.model_bodies import (
     infer_arrays,
     invocation_arrays,
 )
+from paimon_features.serving.http.definitions.health import StoreProbe
 from paimon_features.serving.http.definitions.served_models import BoundVersion, LoadedModel
 from paimon_features.serving.http.definitions.state import ServerState
 from paimon_features.serving.http.endpoints.predictions import plain_output, version_headers
