@@ -17,10 +17,9 @@ entity, and folded; an aggregate is finished once, for all its windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,14 +27,9 @@ from paimon_features.core.columns.column import Column
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.core.windows import Window, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.definitions.aggregates import (
-    EVENT_TIME_MAX,
-    Aggregate,
-    Finished,
-    Merge,
-    Reading,
-)
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Merge
 from paimon_features.definitions.aggregates.fold import NEVER_MS, fold
+from paimon_features.definitions.finishing import FeatureColumn, FinishGroup
 from paimon_features.online.store.codec import LIFETIME_KEY, Cells, RecordLayout, Records, cell_key
 from paimon_features.serving.reading.range_folds import (
     RangeFolds,
@@ -185,28 +179,6 @@ class WindowCells:
         return layout.column(cells.take(needed), name).take(np.cumsum(needed)[taken] - 1)
 
 
-class FeatureColumn(NamedTuple):
-    """A feature of some rows, and where its value is too ill-conditioned to be returned."""
-
-    column: Column
-    ill_conditioned: Bools | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Finish:
-    """Features of one aggregate.
-
-    ``windows`` are positions in ``WindowFeatures.windows``, and ``folded`` says of each partial at
-    which places of its own fold those are (None: they are all that was folded).
-    """
-
-    aggregate: Aggregate
-    features: tuple[CompiledFeature, ...]
-    windows: list[int]
-    length_ms: int | None
-    folded: Mapping[str, list[int] | None]
-
-
 class WindowFeatures:
     """Features of one view, arranged so that their windows share every step; to be kept."""
 
@@ -217,12 +189,9 @@ class WindowFeatures:
         self.types = {feature.name: feature.type for feature in features}
         place = {window: i for i, window in enumerate(self.windows)}
         needed: dict[str, set[int]] = {}
-        alike: dict[tuple[object, ...], list[CompiledFeature]] = {}
         for feature in features:
             for name in feature.partials:
                 needed.setdefault(name, set()).add(place[feature.window])
-            length = feature.window_ms if feature.aggregate.by_length else None
-            alike.setdefault((id(feature.aggregate), length), []).append(feature)
         partials = {name: view.partial[name] for name in needed}
         self._sums = [name for name, partial in partials.items() if is_running_sum(partial)]
         self._reduced = [name for name, partial in partials.items() if is_reduced(partial)]
@@ -235,23 +204,19 @@ class WindowFeatures:
         self._folds: dict[tuple[int, ...], list[str]] = {}
         for name in partials.keys() - {*self._sums, *self._reduced, *self._decayed}:
             self._folds.setdefault(tuple(self._windows_of[name]), []).append(name)
-        self._finishes = [self._finish(found, place) for found in alike.values()]
+        self._groups = [
+            (group, {name: self._places(name, group) for name in group.features[0].partials})
+            for group in FinishGroup.of(features, place)
+        ]
         self._known: dict[Spans, Borders] = {}
 
-    def _finish(self, features: Sequence[CompiledFeature], place: Mapping[Window, int]) -> _Finish:
-        windows = [place[feature.window] for feature in features]
-        folded = {name: self._windows_of[name] for name in features[0].partials}
-        lengths = {feature.window_ms for feature in features}
-        return _Finish(
-            features[0].aggregate,
-            tuple(features),
-            windows,
-            lengths.pop() if len(lengths) == 1 else None,
-            {
-                name: None if of == windows else [of.index(window) for window in windows]
-                for name, of in folded.items()
-            },
-        )
+    def _places(self, name: str, group: FinishGroup) -> list[int] | None:
+        """Where the group's windows are among those for which a partial is folded.
+
+        None if they are all of them, in order.
+        """
+        folded = self._windows_of[name]
+        return None if folded == group.windows else [folded.index(w) for w in group.windows]
 
     def values(
         self, cells: WindowCells, as_of_ms: int, null: Bools | None
@@ -271,22 +236,15 @@ class WindowFeatures:
         for windows, names in self._folds.items():
             merged.update(cells.fold(places[list(windows)], names))
         # axes: windows, rows
-        times_ms = [window.read_time(as_of_ms) for window in self.windows]
-        # axes: windows, rows
-        read_ms = np.array(times_ms)[:, None]
-        since_ms = read_ms - (floor_ms(folds.newest, self._view.tile_ms) + self._view.tile_ms)
-        alike = all(time_ms == as_of_ms for time_ms in times_ms)
+        read_ms = np.array([window.read_time(as_of_ms) for window in self.windows])[:, None]
+        newest_end_ms = floor_ms(folds.newest, self._view.tile_ms) + self._view.tile_ms
         out: dict[str, FeatureColumn] = {}
-        for group in self._finishes:
-            own = group.windows
-            reading = Reading(
-                as_of_ms if alike else np.repeat(read_ms[own], rows),
-                since_ms[own].ravel(),
-                group.length_ms,
+        for group, places_of in self._groups:
+            columns = [_of_windows(merged[name], of, rows) for name, of in places_of.items()]
+            ends_ms = newest_end_ms[group.windows]
+            out.update(
+                group.finish(self._view, columns, as_of_ms, read_ms[group.windows], ends_ms, null)
             )
-            columns = [_of_windows(merged[name], of, rows) for name, of in group.folded.items()]
-            done = group.aggregate.finish(self._view.scope, columns, reading)
-            finished_apart(group.features, done, null, out)
         return out
 
     def _borders(self, as_of_ms: int) -> Borders:
@@ -348,22 +306,3 @@ def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:
     values = column.values.reshape(-1, rows)[places].ravel()
     valid = column.valid
     return Column(values, None if valid is None else valid.reshape(-1, rows)[places].ravel())
-
-
-def finished_apart(
-    features: Sequence[CompiledFeature],
-    done: Finished,
-    null: Bools | None,
-    out: dict[str, FeatureColumn],
-) -> None:
-    """Put what was finished together into ``out``, feature by feature; nothing where ``null``."""
-    values, valid, ill = done.column.values, done.column.valid, done.ill_conditioned
-    if null is not None:
-        known = np.tile(~null, len(features))
-        valid = known if valid is None else valid & known
-        ill = None if ill is None else ill & known
-    rows = len(values) // len(features)
-    for i, feature in enumerate(features):
-        part = slice(i * rows, (i + 1) * rows)
-        column = Column(values[part], None if valid is None else valid[part])
-        out[feature.name] = FeatureColumn(column, None if ill is None else ill[part])
