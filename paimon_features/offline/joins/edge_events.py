@@ -24,9 +24,9 @@ from paimon_features.core.types.array_types import Ints
 from paimon_features.core.windows import DAY_MS, floor_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import Partial
+from paimon_features.definitions.aggregates.range_index import RangeIndex
 from paimon_features.definitions.event_partials import concat, enters, event_columns, partials_of
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
-from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.offline.joins.window_edges import EdgeSpan
 
 NO_INTS: Ints = np.zeros(0, np.int64)

@@ -25,12 +25,12 @@ from paimon_features.definitions.aggregates.fold import (
     merge_rows,
     newest_tile_end,
 )
+from paimon_features.definitions.aggregates.range_index import RangeIndex
 from paimon_features.definitions.event_partials import concat
 from paimon_features.definitions.finishing import by_window
 from paimon_features.lake.specs import TILE_START
 from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
-from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.offline.joins.result_builder import JoinResult, ResultBuilder
 from paimon_features.offline.joins.window_edges import WindowEdges, need_other_tiles
 
