@@ -74,7 +74,7 @@ def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> li
 
 
 def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
-    """DuckDB over the raw events, without tiles."""
+    """Features from the raw events, each of which is a tile of its own."""
     rows = {
         "user": [question.user for question in questions],
         "event_time_ms": [question.as_of_ms for question in questions],
@@ -82,7 +82,7 @@ def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
     with warnings.catch_warnings():
         # what is skipped is part of what is compared
         warnings.simplefilter("ignore", SkippedEventsWarning)
-        found = local_features(cell.view, all_events(cell), rows, statuses=True, threads=1)
+        found = local_features(cell.view, all_events(cell), rows, statuses=True)
     return _given(cell, found)
 
 

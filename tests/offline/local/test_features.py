@@ -1,4 +1,4 @@
-"""Features by a DuckDB join of raw events equal the oracle, and the point-in-time join."""
+"""Features computed from raw events equal the oracle, and those of tiles by the local engine."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     events = random_events(rng, view, rng.choice((1, 5, 40)))
     keys, as_of_ms = generators.random_rows(rng, view, events, 15)
     rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
-    found = features(view, events, rows, statuses=True, threads=1)
+    found = features(view, events, rows, statuses=True)
     assert wrong(view, events, found) == []
 
 

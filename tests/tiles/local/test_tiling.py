@@ -182,11 +182,10 @@ def test_a_sum_beyond_64_bits_is_an_error_that_says_so(engine: DuckDBEngine) -> 
 
 def test_texts_that_the_lake_joins_are_joined_by_commas(engine: DuckDBEngine) -> None:
     partial: Any = SimpleNamespace(merge=SimpleNamespace(paimon="listagg"), type=String)
-    engine.add("words", pa.table({"word": ["b", None, "a", "b"], "n": [1, 2, 3, 4]}))
-    for members, expected in ((None, ["a", "b", "b"]), ("n < 4", ["a", "b"])):
-        statement = f"SELECT {local_tiling.merged_sql(partial, 'word', members)} AS all FROM words"
-        (found,) = engine.table(statement, "words").column("all").to_pylist()
-        assert sorted(found.split(",")) == expected
+    engine.add("words", pa.table({"word": ["b", None, "a", "b"]}))
+    statement = f"SELECT {local_tiling.merged_sql(partial, 'word')} AS all FROM words"
+    (found,) = engine.table(statement, "words").column("all").to_pylist()
+    assert sorted(found.split(",")) == ["a", "b", "b"]
 
 
 @cases(20)

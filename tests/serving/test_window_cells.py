@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from paimon_features.core.columns.column import Column
 from paimon_features.definitions.aggregates import Merge
+from paimon_features.definitions.aggregates.range_folds import (
+    is_decayed,
+    is_reduced,
+    is_running_sum,
+)
 from paimon_features.online.store.codec import RecordLayout, cell_key
-from paimon_features.serving.reading.range_folds import is_decayed, is_reduced, is_running_sum
 from paimon_features.serving.reading.window_features import Borders, KeyRange, WindowCells
 from paimon_features.testing.sizes import cases
 from tests import generators
@@ -68,23 +72,23 @@ def test_each_fold_equals_the_general_one(seed: int) -> None:
             low, high = sorted((rng.randrange(13), rng.randrange(13)))
             ranges.append((cell_key(at, low), cell_key(at, high)))
         windows.append([(low, high) for low, high in ranges if low < high])
-    places = cells.places(Borders.of(windows))
-    folds = cells.range_folds(places)
+    every = range(len(windows))
+    folds = cells.folds(Borders.of(windows))
     own = sorted(rng.sample(range(len(windows)), rng.randint(1, len(windows))))
     sums = [p.name for p in plain if is_running_sum(p)]
     for name, column in folds.sums(sums).items():
-        assert_same(column, cells.fold(places, [name])[name], exact=True)
+        assert_same(column, folds.general([name], every)[name], exact=True)
     for partial in plain:
         if is_reduced(partial):
-            expected = cells.fold(places[own], [partial.name])[partial.name]
+            expected = folds.general([partial.name], own)[partial.name]
             exact = partial.merge is not Merge.SUM
             assert_same(folds.reduced(partial.name, own), expected, exact)
         elif is_decayed(partial):
-            expected = cells.fold(places[own], [partial.name])[partial.name]
+            expected = folds.general([partial.name], own)[partial.name]
             got = folds.decayed(partial.name, own)
             if got is not None:
                 assert_same(got, expected, exact=False)
-    newest = cells.fold(places, ["p_event_time_max"])["p_event_time_max"]
+    newest = folds.general(["p_event_time_max"], every)["p_event_time_max"]
     expected_times = np.where(newest.mask, newest.values, -(2**62))
     assert folds.newest.ravel().tolist() == expected_times.tolist()
 

@@ -33,6 +33,7 @@ from paimon_features.definitions.aggregates.bags import BagColumn, Bags, bag_col
 from paimon_features.definitions.aggregates.base import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.definitions.aggregates.fold import (
     Columns,
+    filled,
     neutral_of,
     newest_tile_end,
     ufunc_of,
@@ -206,7 +207,7 @@ class _Prefix(_Fold):
 
     def __init__(self, column: Column) -> None:
         super().__init__(column)
-        self.sums = _running(_with(column, 0))
+        self.sums = _running(filled(column, 0))
 
     def values(self, ranges: _Ranges) -> Array:
         difference: Array = self.sums[ranges.hi] - self.sums[ranges.lo]
@@ -220,7 +221,7 @@ class _Tree(_Fold):
         super().__init__(column)
         self.ufunc = ufunc_of(merge)
         self.neutral = neutral_of(merge, column.values.dtype)
-        self.levels = [layout.place(_with(column, self.neutral), self.neutral)]
+        self.levels = [layout.place(filled(column, self.neutral), self.neutral)]
 
     def level(self, k: int) -> Array:
         while len(self.levels) <= k:
@@ -266,7 +267,7 @@ class _Decayed(_Fold):
         super().__init__(column)
         self.half_life_ms = half_life_ms
         self.ends = ends
-        self.levels = [(layout.place(_with(column, 0.0), 0.0), layout.place(ends, 0))]
+        self.levels = [(layout.place(filled(column, 0.0), 0.0), layout.place(ends, 0))]
 
     def level(self, k: int) -> tuple[Array, Ints]:
         while len(self.levels) <= k:
@@ -329,11 +330,6 @@ class _BagTree(_Fold):
 
 def _no_ints() -> Ints:
     return np.zeros(0, np.int64)
-
-
-def _with(column: Column, neutral: Any) -> Array:
-    """The values, with the neutral value for nulls."""
-    return column.values if column.valid is None else np.where(column.valid, column.values, neutral)
 
 
 def _running(values: Array) -> Ints:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -10,9 +10,24 @@ from paimon_features.core.columns.column import Column, numpy_type
 from paimon_features.core.expressions import evaluate
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.core.windows import floor_ms
-from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import EVENT_TIME, TILE_END, Partial
 from paimon_features.definitions.aggregates.fold import Columns
+from paimon_features.definitions.compiled import CompiledView
+
+
+def event_columns(view: CompiledView, partials: Iterable[Partial] | None = None) -> list[str]:
+    """Return the columns of the source that these partials need, in the source's order.
+
+    Time, keys, and the columns of ``where`` and of the skip rules are included. By default all
+    partials of the view are meant.
+    """
+    used = view.partials if partials is None else partials
+    expressions = [view.expressions[p.name] for p in used]
+    expressions += [rule.condition for rule in view.skip_rules]
+    if view.where is not None:
+        expressions.append(view.where)
+    names = {view.source.event_time, *view.keys}.union(*(e.columns for e in expressions))
+    return [name for name in view.source.schema if name in names]
 
 
 def enters(view: CompiledView, columns: Columns, rows: int) -> Bools:

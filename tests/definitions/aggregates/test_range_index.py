@@ -17,7 +17,7 @@ from paimon_features.core.columns.column import Column
 from paimon_features.core.types.schema import Bytes, Float64, Int64, String
 from paimon_features.core.windows import MINUTE_MS
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Merge, Partial
-from paimon_features.offline.joins.range_index import RangeIndex
+from paimon_features.definitions.aggregates.range_index import RangeIndex
 from paimon_features.testing.reference.merges import merged, sketch_of
 from paimon_features.testing.sizes import seeds
 
