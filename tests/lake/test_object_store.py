@@ -169,7 +169,7 @@ def test_a_reply_that_is_lost_repeats_nothing(
     lake: Lake, store: ObjectStore, open_lake: Callable[[], Lake]
 ) -> None:
     for number in range(1, 5):
-        part = ("/claim-", "/snapshot-", ".lock", "/commits/")[number - 1]
+        part = ("/leases/", "/snapshot-", ".lock", "/commits/")[number - 1]
         store.lose_replies(1, lambda method, path, part=part: method == "PUT" and part in path)
         with lease.acquire(lake, "t"):
             append_arrow(lake, "t", rows(number), commit_user="u", commit_identifier=number)
