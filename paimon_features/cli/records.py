@@ -8,7 +8,7 @@ import sys
 import click
 
 from paimon_features.cli._options import JSON, PROJECT
-from paimon_features.lake.side_folder.records import LOSSES, Record, lost_records
+from paimon_features.lake.marked_records import LOSSES, Record, lost_records
 from paimon_features.project import Project
 
 ACCEPTED = ("commits", "leases", "removals", "scores")

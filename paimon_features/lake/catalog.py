@@ -32,10 +32,10 @@ from paimon_features.core.times.partition_days import WHOLE_HISTORY
 from paimon_features.lake.ddl import arrow_schema, paimon_schema, paimon_schema_like
 from paimon_features.lake.metadata.live_cache import LiveCache
 from paimon_features.lake.metadata_damage import metadata_damage
-from paimon_features.lake.ownership.claims import held
+from paimon_features.lake.ownership.fence import held
+from paimon_features.lake.ownership.locks import locked
 from paimon_features.lake.side_folder import removals, side_format
 from paimon_features.lake.side_folder.removals import Removal
-from paimon_features.lake.side_folder.side_files import locked
 from paimon_features.lake.specs import PARTITION_DAYS_OPTION, TABLE_OPTIONS, TableSpec
 from paimon_features.lake.storage import LocalStorage, RemoteStorage, Storage
 from paimon_features.lake.storage.commit_guard import guarding

@@ -16,11 +16,11 @@ from paimon_features.core.errors import LeaseLostError, RecordLostError
 from paimon_features.core.types.schema import Int64
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.marked_records import LOSSES, Record, lost_records
 from paimon_features.lake.metadata import rollback
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
-from paimon_features.lake.side_folder.records import LOSSES, Record, lost_records
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import committed_identifiers
 

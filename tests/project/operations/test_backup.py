@@ -18,10 +18,10 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.ingest.input_files import InputFile
 from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.lake import append_arrow, latest_snapshot, read_arrow
+from paimon_features.lake.marked_records import lost_records
 from paimon_features.lake.metadata.consumers import consumers, register_consumer
 from paimon_features.lake.metadata.tags import create_tag, delete_tag, tagged
 from paimon_features.lake.ownership.lease import acquire, holder_of
-from paimon_features.lake.side_folder.records import lost_records
 from paimon_features.lake.specs import feedback_spec
 from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.writing.table_writer import EventWriter

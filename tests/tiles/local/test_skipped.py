@@ -19,6 +19,7 @@ from paimon_features.offline.local.features import features
 from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import every_seed
+from tests.generators import random_view
 from tests.tile_jobs import expected_skips
 
 COLUMNS = {"user": pf.Int64, "t": pf.Int64, "paid_at": pf.Int64, "x": pf.Float64, "flag": pf.Bool}

@@ -30,7 +30,7 @@ from paimon_features.core.documents.typed_json import mapping
 from paimon_features.core.errors import DamagedFileError, RecordLostError
 from paimon_features.lake.catalog import SIDE_FOLDER, Lake
 from paimon_features.lake.metadata_damage import metadata_damage
-from paimon_features.lake.side_folder.side_files import write_json
+from paimon_features.lake.storage.json_files import write_json
 from paimon_features.lake.storage.object_path import SidePath
 
 _REMOVALS_OF = "removals-of."
