@@ -27,6 +27,7 @@ from typing import Any
 import click
 
 from paimon_features import __version__
+from paimon_features.cli._shared_options import command_words, take_shared
 from paimon_features.core.documents.redaction import redact, redact_uncaught_errors
 from paimon_features.core.errors import (
     ConfigurationError,
@@ -192,6 +193,12 @@ def suggest_choice(error: click.BadParameter) -> click.BadParameter:
 class LazyGroup(SuggestingGroup):
     """A group that imports a command when it runs or its help is shown."""
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, rest if command is None else take_shared(ctx, command, rest)
+
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for section in COMMANDS.values() for name in section]
 
@@ -254,9 +261,13 @@ def _print_error(text: str) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
+@click.option(
+    "--project", "path", default=".", show_default=True, help="Folder of the project, or in it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="Only results and errors: no progress.")
 @click.option("-v", "--verbose", count=True, help="Log what is done; of errors the traceback.")
-def cli(quiet: bool, verbose: int) -> None:
+def cli(path: str, as_json: bool, quiet: bool, verbose: int) -> None:
     """A feature store on Flink, Paimon and Redis.
 
     Define features once; read the same values online and in training sets. Start with your own
@@ -267,10 +278,11 @@ def cli(quiet: bool, verbose: int) -> None:
       paimon-features try shop/features.py events.csv
       paimon-features demo --into demo
 
-    COMMAND --help shows examples of each command.
+    COMMAND --help shows examples of each command. The options below may follow the command, too.
 
     Exit codes: 0 success, 1 a failed check or an external error, 2 usage error, 130 interrupted.
     """
+    del path, as_json  # the commands read them from the context
     verbosity.set_verbosity(quiet, verbose)
 
 
@@ -280,7 +292,7 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         # names of files and columns from outside can have parts that no encoding has
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    words = [w for w in (sys.argv[1:] if args is None else args) if not w.startswith("-")]
+    words = command_words(sys.argv[1:] if args is None else args)
     if words and words[0] not in WITH_FRAMES:
         light_imports.enable()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import click
 
+from paimon_features.cli._shared_options import JSON, PROJECT
 from paimon_features.core.configuration.project_config import (
     FILE_NAME,
     ProjectConfig,
@@ -37,15 +38,9 @@ _LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-
 
 
 @click.command()
-@click.option(
-    "--project",
-    "folder",
-    type=click.Path(path_type=Path),
-    default=".",
-    help="A folder in the project; default: the current one. It need not be a project.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def doctor(folder: Path, as_json: bool) -> None:
+@PROJECT
+@JSON
+def doctor(path: str, as_json: bool) -> None:
     """Check the requirements of machine and project: OK, MISSING, or - if not needed.
 
     Exits with 1 if anything is MISSING. The sha256 of every jar is verified. Inside a project, its
@@ -55,7 +50,7 @@ def doctor(folder: Path, as_json: bool) -> None:
       paimon-features doctor
       paimon-features doctor --project churn --json
     """
-    checks = [*_machine(), *_project(folder)]
+    checks = [*_machine(), *_project(Path(path))]
     healthy = all(check.state != "missing" for check in checks)
     if as_json:
         document = {"healthy": healthy, "checks": [asdict(check) for check in checks]}

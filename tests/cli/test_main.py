@@ -43,6 +43,7 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
         "    main(['--help'])\n"
         "finally:\n"
         "    ours = [m for m in sys.modules if m.startswith('paimon_features.cli.')]\n"
+        "    ours.remove('paimon_features.cli._shared_options')\n"
         "    heavy = {'pyarrow', 'pypaimon', 'pyflink', 'redis', 'torch'} & sys.modules.keys()\n"
         "    print(ours, sorted(heavy))\n"
     )
@@ -187,3 +188,25 @@ def test_completion_is_installed_once(tmp_path: Path, monkeypatch: pytest.Monkey
         assert CliRunner().invoke(cli, ["completion", "bash", "--install"]).exit_code == 0
     assert (tmp_path / ".bashrc").read_text().count("bash_source") == 1
     assert "_paimon_features_completion" in CliRunner().invoke(cli, ["completion", "bash"]).stdout
+
+
+@pytest.mark.parametrize(
+    "words", [["--json", "doctor"], ["doctor", "--json"], ["-q", "doctor", "--json"]]
+)
+def test_shared_options_stand_before_or_after_a_command(words: list[str]) -> None:
+    document = json.loads(CliRunner().invoke(cli, words).stdout)
+    assert {"healthy", "checks"} == set(document)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["graph", "--json"], "--json"),
+        (["--json", "graph"], "--json"),
+        (["jars", "--project", "x"], "--project"),
+    ],
+)
+def test_a_command_refuses_a_shared_option_without_use(words: list[str], option: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 2
+    assert f"No such option '{option}'" in result.output
