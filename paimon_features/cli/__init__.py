@@ -50,15 +50,14 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Set up": {
         "init": "Create a project, from your data or an example.",
         "try": "Compute features over a file, without a lake.",
-        "doctor": "Check this machine and the project.",
+        "check": "Check the installation, the warehouse, leases, changes.",
         "jars": "Download and verify the Flink jars.",
         "demo": "Run the complete circle on a real retail log.",
         "completion": "Complete commands, options and names in the shell.",
     },
     "Define": {
         "plan": "Show what apply would change.",
-        "apply": "Register definitions and create their tables.",
-        "switch": "Activate another generation of a view.",
+        "apply": "Register definitions; activate a generation.",
         "describe": "Show definitions.",
         "graph": "Show the lineage graph (text or SVG).",
         "import-feast": "Convert a Feast repository.",
@@ -66,8 +65,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Run on Flink": {
         "ingest": "Ingest files, Kafka topics or change logs.",
-        "release": "Release events held for future timestamps.",
-        "lateness": "Show how late events of a source arrive.",
         "submit": "Run the tile job of a view.",
         "backfill": "Compute the tiles of all past events.",
         "repair": "Compare tiles with events and replace wrong ones.",
@@ -82,11 +79,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "backup": "Copy the project while it runs.",
         "restore": "Create a project from a backup.",
         "forget": "Delete an entity from all tables.",
-        "maintain": "Compact small files and expire snapshots.",
-        "check": "Read the warehouse and report damaged files.",
-        "leases": "Show which process or job owns each table.",
-        "audit": "Show who changed what, when, from which commit.",
-        "records": "Show lost records of the warehouse; accept their loss.",
+        "maintain": "Compact files, expire snapshots, roll up tiles.",
     },
     "Serve and train": {
         "materialize": "Load tiles into the online store.",
@@ -97,7 +90,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "bundle": "Publish definitions for servers that run no code.",
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
-        "rollup": "Roll up old tiles for lifetime windows.",
         "sql": "Query the tables of the lake in SQL.",
         "history": "Write historical features to a file.",
         "training-set": "Build a point-in-time training set.",
@@ -122,16 +114,17 @@ that ``--help`` imports no engine.
 """
 
 WITH_FRAMES = (
-    "cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "reproduce",
+    "cancel", "demo", "ingest", "inspect-loader", "jobs", "maintain", "repair", "reproduce",
     "retrain", "submit", "train",
 )  # fmt: skip
 """Commands that run programs of a user, or libraries that import pandas anyway."""
 
 SYNONYMS = {
-    "build": "training-set", "compact": "maintain", "create": "init", "deploy-k8s": "deploy",
-    "get": "lookup", "list": "describe", "load": "ingest", "ls": "describe", "new": "init",
-    "preview": "try", "query": "lookup", "run": "submit", "server": "serve", "show": "describe",
-    "start": "serve", "validate": "verify",
+    "audit": "check", "build": "training-set", "compact": "maintain", "create": "init",
+    "deploy-k8s": "deploy", "doctor": "check", "get": "lookup", "list": "describe",
+    "load": "ingest", "ls": "describe", "new": "init", "preview": "try", "query": "lookup",
+    "run": "submit", "server": "serve", "show": "describe", "start": "serve", "switch": "apply",
+    "validate": "verify",
 }  # fmt: skip
 """What commands are called elsewhere."""
 
@@ -141,8 +134,7 @@ ONLINE = ("explain", "lookup", "serve", "sizing")
 
 OBSERVED = (
     "apply", "backfill", "derive", "drop", "fit", "forget", "history", "ingest", "maintain",
-    "materialize", "publish", "release", "repair", "request-log", "rollup", "submit", "switch",
-    "train", "training-set",
+    "materialize", "publish", "repair", "request-log", "submit", "train", "training-set",
 )  # fmt: skip
 """Commands whose runs are reported to OpenLineage, where that is configured."""
 

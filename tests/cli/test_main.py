@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import subprocess
 import sys
@@ -136,7 +137,7 @@ def test_our_errors_are_a_line_with_notes_and_an_exit_code(
         raise raised
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
-    answer = CliRunner().invoke(cli, ["doctor"])
+    answer = CliRunner().invoke(cli, ["check"])
     assert answer.exit_code == code
     assert answer.stderr == "error: the thing, got and expected\n  while doing something\n"
     assert answer.stdout == ""
@@ -148,7 +149,7 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.Monke
         raise ZeroDivisionError
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
-    assert isinstance(CliRunner().invoke(cli, ["doctor"]).exception, ZeroDivisionError)
+    assert isinstance(CliRunner().invoke(cli, ["check"]).exception, ZeroDivisionError)
 
 
 def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +158,7 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: working)
-    answer = CliRunner().invoke(cli, ["doctor"])
+    answer = CliRunner().invoke(cli, ["check"])
     assert answer.exit_code == 130
     assert answer.stderr == "interrupted\n"
 
@@ -190,8 +191,12 @@ def test_completion_is_installed_once(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "_paimon_features_completion" in CliRunner().invoke(cli, ["completion", "bash"]).stdout
 
 
+TOPIC = "installation"
+
+
 @pytest.mark.parametrize(
-    "words", [["--json", "doctor"], ["doctor", "--json"], ["-q", "doctor", "--json"]]
+    "words",
+    [["--json", "check", TOPIC], ["check", "--json", TOPIC], ["-q", "check", TOPIC, "--json"]],
 )
 def test_shared_options_stand_before_or_after_a_command(words: list[str]) -> None:
     document = json.loads(CliRunner().invoke(cli, words).stdout)

@@ -1,4 +1,4 @@
-"""``paimon-features doctor``: what this machine and project lack, and what to do."""
+"""``check installation``: what this machine and project lack, and what to do."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from pathlib import Path
 
 import click
 
-from paimon_features.cli._shared_options import JSON, PROJECT
 from paimon_features.core.configuration.project_config import (
     FILE_NAME,
     ProjectConfig,
@@ -37,19 +36,8 @@ from paimon_features.project.doctor import (
 _LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-", "yellow")}
 
 
-@click.command()
-@PROJECT
-@JSON
-def doctor(path: str, as_json: bool) -> None:
-    """Check the requirements of machine and project: OK, MISSING, or - if not needed.
-
-    Exits with 1 if anything is MISSING. The sha256 of every jar is verified. Inside a project, its
-    online store and warehouse are checked as well.
-
-    \b
-      paimon-features doctor
-      paimon-features doctor --project churn --json
-    """
+def check_installation(path: str, as_json: bool) -> None:
+    """Check the requirements of machine and project; exit with 1 if anything is missing."""
     checks = [*_machine(), *_project(Path(path))]
     healthy = all(check.state != "missing" for check in checks)
     if as_json:
