@@ -70,7 +70,7 @@ LOOKUP = ("lookup", "clicks:count_1h", "--entity", "user=7")
         (BASE, ("materialize",), "rich", "lake"),
         (BASE, ("describe",), "numpy", "lake"),
         ((*LAKE, *ARROW), ("plan",), "pypaimon", "lake"),
-        ((*LAKE, *ARROW), ("apply",), "pyarrow", "lake"),
+        ((*LAKE, *ARROW), ("apply",), "", "lake"),
         ((*LAKE, *ARROW), ("materialize",), "pyarrow", "lake"),
         ((*LAKE, *ARROW), ("training-set", "t", "--service", "s", "--rows", "r"), "", "lake"),
         (SERVE, LOOKUP, "redis", "serve"),

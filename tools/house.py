@@ -30,7 +30,7 @@ LIMITS = {
     "files at the top level": (5, 5),
     "cycles of modules": (0, 0),
     "cycles of folders": (0, 0),
-    "files in one folder": (77, 40),
+    "files in one folder": (74, 40),
     "product lines": (172_500, 148_000),
     "public class names that occur twice": (9, 0),
     "commands": (64, 48),

@@ -20,13 +20,13 @@ def _shared(parameter: str, default: Any) -> Callable[[Callable[..., Any]], Call
 
     def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)
-        def call(*arguments: Any, **options: Any) -> Any:
+        def _call(*arguments: Any, **options: Any) -> Any:
             params = click.get_current_context().find_root().params
             options.setdefault(parameter, params.get(parameter, default))
             return function(*arguments, **options)
 
-        call.__dict__["shared_options"] = {parameter, *shared_options(function)}
-        return call
+        _call.__dict__["shared_options"] = {parameter, *shared_options(function)}
+        return _call
 
     return decorate
 

@@ -104,23 +104,23 @@ def check(
     chosen = names[names[:1] == (topic,) :]
     _refuse_others(context, topic, chosen)
     if topic == "installation":
-        from paimon_features.cli._check_installation import check_installation
+        from paimon_features.cli.checks.check_installation import check_installation
 
         check_installation(path, as_json)
     elif topic == "records":
-        from paimon_features.cli._check_records import check_records
+        from paimon_features.cli.checks.check_records import check_records
 
         check_records(accept_loss, path, as_json)
     elif topic == "leases":
-        from paimon_features.cli._check_leases import check_leases
+        from paimon_features.cli.checks.check_leases import check_leases
 
         check_leases(path, as_json)
     elif topic == "audit":
-        from paimon_features.cli._check_audit import check_audit
+        from paimon_features.cli.checks.check_audit import check_audit
 
         check_audit(chosen, since, kinds, path, as_json)
     else:
-        from paimon_features.cli._check_warehouse import check_warehouse
+        from paimon_features.cli.checks.check_warehouse import check_warehouse
 
         check_warehouse(chosen, since, sample, path, as_json)
 

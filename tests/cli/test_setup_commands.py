@@ -55,7 +55,9 @@ def test_init_never_overwrites_and_writes_nothing_then(tmp_path: Path) -> None:
 @pytest.fixture
 def healthy_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No jobs run here, so that neither Java nor jars are needed; a cache of our own."""
-    monkeypatch.setattr("paimon_features.cli._check_installation.has_extra", lambda extra: False)
+    monkeypatch.setattr(
+        "paimon_features.cli.checks.check_installation.has_extra", lambda extra: False
+    )
     monkeypatch.setenv("PAIMON_FEATURES_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -72,7 +74,9 @@ def test_doctor_is_content_with_a_machine_that_has_what_its_install_needs(
 def test_doctor_exits_1_and_says_what_to_do_where_something_is_missing(
     healthy_machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paimon_features.cli._check_installation.has_extra", lambda extra: True)
+    monkeypatch.setattr(
+        "paimon_features.cli.checks.check_installation.has_extra", lambda extra: True
+    )
     project = healthy_machine / "shop"
     CliRunner().invoke(cli, ["init", str(project)])
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", "redis://127.0.0.1:1/0")
