@@ -138,7 +138,7 @@ def commands(text: str) -> Iterator[list[str]]:
 def problem(words: list[str]) -> str | None:
     """What is unknown in a call, None where all of it exists."""
     command: click.Command = cli
-    known: set[str] = {"--help", "--version"}
+    known = {"--help", *(name for item in cli.params for name in item.opts)}
     for word in words[1:]:
         if word in ("&&", "|", ">", ";"):
             break

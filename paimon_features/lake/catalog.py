@@ -464,7 +464,7 @@ class Lake:
                 "contained which snapshots of the table were removed, so an earlier time or a "
                 "snapshot's number could be read from another table. Restore it from the same "
                 "backup as the tables, or, if nobody reads the past before now, accept the loss by "
-                "'paimon-features records --accept-loss'"
+                "'paimon-features check records --accept-loss'"
             )
         return found
 

@@ -36,7 +36,7 @@ from paimon_features.lake.storage.object_path import SidePath
 _REMOVALS_OF = "removals-of."
 """The name of the marks of removals, which the catalog writes; they survive their table."""
 _RESTORE = "restore it from the same backup as the tables"
-_ACCEPT = "accept the loss by 'paimon-features records --accept-loss'"
+_ACCEPT = "accept the loss by 'paimon-features check records --accept-loss'"
 
 LOSSES: Mapping[str, tuple[str, str]] = MappingProxyType(
     {

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.cli.records import ACCEPTED
+from paimon_features.cli.checks.check_records import ACCEPTED
 from paimon_features.core.errors import LeaseLostError, RecordLostError
 from paimon_features.core.types.schema import Int64
 from paimon_features.lake import append_arrow

@@ -395,11 +395,11 @@ def test_a_lost_online_store_and_a_lost_side_folder_are_made_again(
     served.run("backup", str(tmp_path / "backup"))
     side = served.project.lake.side_folder
     shutil.rmtree(side)
-    assert served.run("records", code=1)
+    assert served.run("check", "records", code=1)
     # the runbook: the folder of the newest backup, then nobody owns a table
     copied = tmp_path / "backup" / "warehouse" / side.name
     shutil.copytree(copied, side)
-    assert served.run("records").exit_code == 0
+    assert served.run("check", "records").exit_code == 0
     served.sell([(3, "FR", 5, -10)])
     served.run("backfill", "spend", "--rebuild")
     served.project.store.delete([key for page in served.project.store.scan(b"") for key in page])

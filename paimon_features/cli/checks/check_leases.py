@@ -1,4 +1,4 @@
-"""``leases``: who owns each table."""
+"""``check leases``: who owns each table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._tables import table_lines
 from paimon_features.lake.ownership.lease import holders, state_of
 from paimon_features.project import Project
@@ -16,20 +15,8 @@ from paimon_features.project import Project
 _HEADINGS = ("TABLE", "OWNER", "TO", "SINCE (UTC)", "NUMBER", "STATE")
 
 
-@click.command()
-@PROJECT
-@JSON
-def leases(path: str, as_json: bool) -> None:
-    """Show which process or job owns each table, and whether that owner is alive.
-
-    A table has one committing owner at a time; tables that nobody owns are not listed. An owner in
-    another container or on another machine is watched for up to 10 s: if no heartbeat arrives, the
-    next command that writes the table takes it over, after 30 s without one.
-
-    \b
-    paimon-features leases
-    paimon-features leases --json
-    """
+def check_leases(path: str, as_json: bool) -> None:
+    """Show which process or job owns each table, and whether that owner is alive."""
     lake = Project.open(path).lake
     rows = [
         {

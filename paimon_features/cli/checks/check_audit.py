@@ -1,4 +1,4 @@
-"""``audit``: who changed what, and when."""
+"""``check audit``: who changed what, and when."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT, time_ms, time_text
+from paimon_features.cli._options import time_ms, time_text
 from paimon_features.cli._tables import table_lines
 from paimon_features.core.configuration.project_config import TOKEN_USE_FILES
 from paimon_features.core.errors import DefinitionError
@@ -22,33 +22,14 @@ if TYPE_CHECKING:
     from paimon_features.lake.side_folder.audit_log import AuditEntry
 
 TOKEN_USE = "token_use"
-_KINDS = ("apply", "switch", "drop", "forget", "model", "take_over", TOKEN_USE)
 _HEADINGS = ("TIME", "KIND", "NAME", "WHO", "COMMIT", "WHAT")
 _LONGEST_LINE = 4_096
 
 
-@click.command()
-@click.option("--since", help="Only since then: a duration such as 7d, or a time.")
-@click.option("--kind", "kinds", multiple=True, type=click.Choice(_KINDS), help="Only this kind.")
-@click.option("--name", help="Only this view, model, token, ...")
-@PROJECT
-@JSON
-def audit(
-    since: str | None, kinds: Sequence[str], name: str | None, path: str, as_json: bool
+def check_audit(
+    names: Sequence[str], since: str | None, kinds: Sequence[str], path: str, as_json: bool
 ) -> None:
-    """Show who changed what, when, and from which commit.
-
-    Of every 'apply', 'switch', 'drop', 'forget' and promotion there is a record in the warehouse,
-    also of those that failed. The use of tokens is in the folder of [serve] audit: a line per
-    token and minute. Set PAIMON_FEATURES_IDENTITY where the user of the system says too little.
-
-    \\b
-    paimon-features audit --since 7d
-    paimon-features audit --kind apply --kind switch --json
-    paimon-features audit --kind token_use --name "churn scorer"
-
-    A * after the commit: the definitions file was not as committed.
-    """
+    """Show who changed what, when, and from which commit: all, or only ``names``."""
     from paimon_features.lake.side_folder import audit_log
 
     project = Project.open(path)
@@ -63,7 +44,7 @@ def audit(
         rows += _token_use(folder, since_ms, project.name)
     elif TOKEN_USE in kinds:
         raise click.UsageError("[serve] audit sets no folder, so no use of tokens is recorded")
-    rows = [row for row in rows if name is None or row["name"] == name]
+    rows = [row for row in rows if not names or row["name"] in names]
     rows.sort(key=lambda row: row["time_ms"])
     if as_json:
         click.echo(

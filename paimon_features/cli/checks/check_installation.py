@@ -1,4 +1,4 @@
-"""``paimon-features doctor``: what this machine and project lack, and what to do."""
+"""``check installation``: what this machine and project lack, and what to do."""
 
 from __future__ import annotations
 
@@ -36,26 +36,9 @@ from paimon_features.project.doctor import (
 _LABELS = {"ok": ("OK", "green"), "missing": ("MISSING", "red"), "optional": ("-", "yellow")}
 
 
-@click.command()
-@click.option(
-    "--project",
-    "folder",
-    type=click.Path(path_type=Path),
-    default=".",
-    help="A folder in the project; default: the current one. It need not be a project.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-def doctor(folder: Path, as_json: bool) -> None:
-    """Check the requirements of machine and project: OK, MISSING, or - if not needed.
-
-    Exits with 1 if anything is MISSING. The sha256 of every jar is verified. Inside a project, its
-    online store and warehouse are checked as well.
-
-    \b
-      paimon-features doctor
-      paimon-features doctor --project churn --json
-    """
-    checks = [*_machine(), *_project(folder)]
+def check_installation(path: str, as_json: bool) -> None:
+    """Check the requirements of machine and project; exit with 1 if anything is missing."""
+    checks = [*_machine(), *_project(Path(path))]
     healthy = all(check.state != "missing" for check in checks)
     if as_json:
         document = {"healthy": healthy, "checks": [asdict(check) for check in checks]}

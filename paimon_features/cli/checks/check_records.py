@@ -1,4 +1,4 @@
-"""``records``: the records next to the tables that were lost."""
+"""``check records``: the records next to the tables that were lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import sys
 
 import click
 
-from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.lake.marked_records import LOSSES, Record, lost_records
 from paimon_features.project import Project
 
@@ -15,25 +14,8 @@ ACCEPTED = ("commits", "leases", "removals", "scores")
 """Kinds whose loss this command accepts; the others are rebuilt by a command of their own."""
 
 
-@click.command()
-@click.option(
-    "--accept-loss",
-    is_flag=True,
-    help="Continue without the lost records of commits, leases, removals and scores.",
-)
-@PROJECT
-@JSON
-def records(accept_loss: bool, path: str, as_json: bool) -> None:
-    """Show lost records of the warehouse's folder _paimon_features.
-
-    Tables depend on these records: which files were ingested, who owns a table, which generation
-    is active. Commands that need a lost record fail with an error that says what to do. Exit code
-    1 if any is lost.
-
-    \b
-    paimon-features records
-    paimon-features records --accept-loss    # only if no process or job writes a table
-    """
+def check_records(accept_loss: bool, path: str, as_json: bool) -> None:
+    """Show lost records, or continue without them; exit with 1 if any is lost."""
     lake = Project.open(path).lake
     lost = lost_records(lake)
     if accept_loss:

@@ -1,4 +1,4 @@
-"""``lateness``: how late the events of a source arrive."""
+"""``status --lateness``: how late the events of a source arrive."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from itertools import pairwise
 
 import click
 
-from paimon_features.cli._names import SOURCE_NAME
-from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.core.times.clock import now_ms
 from paimon_features.core.windows import DAY_MS, HOUR_MS, format_duration, parse_duration
 from paimon_features.ingest.lateness import EDGES_MS, Lateness
@@ -17,23 +15,8 @@ from paimon_features.project import Project
 _BAR = 40
 
 
-@click.command()
-@click.argument("source", shell_complete=SOURCE_NAME)
-@click.option(
-    "--since", metavar="DURATION", help="Only events ingested within this time, such as 7d."
-)
-@PROJECT
-@JSON
-def lateness(source: str, since: str | None, path: str, as_json: bool) -> None:
-    """Show how late events of SOURCE arrive: from event time to ingestion.
-
-    A late event is added to its tile, however late it is. The histogram shows the effect on
-    features: a value read an hour after an event lacks events that arrive later than that.
-
-    \b
-    paimon-features lateness retail
-    paimon-features lateness retail --since 7d      # without the initial bulk load
-    """
+def show_lateness(source: str, since: str | None, path: str, as_json: bool) -> None:
+    """Show how late events of a source arrive: from event time to ingestion."""
     from paimon_features.ingest.lateness import lateness as measure
 
     project = Project.open(path)

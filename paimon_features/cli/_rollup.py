@@ -1,34 +1,19 @@
-"""``rollup``: keep reads of lifetime windows cheap."""
+"""``maintain --only rollup``: keep reads of lifetime windows cheap."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._names import VIEW_NAME
-from paimon_features.cli._options import JSON, PROJECT
 from paimon_features.cli._progress_bar import steps
 from paimon_features.project import Project
 
 
-@click.command("rollup")
-@click.argument("views", nargs=-1, shell_complete=VIEW_NAME)
-@PROJECT
-@JSON
-def rollup(views: tuple[str, ...], path: str, as_json: bool) -> None:
-    """Roll up tiles of past days to one row per entity, for all lifetime views or VIEWS.
-
-    Historical reads and rebuilds of the online store then read days, months and years as one row
-    where no window starts or ends within them. Later changes (late events, a repair, a
-    compaction) are read from tiles until this runs again; results never depend on it. Needs no
-    Java, and may run alongside the tile job. 'maintain' includes it.
-
-    \b
-    paimon-features rollup
-    paimon-features rollup customer_spend --json
-    """
+def roll_up(views: Sequence[str], path: str, as_json: bool) -> None:
+    """Roll up tiles of past days to one row per entity, for all lifetime views or ``views``."""
     project = Project.open(path)
     defined = project.definitions.views
     # a view without keys is read by ranges of time, which takes no rollups
