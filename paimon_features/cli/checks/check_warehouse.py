@@ -15,8 +15,8 @@ from paimon_features.core.errors import DamagedFileError, UnknownNameError
 from paimon_features.core.times.clock import now_ms
 from paimon_features.core.windows import parse_duration
 from paimon_features.lake import Lake
-from paimon_features.lake.reading.scrub import Damage, ScrubReport, scrub_side_folder, scrub_table
 from paimon_features.lake.marked_records import lost_records
+from paimon_features.lake.reading.scrub import Damage, ScrubReport, scrub_side_folder, scrub_table
 from paimon_features.lake.specs import TRAINING_PREFIX
 from paimon_features.offline.training_set import pins_of
 from paimon_features.project import Project
