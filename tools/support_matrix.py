@@ -134,7 +134,7 @@ def compiled_view(
 
 
 def _on_flink(view: CompiledView) -> bool:
-    statements = [flink_tiling.partial_sql(view, partial.name) for partial in view.partials]
+    statements = [flink_tiling.event_sql(view, view.expressions[p.name]) for p in view.partials]
     return all([*statements, flink_tiling.verdict_sql(view)])
 
 
