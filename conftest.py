@@ -28,8 +28,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 from paimon_features.core.errors import PaimonFeaturesError, SetupError
 from paimon_features.core.installation.jars import missing_jars
 from paimon_features.core.installation.java import find_java_home
-from paimon_features.testing.servers.kafka_server import JAR_GROUP
 from paimon_features.testing.servers.redis_server import find_redis_server
+from tests.servers.kafka_server import JAR_GROUP
 
 REQUIRED = {name for name in os.environ.get("PAIMON_FEATURES_REQUIRE", "").split(",") if name}
 
@@ -50,7 +50,6 @@ ENGINE_OF_MODULES = {
     "trainer_bridge/adapters/huggingface.py": "datasets",
     "trainer_bridge/adapters/polars.py": "polars",
     "trainer_bridge/adapters/ray.py": "ray",
-    "trainer_bridge/adapters/torch.py": "torch",
     "trainer_bridge/adapters/torch": "torch",
     "trainer_bridge/adapters/tensorflow": "tensorflow",
     "trainer_bridge/tensorflow.py": "tensorflow",

@@ -1,6 +1,6 @@
 """Run benchmarks: ``python -m benchmarks [NAME...]``, all of them by default.
 
-``--page`` runs the commands of docs/internals/performance.md, or those of some names, one after
+``--page`` runs the commands of docs/internals/performance*.md, or those of some names, one after
 the other on a machine that is idle before each, and keeps what they print, with date, commit,
 processor and load, a file each. Run again it continues: what this commit has a file of is not
 measured again.

@@ -53,9 +53,9 @@ from benchmarks._tiles import tile_rows
 from paimon_features.core.windows import HOUR_MS, MINUTE_MS
 from paimon_features.definitions import load_definitions
 from paimon_features.online.store import open_store
-from paimon_features.testing.servers.online_servers import free_ports
 from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.servers.online_servers import free_ports
+from tests.tile_lake import PROJECT, TileLake
 
 ARROW = "application/vnd.apache.arrow.stream"
 NAMES = 12

@@ -41,7 +41,7 @@ from paimon_features.definitions.aggregates import Count, DecayedSum, Max, Sum
 from paimon_features.online.store import open_store
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 
 NOW_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS
 SOURCE = EventSource("spend", schema={"user": Int64, "t": Int64, "amount": Float64}, event_time="t")

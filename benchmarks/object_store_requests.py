@@ -21,7 +21,7 @@ from paimon_features.lake.side_folder import generations
 from paimon_features.online.materialize import Materializer
 from paimon_features.online.store import MemoryStore
 from paimon_features.project.planning.plan import apply_plan
-from paimon_features.testing.servers.object_store import ObjectStore, object_store
+from tests.servers.object_store import ObjectStore, object_store
 
 PRICES = {"put": 0.005, "get": 0.0004}
 """Dollars for 1,000 requests: Amazon S3 Standard, us-east-1, November 2025."""

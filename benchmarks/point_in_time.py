@@ -34,13 +34,13 @@ from paimon_features.core.windows import DAY_MS, MINUTE_MS, floor_ms
 from paimon_features.definitions import CompiledView, Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.definitions.aggregates import Count, Sum
 from paimon_features.definitions.aggregates.fold import fold
+from paimon_features.definitions.event_partials import enters, partials_of
 from paimon_features.lake import Lake, append_arrow
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.specs import EVENT_DAY, TILE_DAY, events_spec, tiles_spec
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.offline.store import OfflineStore
-from paimon_features.tiles.event_partials import enters, partials_of
 
 Contender = Callable[[], pa.Table]
 Times = dict[str, list[tuple[float, float]]]

@@ -57,9 +57,9 @@ from paimon_features.models import (
     sha256_of,
 )
 from paimon_features.online.store.models import PublishedModels, model_place_of
-from paimon_features.testing.servers.online_servers import free_ports
 from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.tile_lake import PROJECT
+from tests.servers.online_servers import free_ports
+from tests.tile_lake import PROJECT
 
 APPLICATION = """\
 import sys

@@ -22,6 +22,7 @@ from paimon_features.core.types.schema import Float64, Int64
 from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.definitions.aggregates import Count, Max, Mean, Sum
+from paimon_features.definitions.event_partials import partials_of
 from paimon_features.lake import Lake
 from paimon_features.lake.side_folder.generations import GenerationRecord
 from paimon_features.lake.specs import TILE_DAY, events_spec, tiles_spec
@@ -31,7 +32,6 @@ from paimon_features.offline.rollup import roll_up
 from paimon_features.offline.store import OfflineStore
 from paimon_features.online.materialize import Materializer
 from paimon_features.online.store import MemoryStore
-from paimon_features.tiles.event_partials import partials_of
 
 BEGIN_DAY = 15_000
 BUCKETS = 1

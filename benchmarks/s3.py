@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.loader import BATCH, TABLE, Seen, check, make_table, snapshot_reader, to_block
 from paimon_features.lake.catalog import Lake
-from paimon_features.testing.servers.object_store import object_store
+from tests.servers.object_store import object_store
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 
 BASE = "pyarrow, file by file"

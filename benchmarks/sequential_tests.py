@@ -21,7 +21,7 @@ from paimon_features.core.types.array_types import Floats
 from paimon_features.project.outcomes.compare import ends_of_looks
 from paimon_features.project.outcomes.looks import Look, Stream, paired_looks, split_looks
 from paimon_features.project.outcomes.losses import LOSSES, OutcomeLoss
-from paimon_features.testing.equal_versions import (
+from tests.equal_versions import (
     RATES,
     ZIPFS,
     SimulatedRows,

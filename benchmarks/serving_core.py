@@ -51,7 +51,7 @@ from paimon_features.serving.reading.window_features import cells_before
 from paimon_features.serving.replies.reply_formats import arrow_stream, feast_json, message_pack
 from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 
 NOW_MS = 1_700_000_000_000 // HOUR_MS * HOUR_MS + HOUR_MS // 2
 SOURCE = EventSource("spend", schema={"user": Int64, "t": Int64, "amount": Float64}, event_time="t")

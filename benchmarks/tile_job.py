@@ -39,10 +39,10 @@ from paimon_features.lake import Lake, append_arrow, latest_snapshot, read_arrow
 from paimon_features.lake.ddl import literal, quote
 from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS
 from paimon_features.project.planning.plan import apply_plan
-from paimon_features.testing.servers.online_servers import free_ports
 from paimon_features.tiles.flink.submission import submit
-from paimon_features.tiles.flink.tiling import DISCOVERY_MS, partial_sql
+from paimon_features.tiles.flink.tiling import DISCOVERY_MS, event_sql
 from paimon_features.tiles.jobs.target import TileTarget
+from tests.servers.online_servers import free_ports
 
 START_MS = 15_000 * DAY_MS - 3 * HOUR_MS
 SPAN_MS = 6 * HOUR_MS
@@ -171,7 +171,7 @@ def tumble_sql(target: TileTarget) -> tuple[str, str, str]:
     assert snapshot is not None
     keys = ", ".join(map(quote, view.keys))
     merged = [
-        f"{p.merge.paimon.upper()}({partial_sql(view, p.name)}) AS {quote(p.name)}"
+        f"{p.merge.paimon.upper()}({event_sql(view, view.expressions[p.name])}) AS {quote(p.name)}"
         for p in view.partials
     ]
     types = "".join(f", {quote(p.name)} {p.type.flink}" for p in view.partials)

@@ -27,7 +27,7 @@ from paimon_features.definitions import FeatureRef, FeatureView
 from paimon_features.online.store import open_store as open_online
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 
 Read = Callable[[], object]
 

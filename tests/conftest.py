@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.servers.resp import connect
+from tests.servers.kafka_server import KafkaServer
 from tests.waiting import LONG_S
 
 

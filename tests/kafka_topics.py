@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from paimon_features.testing.servers.kafka_server import KafkaServer, SecureListener
+from tests.servers.kafka_server import KafkaServer, SecureListener
 from tests.waiting import await_true
 
 TIMEOUT_S = 60.0

@@ -34,10 +34,10 @@ from paimon_features.online.materialize import Materializer
 from paimon_features.online.store.memory_store import MemoryStore
 from paimon_features.online.store.store import OnlineStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.matrix import Cell, Given, Question
 from paimon_features.testing.reference.features import Event
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.tiles.local.tiling import tile_rows, tile_sql
+from tests.matrix import Cell, Given, Question
 
 PROJECT = "matrix"
 BUCKETS = 2
@@ -74,7 +74,7 @@ def from_tiles(cell: Cell, tiles: pa.Table, questions: Sequence[Question]) -> li
 
 
 def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
-    """DuckDB over the raw events, without tiles."""
+    """Features from the raw events, each of which is a tile of its own."""
     rows = {
         "user": [question.user for question in questions],
         "event_time_ms": [question.as_of_ms for question in questions],
@@ -82,7 +82,7 @@ def from_events(cell: Cell, questions: Sequence[Question]) -> list[Given]:
     with warnings.catch_warnings():
         # what is skipped is part of what is compared
         warnings.simplefilter("ignore", SkippedEventsWarning)
-        found = local_features(cell.view, all_events(cell), rows, statuses=True, threads=1)
+        found = local_features(cell.view, all_events(cell), rows, statuses=True)
     return _given(cell, found)
 
 

@@ -107,6 +107,7 @@ def share_mini_cluster() -> None:
 
     from paimon_features.flink import environment
     from paimon_features.ingest.flink import job
+    from paimon_features.iteration.flink import job as iteration_job
 
     create = TableEnvironment.create
     executors: list[MiniClusterExecutor] = []
@@ -115,7 +116,8 @@ def share_mini_cluster() -> None:
     def shared_rest() -> tuple[str, dict[str, str]]:
         return f"127.0.0.1:{port}", {}
 
-    # where the product watches and stops a local job
+    # where the product watches and stops a local job of SQL; an iteration has its own cluster
+    vars(iteration_job)["local_rest"] = environment.local_rest
     environment.local_rest = shared_rest
     vars(job)["local_rest"] = shared_rest
 

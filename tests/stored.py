@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from paimon_features.online.store import Marker, OnlineStore, ViewState, Write
 from paimon_features.online.store.keys import ViewKeys
-from paimon_features.testing.tile_lake import PROJECT
+from tests.tile_lake import PROJECT
 
 
 class Stored:

@@ -1,7 +1,7 @@
 """Rows of random records as a read of the store returns them, without a store.
 
 >>> import random
->>> from paimon_features.testing.generators import random_view
+>>> from tests.generators import random_view
 >>> rng = random.Random(1)
 >>> rows = StoredRows(random_view(rng).compiled)
 >>> read = rows.read(rows.random_records(rng, 1_700_000_000_000, 3))

@@ -11,7 +11,7 @@ from paimon_features.core.errors import ConfigurationError
 from paimon_features.lake.storage.rest_catalog import TOKEN_VARIABLE, RestCatalog
 from paimon_features.project import Project
 from paimon_features.project.backup import back_up
-from paimon_features.testing.servers.object_store import object_store
+from tests.servers.object_store import object_store
 
 
 def test_a_project_can_have_its_lake_on_s3(tmp_path: Path) -> None:

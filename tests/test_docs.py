@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import itertools
 import re
 import shlex
@@ -137,7 +138,7 @@ def commands(text: str) -> Iterator[list[str]]:
 def problem(words: list[str]) -> str | None:
     """What is unknown in a call, None where all of it exists."""
     command: click.Command = cli
-    known: set[str] = {"--help", "--version"}
+    known = {"--help", *(name for item in cli.params for name in item.opts)}
     for word in words[1:]:
         if word in ("&&", "|", ">", ";"):
             break
@@ -258,8 +259,23 @@ def test_the_code_layout_has_a_row_for_every_folder(package: str) -> None:
     assert sorted(listed) == sorted(folders)
 
 
+def test_every_table_of_figures_is_on_a_page_and_has_complete_rows() -> None:
+    internals = ROOT / "docs" / "internals"
+    pages = "\n".join(page.read_text(encoding="utf-8") for page in internals.glob("*.md"))
+    linked = re.findall(r"^\[[^\]]+\]\(performance/([\w-]+\.csv)\)$", pages, re.MULTILINE)
+    tables = {path.name: path for path in (internals / "performance").glob("*.csv")}
+    assert sorted(linked) == sorted(tables), "each table stands once"
+    for name, path in tables.items():
+        with path.open(encoding="utf-8", newline="") as file:
+            header, *rows = csv.reader(file)
+        assert rows, name
+        assert {len(row) for row in rows} == {len(header)}, name
+
+
 def test_make_bench_measures_what_the_performance_page_names() -> None:
-    page = (ROOT / "docs/internals/performance.md").read_text(encoding="utf-8")
+    internals = ROOT / "docs" / "internals"
+    files = [*internals.glob("performance*.md"), *internals.glob("performance/*.csv")]
+    page = "\n".join(path.read_text(encoding="utf-8") for path in files)
     runs = benchmarks.page_runs([], {})
     measured = {run.words[0] for run in runs}
     assert {name for name in measured if not (ROOT / f"benchmarks/{name}.py").is_file()} == set()
@@ -283,3 +299,12 @@ def test_make_bench_keeps_what_is_printed_and_continues(
     assert "usage: samplers.py" in kept
     assert benchmarks.run_page(runs[:1], tmp_path, idle=1e9, again=False) == 0
     assert "has been measured" in capsys.readouterr().out
+
+
+def test_the_first_code_of_the_readme_prints_what_follows_it(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (language, code), (_, output) = A_FENCE.findall((ROOT / "README.md").read_text("utf-8"))[1:3]
+    assert language == "python"
+    exec(compile(code, "README.md", "exec"), {})
+    assert capsys.readouterr().out == output

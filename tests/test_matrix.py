@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 from paimon_features.core.windows import KINDS
 from paimon_features.lake.duckdb_engine import DuckDBEngine
-from paimon_features.testing.matrix import (
+from paimon_features.testing.sizes import cases
+from tests.matrix import (
     BATCHES,
     GRAINS,
     ORDERS,
@@ -32,7 +33,6 @@ from paimon_features.testing.matrix import (
     random_cell,
     wrong,
 )
-from paimon_features.testing.sizes import cases
 from tests.matrix_paths import (
     MatrixLake,
     duckdb_tiles,

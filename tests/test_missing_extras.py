@@ -70,7 +70,7 @@ LOOKUP = ("lookup", "clicks:count_1h", "--entity", "user=7")
         (BASE, ("materialize",), "rich", "lake"),
         (BASE, ("describe",), "numpy", "lake"),
         ((*LAKE, *ARROW), ("plan",), "pypaimon", "lake"),
-        ((*LAKE, *ARROW), ("apply",), "pypaimon", "lake"),
+        ((*LAKE, *ARROW), ("apply",), "", "lake"),
         ((*LAKE, *ARROW), ("materialize",), "pyarrow", "lake"),
         ((*LAKE, *ARROW), ("training-set", "t", "--service", "s", "--rows", "r"), "", "lake"),
         (SERVE, LOOKUP, "redis", "serve"),
@@ -128,7 +128,7 @@ else:
 
 def test_help_and_version_need_no_extra(project: Path) -> None:
     assert "Serve and train" in run(BASE, command("--help"), project).stdout
-    assert "jars" in run(BASE, command("doctor", "--json"), project).stdout
+    assert "jars" in run(BASE, command("check", "installation", "--json"), project).stdout
     assert (
         run(BASE, "from paimon_features.serving.client import FeatureClient", project).returncode
         == 0

@@ -7,13 +7,18 @@ A comment in a page is replaced when the site is built:
 - ``<!-- commands -->``: every command with its help text, by the headings of ``--help``;
 - ``<!-- http -->``: the operations and schemas of the feature server's OpenAPI document;
 - ``<!-- configuration -->``: the keys of ``paimon-features.toml`` with types and defaults.
+
+A line that is only a link to a CSV file becomes the file's table, or a chart where the file's
+columns are ``figure``, ``aim`` and ``better``. Elsewhere, as on GitHub, it stays a link.
 """
 
 from __future__ import annotations
 
 import ast
+import csv
 import dataclasses
 import html
+import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -31,7 +36,7 @@ DOCS = ROOT / "docs"
 
 
 def on_config(config: Any) -> Any:
-    """List the pages of internals/ in the navigation: a new page there needs no entry."""
+    """List the pages of internals/ in the navigation; decisions are listed by their index only."""
     for section in config.nav:
         if "Internals" in section:
             section["Internals"] = _internals()
@@ -50,24 +55,65 @@ def on_files(files: Any, config: Any) -> Any:
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace the comments that stand for generated parts."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Replace the comments and links that stand for generated parts."""
+    folder = (DOCS / page.file.src_uri).parent
+    markdown = re.sub(
+        r"^\[[^\]]+\]\(([\w./-]+\.csv)\)$",
+        lambda link: "\n".join(_csv(folder / link[1])),
+        markdown,
+        flags=re.MULTILINE,
+    )
     markdown = re.sub(r"<!-- api: ([\w.]+)((?: \w+)*) -->", _api, markdown)
     markdown = re.sub(r"<!-- http -->", lambda _: "\n".join(_http()), markdown)
     markdown = re.sub(r"<!-- commands -->", lambda _: "\n".join(_commands()), markdown)
     return re.sub(r"<!-- configuration -->", lambda _: "\n".join(_configuration()), markdown)
 
 
-def _internals() -> list[str | dict[str, list[str]]]:
+def _internals() -> list[str]:
     folder = DOCS / "internals"
     pages = sorted(path.name for path in folder.glob("*.md") if path.name != "index.md")
-    decisions = sorted(path.name for path in (folder / "decisions").glob("*.md"))
-    decisions.sort(key=lambda name: name != "index.md")
     return [
         "internals/index.md",
         *(f"internals/{name}" for name in pages),
-        {"Decisions": [f"internals/decisions/{name}" for name in decisions]},
+        "internals/decisions/index.md",
     ]
+
+
+def _csv(path: Path) -> Iterator[str]:
+    with path.open(encoding="utf-8", newline="") as file:
+        header, *rows = csv.reader(file)
+    if header[1:] == ["figure", "aim", "better"]:
+        yield _aims_chart(rows)
+        return
+    numeric = any(re.match(r"\*{0,2}[\d.]", row[1]) for row in rows)
+    yield f"| {' | '.join(header)} |"
+    yield "|---" + ("|---:" if numeric else "|---") * (len(header) - 1) + "|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
+
+
+def _aims_chart(rows: list[list[str]]) -> str:
+    """Return a chart of bars: by what factor each figure is better or worse than its aim."""
+    middle, scale, height = 560, 90, 22
+    bars = []
+    for number, (part, figure, aim, better) in enumerate(rows):
+        factor = float(figure) / float(aim)
+        factor = 1 / factor if better == "less" else factor
+        width = scale * math.log2(factor)
+        y = number * height
+        fill = "#2e7d32" if factor >= 1 else "#c62828"
+        bars.append(
+            f'<text x="{middle - 220}" y="{y + 15}" text-anchor="end">{html.escape(part)}</text>'
+            f'<rect x="{middle + min(width, 0):.0f}" y="{y + 4}" width="{abs(width):.0f}" '
+            f'height="{height - 8}" fill="{fill}"/>'
+            f'<text x="{middle + max(width, 0) + 6:.0f}" y="{y + 15}">{factor:.2f}</text>'
+        )
+    total = len(rows) * height
+    return (
+        f'<svg viewBox="0 0 860 {total}" role="img" aria-label="Figures as shares of their aims" '
+        f'font-size="13" fill="currentColor">{"".join(bars)}'
+        f'<path d="M{middle} 0V{total}" stroke="currentColor"/></svg>'
+    )
 
 
 def _api(found: re.Match[str]) -> str:

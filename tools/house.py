@@ -30,16 +30,16 @@ LIMITS = {
     "files at the top level": (5, 5),
     "cycles of modules": (0, 0),
     "cycles of folders": (0, 0),
-    "files in one folder": (77, 40),
-    "product lines": (172_500, 148_000),
+    "files in one folder": (74, 40),
+    "product lines": (168_300, 148_000),
     "public class names that occur twice": (9, 0),
-    "commands": (72, 48),
-    "parameters of commands": (504, 350),
-    "parameters of one command": (29, 14),
+    "commands": (64, 48),
+    "parameters of commands": (370, 350),
+    "parameters of one command": (27, 14),
     "functions over 80 lines": (6, 0),
     "functions over 12 parameters": (12, 0),
-    "functions with **options: Any": (41, 10),
-    "banned words": (2_087, 0),
+    "functions with **options: Any": (40, 10),
+    "banned words": (2_021, 0),
 }
 
 _WORDS = "found|known|each|own|what|made|there|taken|said"

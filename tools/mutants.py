@@ -113,11 +113,16 @@ MUTANTS: Sequence[Mutant] = [
     ),
     # one owner of a table
     *_mutants(
-        "paimon_features/lake/ownership/claims.py",
+        "paimon_features/lake/ownership/fence.py",
         "tests/lake/test_claims.py tests/lake/test_fencing.py tests/lake/test_lease.py",
         ("if follower is not None:", "if False:"),
+    ),
+    *_mutants(
+        "paimon_features/lake/ownership/claims.py",
+        "tests/lake/test_claims.py tests/lake/test_fencing.py tests/lake/test_lease.py",
         ("if not self.files.create(", "if self.files.replace("),
         ("if number < (self._oldest() or 0):", "if False:"),
+        ("is None or stored.nonce != previous.nonce", "is None"),
     ),
     # rows of a training run
     *_mutants(

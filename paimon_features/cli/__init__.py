@@ -27,6 +27,7 @@ from typing import Any
 import click
 
 from paimon_features import __version__
+from paimon_features.cli._shared_options import command_words, take_shared
 from paimon_features.core.documents.redaction import redact, redact_uncaught_errors
 from paimon_features.core.errors import (
     ConfigurationError,
@@ -49,15 +50,14 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     "Set up": {
         "init": "Create a project, from your data or an example.",
         "try": "Compute features over a file, without a lake.",
-        "doctor": "Check this machine and the project.",
+        "check": "Check the installation, the warehouse, leases, changes.",
         "jars": "Download and verify the Flink jars.",
         "demo": "Run the complete circle on a real retail log.",
         "completion": "Complete commands, options and names in the shell.",
     },
     "Define": {
         "plan": "Show what apply would change.",
-        "apply": "Register definitions and create their tables.",
-        "switch": "Activate another generation of a view.",
+        "apply": "Register definitions; activate a generation.",
         "describe": "Show definitions.",
         "graph": "Show the lineage graph (text or SVG).",
         "import-feast": "Convert a Feast repository.",
@@ -65,8 +65,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
     },
     "Run on Flink": {
         "ingest": "Ingest files, Kafka topics or change logs.",
-        "release": "Release events held for future timestamps.",
-        "lateness": "Show how late events of a source arrive.",
         "submit": "Run the tile job of a view.",
         "backfill": "Compute the tiles of all past events.",
         "repair": "Compare tiles with events and replace wrong ones.",
@@ -81,11 +79,7 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "backup": "Copy the project while it runs.",
         "restore": "Create a project from a backup.",
         "forget": "Delete an entity from all tables.",
-        "maintain": "Compact small files and expire snapshots.",
-        "check": "Read the warehouse and report damaged files.",
-        "leases": "Show which process or job owns each table.",
-        "audit": "Show who changed what, when, from which commit.",
-        "records": "Show lost records of the warehouse; accept their loss.",
+        "maintain": "Compact files, expire snapshots, roll up tiles.",
     },
     "Serve and train": {
         "materialize": "Load tiles into the online store.",
@@ -96,7 +90,6 @@ COMMANDS: Mapping[str, Mapping[str, str]] = {
         "bundle": "Publish definitions for servers that run no code.",
         "explain": "Show which cells make up a feature value.",
         "sizing": "Estimate the online store's memory.",
-        "rollup": "Roll up old tiles for lifetime windows.",
         "sql": "Query the tables of the lake in SQL.",
         "history": "Write historical features to a file.",
         "training-set": "Build a point-in-time training set.",
@@ -121,16 +114,17 @@ that ``--help`` imports no engine.
 """
 
 WITH_FRAMES = (
-    "cancel", "demo", "ingest", "inspect-loader", "jobs", "release", "repair", "reproduce",
+    "cancel", "demo", "ingest", "inspect-loader", "jobs", "maintain", "repair", "reproduce",
     "retrain", "submit", "train",
 )  # fmt: skip
 """Commands that run programs of a user, or libraries that import pandas anyway."""
 
 SYNONYMS = {
-    "build": "training-set", "compact": "maintain", "create": "init", "deploy-k8s": "deploy",
-    "get": "lookup", "list": "describe", "load": "ingest", "ls": "describe", "new": "init",
-    "preview": "try", "query": "lookup", "run": "submit", "server": "serve", "show": "describe",
-    "start": "serve", "validate": "verify",
+    "audit": "check", "build": "training-set", "compact": "maintain", "create": "init",
+    "deploy-k8s": "deploy", "doctor": "check", "get": "lookup", "list": "describe",
+    "load": "ingest", "ls": "describe", "new": "init", "preview": "try", "query": "lookup",
+    "run": "submit", "server": "serve", "show": "describe", "start": "serve", "switch": "apply",
+    "validate": "verify",
 }  # fmt: skip
 """What commands are called elsewhere."""
 
@@ -140,8 +134,7 @@ ONLINE = ("explain", "lookup", "serve", "sizing")
 
 OBSERVED = (
     "apply", "backfill", "derive", "drop", "fit", "forget", "history", "ingest", "maintain",
-    "materialize", "publish", "release", "repair", "request-log", "rollup", "submit", "switch",
-    "train", "training-set",
+    "materialize", "publish", "repair", "request-log", "submit", "train", "training-set",
 )  # fmt: skip
 """Commands whose runs are reported to OpenLineage, where that is configured."""
 
@@ -191,6 +184,12 @@ def suggest_choice(error: click.BadParameter) -> click.BadParameter:
 
 class LazyGroup(SuggestingGroup):
     """A group that imports a command when it runs or its help is shown."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command, rest if command is None else take_shared(ctx, command, rest)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [name for section in COMMANDS.values() for name in section]
@@ -254,9 +253,13 @@ def _print_error(text: str) -> None:
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__)
+@click.option(
+    "--project", "path", default=".", show_default=True, help="Folder of the project, or in it."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("-q", "--quiet", is_flag=True, help="Only results and errors: no progress.")
 @click.option("-v", "--verbose", count=True, help="Log what is done; of errors the traceback.")
-def cli(quiet: bool, verbose: int) -> None:
+def cli(path: str, as_json: bool, quiet: bool, verbose: int) -> None:
     """A feature store on Flink, Paimon and Redis.
 
     Define features once; read the same values online and in training sets. Start with your own
@@ -267,10 +270,11 @@ def cli(quiet: bool, verbose: int) -> None:
       paimon-features try shop/features.py events.csv
       paimon-features demo --into demo
 
-    COMMAND --help shows examples of each command.
+    COMMAND --help shows examples of each command. The options below may follow the command, too.
 
     Exit codes: 0 success, 1 a failed check or an external error, 2 usage error, 130 interrupted.
     """
+    del path, as_json  # the commands read them from the context
     verbosity.set_verbosity(quiet, verbose)
 
 
@@ -280,7 +284,7 @@ def main(args: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         # names of files and columns from outside can have parts that no encoding has
         stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    words = [w for w in (sys.argv[1:] if args is None else args) if not w.startswith("-")]
+    words = command_words(sys.argv[1:] if args is None else args)
     if words and words[0] not in WITH_FRAMES:
         light_imports.enable()
 

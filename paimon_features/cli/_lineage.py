@@ -51,7 +51,7 @@ def _invoke(command: click.Command, invoke: Any, context: click.Context) -> Any:
 def _run(command: click.Command, context: click.Context) -> CommandRun | None:
     """The run to report; None if OpenLineage is not configured."""
     try:
-        config = read_config(find_root(Path(context.params.get("path", "."))))
+        config = read_config(find_root(Path(context.find_root().params.get("path", "."))))
     except PaimonFeaturesError:
         return None  # the command says it
     if not is_configured(config):

@@ -54,7 +54,7 @@ def completer(kinds: Collection[str]) -> Completer:
 
     def complete(ctx: click.Context, _: click.Parameter, begun: str) -> list[CompletionItem]:
         try:
-            config = read_config(find_root(Path(ctx.params.get("path") or ".")))
+            config = read_config(find_root(Path(ctx.find_root().params.get("path") or ".")))
         except PaimonFeaturesError:
             return []
         names = defined_names(config.definitions, kinds)

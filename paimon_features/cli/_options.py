@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from paimon_features.cli._human_times import human_time_ms
+from paimon_features.cli._shared_options import JSON, PROJECT
 from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.core.process import verbosity
 from paimon_features.core.process.output_files import check_output_folder
@@ -18,6 +19,28 @@ from paimon_features.core.times.clock import now_ms
 if TYPE_CHECKING:
     from paimon_features.lake.metadata.snapshots import SnapshotRef
     from paimon_features.offline.reading.pinning import AsOf
+
+
+__all__ = [
+    "AS_OF",
+    "CLUSTER",
+    "ENGINE",
+    "JSON",
+    "LOCAL_CLUSTER",
+    "MEMORY",
+    "POLL",
+    "PROJECT",
+    "ROWS",
+    "SPILL",
+    "OutputFile",
+    "check_engine",
+    "message_printer",
+    "moment_ms",
+    "pins",
+    "show_not_included",
+    "time_ms",
+    "time_text",
+]
 
 
 class OutputFile(click.Path):
@@ -35,10 +58,6 @@ class OutputFile(click.Path):
         return path
 
 
-PROJECT = click.option(
-    "--project", "path", default=".", show_default=True, help="Folder of the project."
-)
-JSON = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
 ROWS = click.option(
     "--rows",
     required=True,

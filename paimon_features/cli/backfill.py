@@ -71,7 +71,7 @@ def backfill(
     paimon-features apply                                       # buckets=16, makes generation 2
     paimon-features backfill customer_spend --from-generation 1
     paimon-features submit customer_spend --cluster
-    paimon-features switch customer_spend
+    paimon-features apply --generation customer_spend
     """
     if engine is None:
         only_flink = cluster is not None or copied is not None

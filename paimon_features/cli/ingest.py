@@ -165,7 +165,7 @@ def ingest(
     current rows, then each change. The retraction column of SOURCE is set from the row kind.
 
     Events ahead of the clock by more than max_skew are held in rejected_SOURCE; each run first
-    releases those that are due ('paimon-features release' does only that).
+    releases those that are due ('paimon-features maintain --only release' does only that).
 
     An interrupted run has committed nothing, or is completed by the next one. With --topic the
     job runs until Ctrl-C, or detached with --cluster until --stop, and resumes from its last
@@ -186,7 +186,7 @@ def ingest(
         raise ConfigurationError(
             "--engine local ingests files in this process; --topic, --from-table, --cluster, "
             "--stop and --status concern Flink's jobs: leave out --engine local "
-            "('paimon-features doctor' shows whether Flink can run here)"
+            "('paimon-features check installation' shows whether Flink can run here)"
         )
     if stop or status:
         if paths or others or (stop and status):

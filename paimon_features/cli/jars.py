@@ -12,12 +12,14 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
+from paimon_features.cli._shared_options import JSON
 from paimon_features.core.installation.jars import (
     CHECKPOINT_GROUP,
     DEFAULT_GROUPS,
     fetch_jar_details,
     locked_jars,
 )
+from paimon_features.core.process import verbosity
 
 
 @click.command()
@@ -28,21 +30,19 @@ from paimon_features.core.installation.jars import (
     type=click.Choice(list(dict.fromkeys(jar.group for jar in locked_jars()))),
     help=f"Only this group; repeatable. Default: {', '.join(DEFAULT_GROUPS)}.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--quiet", is_flag=True, help="Print nothing when all jars are in the cache.")
 @click.option("--class-path", is_flag=True, help="Print the jars as a class path, nothing else.")
 @click.option(
     "--class-archive",
     is_flag=True,
     help="Also store Java's loaded classes, once: local jobs start faster. 180 MB, half a minute.",
 )
-def jars(
-    groups: tuple[str, ...], as_json: bool, quiet: bool, class_path: bool, class_archive: bool
-) -> None:
+@JSON
+def jars(groups: tuple[str, ...], class_path: bool, class_archive: bool, as_json: bool) -> None:
     """Download the jars that Flink jobs need into the cache, and verify their sha256.
 
     A jar is taken from the cache, ~/.m2 or a Maven repository, in this order, if its hash is
-    correct. A second run needs no network; an interrupted one resumes.
+    correct. A second run needs no network; an interrupted one resumes. With --quiet nothing is
+    printed if all jars are in the cache.
 
     \b
       paimon-features jars                      the jars of every job, and Kafka's
@@ -76,7 +76,7 @@ def jars(
 
         with console.status("storing the classes that Java loads for Flink"):
             archive = write_archive()
-        if archive is None and not quiet:
+        if archive is None and not verbosity.quiet():
             click.echo("no class archive: it takes Java 17 or later", err=True)
     if class_path:
         click.echo(os.pathsep.join(str(item.path) for item in fetched))
@@ -97,7 +97,7 @@ def jars(
                 indent=2,
             )
         )
-    elif not quiet or any(item.origin != "cache" for item in fetched):
+    elif not verbosity.quiet() or any(item.origin != "cache" for item in fetched):
         for item in fetched:
             size = f"{item.size_bytes / 1e6:.1f} MB"
             click.echo(f"{item.jar.coordinate:60} {size:>9}  {item.origin:8}  {item.path}")

@@ -16,7 +16,13 @@ from paimon_features.project.maintenance.tables import maintain as run
 
 
 @click.command()
-@click.argument("tables", nargs=-1)
+@click.argument("tables", nargs=-1, metavar="[NAMES]...")
+@click.option(
+    "--only",
+    type=click.Choice(["release", "rollup"]),
+    help="Only release events of the sources NAMES that were held for a future timestamp, or only "
+    "roll up the tiles of the views NAMES (default: of all with lifetime windows).",
+)
 @click.option("--no-compact", is_flag=True, help="Only expire snapshots.")
 @click.option(
     "--keep-newest",
@@ -35,6 +41,7 @@ from paimon_features.project.maintenance.tables import maintain as run
 @JSON
 def maintain(
     tables: tuple[str, ...],
+    only: str | None,
     no_compact: bool,
     keep_newest: int | None,
     pause: bool,
@@ -42,7 +49,7 @@ def maintain(
     path: str,
     as_json: bool,
 ) -> None:
-    """Compact small files and expire snapshots, in all tables or in TABLES.
+    """Compact small files and expire snapshots, in all tables or in the tables NAMES.
 
     Snapshots that readers, training sets and materializers protect by a consumer or tag are kept.
     Tables that a job or a trainer is writing are skipped and reported, because a table has one
@@ -55,16 +62,39 @@ def maintain(
     more of less than 16 MiB, because training on the compacted snapshot is another run.
 
     Partitions of events that are shorter than the source's partition_days are merged first. Tiles
-    of views with lifetime windows are rolled up at the end (see 'rollup').
+    of views with lifetime windows are rolled up at the end.
+
+    --only release: an event ahead of the clock by more than the source's max_skew is held in
+    rejected_SOURCE (reason time_in_future). 'ingest' releases due events at the start of each run;
+    this does only that. Each event is released once. No job may be writing the source.
+
+    --only rollup: historical reads and rebuilds of the online store read past days, months and
+    years as one row per entity where no window starts or ends within them. Later changes (late
+    events, a repair, a compaction) are read from tiles until this runs again; results never depend
+    on it. Needs no Java, and may run alongside the tile job.
 
     Run it once a day after midnight UTC, so that each bucket of the previous day has one file.
 
     \b
     paimon-features maintain --pause
     paimon-features maintain feedback_churn --keep-newest 20
+    paimon-features maintain --only release retail
+    paimon-features maintain --only rollup
 
     Exit code 1 if a table was skipped, unless --allow-skipped.
     """
+    if only is not None:
+        if no_compact or keep_newest is not None or pause or allow_skipped:
+            raise click.UsageError("--only takes nothing but NAMES")
+        if only == "release":
+            from paimon_features.cli._release import release
+
+            release(tables, path, as_json)
+        else:
+            from paimon_features.cli._rollup import roll_up
+
+            roll_up(tables, path, as_json)
+        return
     with Progress("maintaining", as_json, unit="tables") as progress:
         done = run(
             Project.open(path),

@@ -39,7 +39,7 @@ def mcp(http: bool, port: int, path: str) -> None:
     """
     require("mcp", "mcp", "'paimon-features mcp'")
     from paimon_features.integrations.mcp import FeatureTools, protocol
-    from paimon_features.serving.http.supervisor import listen, url_of
+    from paimon_features.serving.http.server.supervisor import listen, url_of
 
     tools = FeatureTools(path)
     # loaded before a client waits for it: definitions that cannot be read are an error of the

@@ -19,10 +19,9 @@ _NAME = re.compile(r"([a-z][a-z0-9_]*)(?:@([1-9][0-9]{0,8}))?")
 
 @click.command()
 @click.argument("model")
-@click.option("--quiet", is_flag=True, help="Print no progress.")
 @PROJECT
 @JSON
-def reproduce(model: str, quiet: bool, path: str, as_json: bool) -> None:
+def reproduce(model: str, path: str, as_json: bool) -> None:
     """Run the training of a version again, and compare weights, metrics and predictions.
 
     MODEL is NAME@VERSION, or NAME for the newest version. On a processor the weights are equal to
@@ -40,7 +39,7 @@ def reproduce(model: str, quiet: bool, path: str, as_json: bool) -> None:
     project.models.manifest(found[1], number)  # before torch is imported
     from trainer_bridge.training import run
 
-    with Progress("preparing", as_json, unit="batches", silent=quiet) as progress:
+    with Progress("preparing", as_json, unit="batches") as progress:
         result = run.reproduce(
             project, found[1], number, on_message=progress.message, on_phase=progress
         )

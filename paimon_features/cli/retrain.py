@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Register versions and say what the gate found; leave what is served to a person.",
 )
-@click.option("--quiet", is_flag=True, help="Print no progress.")
 @PROJECT
 @JSON
 def retrain(
@@ -48,7 +47,6 @@ def retrain(
     rounds: int | None,
     every: float,
     no_promote: bool,
-    quiet: bool,
     path: str,
     as_json: bool,
 ) -> None:
@@ -83,7 +81,7 @@ def retrain(
     stop = stop_event() if follow else None
     count = failed = 0
     # between rounds nothing is done, so that nothing is to be shown
-    with Progress("preparing", as_json, unit="batches", silent=quiet, ticks=not follow) as progress:
+    with Progress("preparing", as_json, unit="batches", ticks=not follow) as progress:
         if follow:
             progress.message(f"waiting for new training rows of {model}; Ctrl-C ends it")
         for decision in retraining.retrain(

@@ -76,7 +76,7 @@ def serve(
     if context.invoked_subcommand is not None:
         return
     _check_extra()
-    from paimon_features.serving.http import supervisor
+    from paimon_features.serving.http.server import supervisor
 
     config = read_config(find_root(Path(path)))
     overrides: dict[str, object] = {}

@@ -48,7 +48,6 @@ _SHOWN = 20
     show_default=True,
     help="What ends a trial early, by its validation losses.",
 )
-@click.option("--quiet", is_flag=True, help="Print no progress.")
 @PROJECT
 @JSON
 def train(
@@ -59,7 +58,6 @@ def train(
     trials: int | None,
     jobs: int | None,
     pruner: Literal["median", "asha", "none"],
-    quiet: bool,
     path: str,
     as_json: bool,
 ) -> None:
@@ -109,7 +107,7 @@ def train(
     if multirun or trials is not None:
         if show:
             raise click.UsageError("--show is for a single run, not for -m and --trials")
-        _sweep(config, overrides, trials, jobs, pruner, quiet, path, as_json)
+        _sweep(config, overrides, trials, jobs, pruner, path, as_json)
         return
     settings = compose(config, overrides)
     if show:
@@ -120,7 +118,7 @@ def train(
     project = Project.open(path)
     from trainer_bridge.training import run
 
-    with Progress("preparing", as_json, unit="batches", silent=quiet) as progress:
+    with Progress("preparing", as_json, unit="batches") as progress:
         manifest, is_new = run.train(
             project, settings, on_message=progress.message, on_phase=progress
         )
@@ -150,14 +148,13 @@ def _sweep(
     trials: int | None,
     jobs: int | None,
     pruner: Literal["median", "asha", "none"],
-    quiet: bool,
     path: str,
     as_json: bool,
 ) -> None:
     project = Project.open(path)
     from trainer_bridge.training.sweep import sweep
 
-    with Progress("trials", as_json, silent=quiet) as progress:
+    with Progress("trials", as_json) as progress:
         result = sweep(
             project,
             file,

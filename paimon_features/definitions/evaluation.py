@@ -17,7 +17,6 @@ import numpy as np
 from paimon_features.core._arrow import pa
 from paimon_features.core.columns.column import Column
 from paimon_features.core.errors import DefinitionError
-from paimon_features.core.expressions.evaluate import Program
 from paimon_features.core.types.array_types import Ints
 from paimon_features.core.types.schema import (
     Bool,
@@ -32,17 +31,14 @@ from paimon_features.core.types.schema import (
     Timestamp,
 )
 from paimon_features.core.windows import floor_ms
-from paimon_features.definitions.aggregates import EVENT_TIME, TILE_END, Aggregate, Reading
-from paimon_features.definitions.aggregates.fold import canonical, fold, newest_tile_end
+from paimon_features.definitions.aggregates import Aggregate
+from paimon_features.definitions.aggregates.fold import canonical, fold
 from paimon_features.definitions.compiled import CompiledFeature, CompiledView
 from paimon_features.definitions.entity import EVERYTHING, Entity
+from paimon_features.definitions.event_partials import partials_of
 from paimon_features.definitions.feature_view import FeatureView
-from paimon_features.definitions.skipped import (
-    NO_RULE,
-    skipped_events,
-    verdicts,
-    warn_of_skipped,
-)
+from paimon_features.definitions.finishing import finish_window
+from paimon_features.definitions.skipped import entering_rows
 from paimon_features.definitions.source import EventSource
 
 AT_MS = "at_ms"
@@ -185,15 +181,10 @@ def _partial_rows(
         name: Column.from_arrow(pa.array([row.get(name) for row in rows], kind.arrow))
         for name, kind in view.source.schema.items()
     }
-    times = np.array([row[view.source.event_time] for row in rows], np.int64)
-    columns[EVENT_TIME] = Column(times)
-    columns[TILE_END] = Column(floor_ms(times, view.tile_ms) + view.tile_ms)
-    members, broken = verdicts(view, columns, len(rows))
-    warn_of_skipped(view, skipped_events(view, columns, members, broken), len(rows), stacklevel=3)
-    chosen = np.flatnonzero(members & (broken == NO_RULE))
-    computed = Program([view.expressions[p.name] for p in view.partials]).run(columns, len(rows))
-    partials = zip(view.partials, computed, strict=True)
-    return {p.name: column.take(chosen) for p, column in partials}, times[chosen]
+    chosen = entering_rows(view, columns, len(rows), stacklevel=3)
+    columns = {name: column.take(chosen) for name, column in columns.items()}
+    times = columns[view.source.event_time].values
+    return partials_of(view, view.partials, columns, times), times
 
 
 def _value(
@@ -214,8 +205,5 @@ def _value(
     tiles = fold(view.partials, events, edges, view.tile_ms)
     whole = np.array([0, len(edges) - 1], np.int64)
     merged = canonical(view.partials, fold(view.partials, tiles, whole, view.tile_ms))
-    read_ms = feature.window.read_time(as_of_ms)
-    reading = Reading(read_ms, read_ms - newest_tile_end(merged, view.tile_ms), feature.window_ms)
-    taken = [merged[name] for name in feature.partials]
-    finished = feature.aggregate.finish(view.scope, taken, reading)
+    (finished,) = finish_window(view, [feature], merged, as_of_ms)
     return finished.column.to_pylist(feature.type)[0]

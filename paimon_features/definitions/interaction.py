@@ -27,7 +27,7 @@ class Interaction:
 
     In ``expression`` a feature is written ``view:feature``, a request input or another
     interaction by its name. ``request`` declares the inputs that it may use. The language is that
-    of ``derive`` and ``where``; see ``docs/how-to/features/interactions.md``.
+    of ``derive`` and ``where``; see ``docs/reference/interactions.md``.
 
     Names and types are checked when the project's definitions are read, since the views are known
     only then.

@@ -40,7 +40,7 @@ SERVED_COLUMNS: Mapping[str, DataType] = {
     "definition": String,
     "worker": String,
 }
-"""In the order of the table; docs/how-to/serving/request-log.md describes each of them."""
+"""In the order of the table; docs/reference/logs.md describes each of them."""
 
 PREDICTION_COLUMNS: Mapping[str, DataType] = {
     "request_id": String,
@@ -60,7 +60,7 @@ PREDICTION_COLUMNS: Mapping[str, DataType] = {
     "reads": String,
     "worker": String,
 }
-"""Of a log of predictions; docs/how-to/serving/predictions.md describes each of them."""
+"""Of a log of predictions; docs/reference/logs.md describes each of them."""
 
 OUTCOME_COLUMNS: Mapping[str, DataType] = {
     "event_time_ms": Int64,

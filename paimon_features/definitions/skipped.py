@@ -71,6 +71,19 @@ def skipped_events(
     return found
 
 
+def entering_rows(
+    view: CompiledView, columns: Mapping[str, Column], rows: int, stacklevel: int
+) -> Ints:
+    """Return the positions of the events that enter the view's tiles.
+
+    Issues a ``SkippedEventsWarning`` for members of the view that do not.
+    """
+    members, broken = verdicts(view, columns, rows)
+    skipped = skipped_events(view, columns, members, broken)
+    warn_of_skipped(view, skipped, int(members.sum()), stacklevel + 1)
+    return np.flatnonzero(members & (broken == NO_RULE))
+
+
 def merged(parts: Iterable[SkippedEvents]) -> list[SkippedEvents]:
     """Return one entry per reason and detail, as a lake counts them, with the first example."""
     by_rule: dict[tuple[str, str], SkippedEvents] = {}

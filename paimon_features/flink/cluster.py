@@ -40,7 +40,8 @@ from paimon_features.flink.supervisor import (
 )
 from paimon_features.flink.workers import write_python
 from paimon_features.lake.ownership.lease import ProcessHolder
-from paimon_features.lake.storage.json_files import locked, read_json, write_json, write_plain_json
+from paimon_features.lake.ownership.locks import locked
+from paimon_features.lake.storage.json_files import read_json, write_json, write_plain_json
 
 START_TIMEOUT_S = 180.0
 STOP_TIMEOUT_S = 15.0

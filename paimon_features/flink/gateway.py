@@ -427,7 +427,7 @@ def _await_port(gateway: Gateway, address: Path) -> int:
             time.sleep(0.2)  # for the last lines of its standard error
             raise JobError(
                 f"Flink's JVM did not start: {' | '.join(gateway.last_lines) or 'no message'}; "
-                f"'paimon-features doctor' checks Java and the jars; its log is in "
+                f"'paimon-features check installation' checks Java and the jars; its log is in "
                 f"{gateway.log_dir}"
             )
         time.sleep(0.02)

@@ -24,8 +24,8 @@ from paimon_features.ingest.long_lines import MAX_LINE_BYTES
 from paimon_features.ingest.runs import IngestRun
 from paimon_features.ingest.stream_records import StreamRecord
 from paimon_features.lake import Lake, read_arrow
+from paimon_features.lake.marked_records import Record
 from paimon_features.lake.metadata.snapshots import read_snapshot_file, snapshot_ids
-from paimon_features.lake.side_folder.records import Record
 
 _FILE_RUN = re.compile("ingest-([0-9a-f]{12})_[0-9a-f-]{36}")
 """The commit user of a run over files."""

@@ -39,9 +39,9 @@ from paimon_features.core.process.traces import open_tracer
 from paimon_features.online.store import OnlineSettings, open_store
 from paimon_features.online.store.models import model_place_of
 from paimon_features.online.store.store import OnlineStore
+from paimon_features.serving.http.access.hosts import Hosts
 from paimon_features.serving.http.access.token_use import TokenUse
 from paimon_features.serving.http.endpoints import openapi
-from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.messages import BodyPart, Reply
 from paimon_features.serving.http.messages import Request as Head

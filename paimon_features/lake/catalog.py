@@ -32,10 +32,10 @@ from paimon_features.core.times.partition_days import WHOLE_HISTORY
 from paimon_features.lake.ddl import arrow_schema, paimon_schema, paimon_schema_like
 from paimon_features.lake.metadata.live_cache import LiveCache
 from paimon_features.lake.metadata_damage import metadata_damage
-from paimon_features.lake.ownership.claims import held
+from paimon_features.lake.ownership.fence import held
+from paimon_features.lake.ownership.locks import locked
 from paimon_features.lake.side_folder import removals, side_format
 from paimon_features.lake.side_folder.removals import Removal
-from paimon_features.lake.side_folder.side_files import locked
 from paimon_features.lake.specs import PARTITION_DAYS_OPTION, TABLE_OPTIONS, TableSpec
 from paimon_features.lake.storage import LocalStorage, RemoteStorage, Storage
 from paimon_features.lake.storage.commit_guard import guarding
@@ -132,7 +132,7 @@ class Lake:
             A path or a ``file:`` URI; or a URI with ``s3:``, ``oss:`` or ``hdfs:``.
         options
             Endpoint, credentials and other options of a remote warehouse
-            (``docs/how-to/training/loading-remote.md``); they override the environment.
+            (``docs/reference/warehouse.md``); they override the environment.
         filesystem
             A file system of pyarrow or fsspec to use instead, for any other URI.
         side_folder
@@ -464,7 +464,7 @@ class Lake:
                 "contained which snapshots of the table were removed, so an earlier time or a "
                 "snapshot's number could be read from another table. Restore it from the same "
                 "backup as the tables, or, if nobody reads the past before now, accept the loss by "
-                "'paimon-features records --accept-loss'"
+                "'paimon-features check records --accept-loss'"
             )
         return found
 

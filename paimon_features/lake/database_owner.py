@@ -10,7 +10,8 @@ from typing import Any
 
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.side_folder.side_files import locked, read_json, write_json
+from paimon_features.lake.ownership.locks import locked
+from paimon_features.lake.storage.json_files import read_json, write_json
 
 _KIND = "projects"
 

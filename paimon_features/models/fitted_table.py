@@ -12,8 +12,8 @@ from paimon_features.core.errors import TableError, TransformError, UnknownNameE
 from paimon_features.core.types.schema import check_name
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.ownership.lease import acquire
+from paimon_features.lake.ownership.locks import locked
 from paimon_features.lake.reading.table_reader import read_arrow
-from paimon_features.lake.side_folder.side_files import locked
 from paimon_features.lake.specs import FITTED_PREFIX, fitted_spec
 from paimon_features.lake.writing.table_writer import append_arrow
 from paimon_features.transformers import FeatureTransformer, FittedVersion, StoredTransformer

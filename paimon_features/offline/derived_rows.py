@@ -26,9 +26,11 @@ from paimon_features.core.errors import RequestError
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, Tumbling, floor_ms
 from paimon_features.definitions import CompiledDerived
-from paimon_features.definitions.aggregates import EVENT_TIME_MAX, ROWS, Reading
-from paimon_features.definitions.aggregates.fold import fold, newest_tile_end
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, ROWS
+from paimon_features.definitions.aggregates.fold import fold
 from paimon_features.definitions.derived import FIRST_EVENT_TIME
+from paimon_features.definitions.event_partials import concat
+from paimon_features.definitions.finishing import finish
 from paimon_features.lake import Lake
 from paimon_features.lake.reading.deltas import DataFile, live_files, read_file
 from paimon_features.lake.side_folder.generations import GenerationRecord
@@ -36,7 +38,6 @@ from paimon_features.lake.specs import TILE_DAY, TILE_START
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, sort_order
 from paimon_features.offline.reading.pinning import AsOf, Pinner, check_contents
 from paimon_features.offline.reading.view_reads import width
-from paimon_features.tiles.event_partials import concat
 
 MEMORY_MB = 1024.0
 """About how much memory the tiles of the days that are worked on take, unless set otherwise."""
@@ -310,17 +311,16 @@ class DerivedRead:
         starts, ends = cut.starts[chosen], cut.ends[chosen]
         windows = self.derived.windows
         length_ms = None if windows is None else windows.length_ms
-        reading = Reading(ends, ends - newest_tile_end(merged, self.view.tile_ms), length_ms)
         arrays = [*tiles.keys.take(pa.array(cut.offsets[:-1][chosen])).columns]
         arrays += [pa.array(starts), pa.array(ends)]
         if self.derived.count is not None:
             arrays.append(pa.array(merged[ROWS.name].values))
-        for feature in self.derived.features:
-            taken = [merged[name] for name in feature.partials]
-            done = feature.aggregate.finish(self.view.scope, taken, reading)
-            column = done.column
-            if done.ill_conditioned is not None:
-                column = Column(column.values, column.mask & ~done.ill_conditioned)
+        features = self.derived.features
+        results = finish(self.view, features, merged, ends, length_ms)
+        for feature, finished in zip(features, results, strict=True):
+            column = finished.column
+            if finished.ill_conditioned is not None:
+                column = Column(column.values, column.mask & ~finished.ill_conditioned)
             arrays.append(column.to_arrow(feature.type.arrow))
         yield pa.Table.from_arrays(
             [array.cast(field.type) for array, field in zip(arrays, self.schema, strict=True)],

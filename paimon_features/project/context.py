@@ -171,7 +171,7 @@ class ProjectContext:
             raise GenerationError(
                 f"feature view {view.name!r} is defined for other tiles than generation "
                 f"{record.generation} contains; 'paimon-features plan' shows the difference, "
-                f"'apply', 'backfill {view.name}' and 'switch {view.name}' replace it"
+                f"'apply', 'backfill {view.name}' and 'apply --generation {view.name}' replace it"
             )
         return record
 

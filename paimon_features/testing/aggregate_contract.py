@@ -29,11 +29,7 @@ from paimon_features.definitions.aggregates import (
     Reading,
 )
 from paimon_features.definitions.aggregates.fold import NEVER_MS, canonical, fold, newest_tile_end
-from paimon_features.testing.generators import (
-    EVENT_TIME,
-    VALUE_COLUMNS,
-    random_events,
-)
+from paimon_features.testing.generators import EVENT_TIME, VALUE_COLUMNS, random_events
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import Event, answer
 from paimon_features.testing.reference.tiler import event_rows, tile_table

@@ -23,10 +23,10 @@ from paimon_features.core.windows import DAY_MS, floor_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import Merge, Partial
 from paimon_features.definitions.aggregates.fold import canonical, fold
+from paimon_features.definitions.event_partials import concat, enters, partials_of
 from paimon_features.lake import Lake, iter_batches, read_arrow
 from paimon_features.lake.metadata.snapshots import ref_of
 from paimon_features.lake.specs import EVENT_DAY, TILE_DAY, TILE_START
-from paimon_features.tiles.event_partials import concat, enters, partials_of
 
 FOLD_ROWS = 2_000_000
 """Rows that are held before they are folded to their tiles."""

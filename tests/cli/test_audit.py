@@ -1,4 +1,4 @@
-"""``audit``: who changed what; and databases that belong to a project."""
+"""``check audit``: who changed what; and databases that belong to a project."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def records(*arguments: str) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = json.loads(run("audit", "--json", *arguments).stdout)
+    rows: list[dict[str, Any]] = json.loads(run("check", "audit", "--json", *arguments).stdout)
     return rows
 
 
 def test_changes_are_recorded_with_who_and_what(folder: Path) -> None:
-    assert run("audit").output == "no records\n"
+    assert run("check", "audit").output == "no records\n"
     run("apply")
     run("apply")  # changes nothing, and is not recorded
     (folder / "features.py").write_text(FEATURES.replace("entity=user,", 'entity=user, tile="1h",'))
     run("apply")
-    run("switch", "spend", "--force")
+    run("apply", "--generation", "spend", "--force")
     run("drop", "feature-view", "spend", "--generation", "1", "--yes")
     rows = records()
     assert [row["kind"] for row in rows] == ["apply", "apply", "switch", "drop"]
@@ -59,11 +59,11 @@ def test_changes_are_recorded_with_who_and_what(folder: Path) -> None:
     assert len(rows[0]["details"]["digest"]) == 64
     assert rows[2]["details"] == {"from": 1, "to": 2}
     assert rows[3]["details"]["tables"][0] == "tiles_spend_g1"
-    shown = run("audit", "--kind", "switch", "--since", "1h").output
+    shown = run("check", "audit", "--kind", "switch", "--since", "1h").output
     assert "spend  release pipeline@" in shown
     assert shown.rstrip().endswith("from 1, to 2")
     assert records("--since", "2999-01-01") == []
-    assert [row["kind"] for row in records("--name", "spend", "--kind", "drop")] == ["drop"]
+    assert [row["kind"] for row in records("spend", "--kind", "drop")] == ["drop"]
 
 
 def test_a_change_that_failed_is_recorded_as_such(
@@ -75,18 +75,18 @@ def test_a_change_that_failed_is_recorded_as_such(
         raise OSError("redis://u:hunter22@db is gone")
 
     monkeypatch.setattr(generations, "activate", fail)
-    CliRunner().invoke(cli, ["switch", "spend", "--force"])
+    CliRunner().invoke(cli, ["apply", "--generation", "spend", "--force"])
     row = records()[-1]
     assert row["kind"] == "switch"
     assert row["error"] == "OSError: redis://***@db is gone"
-    assert "FAILED: OSError" in run("audit").output
+    assert "FAILED: OSError" in run("check", "audit").output
 
 
 def test_a_damaged_record_is_shown_and_hides_no_other(folder: Path) -> None:
     run("apply")
     (path,) = (Project.open(".").lake.side_folder / "audit").glob("*.json")
     assert isinstance(path, Path)
-    run("switch", "spend", "--force")
+    run("apply", "--generation", "spend", "--force")
     path.write_text(path.read_text().replace("release pipeline", "somebody else"))
     rows = records()
     assert [row["kind"] for row in rows] == [audit_log.DAMAGED, "switch"]
@@ -105,7 +105,7 @@ def test_the_loss_of_the_audit_log_loses_the_past_and_nothing_else(folder: Path)
 
 
 def test_the_use_of_tokens_is_read_from_the_folder_of_the_servers(folder: Path) -> None:
-    assert "sets no folder" in run("audit", "--kind", "token_use", code=2).output
+    assert "sets no folder" in run("check", "audit", "--kind", "token_use", code=2).output
     (folder / "paimon-features.toml").write_text(
         '[project]\nname = "shop"\n[serve]\naudit = "audit"\n'
     )
@@ -118,7 +118,7 @@ def test_the_use_of_tokens_is_read_from_the_folder_of_the_servers(folder: Path) 
     )
     (row,) = records("--kind", "token_use")
     assert (row["requests"], row["rows"], row["refused"]) == (2, 4, 1)
-    shown = run("audit").output
+    shown = run("check", "audit").output
     assert "requests 2, rows 4, refused 1" in shown
     assert "\x1b" not in shown
 

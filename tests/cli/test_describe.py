@@ -1,4 +1,4 @@
-"""``describe``, ``graph``, ``switch`` and ``drop``, as a user runs them."""
+"""``describe``, ``graph``, ``apply --generation`` and ``drop``, as a user runs them."""
 
 from __future__ import annotations
 
@@ -130,15 +130,15 @@ def test_graph_draws_text_and_svg(project: Project) -> None:
 def test_a_generation_is_switched_to_and_back_and_then_dropped(project: Project) -> None:
     commit(project)
     newer = define(DEFINITIONS.replace("TILE", "1h"))
-    empty = run("switch", "activity")
+    empty = run("apply", "--generation", "activity")
     assert empty.exit_code == 1
     assert "nothing was written to generation 2 yet" in empty.stderr
     commit(newer)
-    assert run("switch", "activity").exit_code == 0
-    back = run("switch", "activity", "--to", "1")
+    assert run("apply", "--generation", "activity").exit_code == 0
+    back = run("apply", "--generation", "activity@1")
     assert "describes other tiles than generation 1 contains" in back.stderr
     assert generations.active(newer.lake, "activity").generation == 1  # type: ignore[union-attr]
-    run("switch", "activity")
+    run("apply", "--generation", "activity")
     read = run("drop", "feature-view", "activity", "--generation", "2", "--yes")
     assert (read.exit_code, "is the one that is read" in read.stderr) == (1, True)
     assert run("drop", "feature-view", "activity", "--generation", "1", "--yes").exit_code == 0

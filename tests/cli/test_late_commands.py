@@ -1,4 +1,4 @@
-"""``lateness`` and ``release`` as a user types them."""
+"""``status --lateness`` and ``maintain --only release`` as a user types them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def write(project: Project, now_ms: int, *times_ms: int) -> None:
 
 
 def test_lateness_is_drawn_with_counts_shares_and_quantiles(project: Project) -> None:
-    assert run("lateness", "clicks").output == "clicks has no events (of that time)\n"
+    assert run("status", "--lateness", "clicks").output == "clicks has no events (of that time)\n"
     write(project, NOW_MS - 30 * DAY_MS, NOW_MS - 400 * DAY_MS)
     write(project, NOW_MS, NOW_MS + 5, *[NOW_MS - 20] * 8, NOW_MS - 2 * HOUR_MS)
-    shown = run("lateness", "clicks").output.splitlines()
+    shown = run("status", "--lateness", "clicks").output.splitlines()
     assert shown[0] == "clicks: 11 events by how late they came"
     assert [line.split()[-2:] for line in shown[1:3]] == [["1", "9.091%"], ["8", "72.727%"]]
     assert shown[2].lstrip().startswith("< 1s")
@@ -51,7 +51,7 @@ def test_lateness_is_drawn_with_counts_shares_and_quantiles(project: Project) ->
     assert shown[-2].startswith("50 % <= 20 ms, 90 % <= ")
     assert shown[-2].endswith("; the latest 370 d")
     assert shown[-1] == "2 after 1h, 1 after 1d, 1 after 7d, 1 after 30d"
-    reported = json.loads(run("lateness", "clicks", "--since", "7d", "--json").stdout)
+    reported = json.loads(run("status", "--lateness", "clicks", "--since", "7d", "--json").stdout)
     assert (reported["events"], reported["greatest_ms"]) == (10, 2 * HOUR_MS)
     assert sum(bucket["events"] for bucket in reported["buckets"]) == 10
 
@@ -59,17 +59,17 @@ def test_lateness_is_drawn_with_counts_shares_and_quantiles(project: Project) ->
 def test_release_tells_what_entered_and_what_waits(project: Project) -> None:
     write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS, NOW_MS + DAY_MS)
     assert read_arrow(project.lake, "events_clicks").num_rows == 0
-    said = run("release", "clicks").stdout.splitlines()
+    said = run("maintain", "--only", "release", "clicks").stdout.splitlines()
     assert said[0] == "1 events released to events_clicks"
     assert said[1].startswith("1 still held, the first until ")
     assert read_arrow(project.lake, "events_clicks").column("id").to_pylist() == [0]
-    reported = json.loads(run("release", "clicks", "--json").stdout)
+    reported = json.loads(run("maintain", "--only", "release", "clicks", "--json").stdout)
     assert (reported["events"], reported["waiting"]) == (0, 1)
 
 
 def test_while_a_job_writes_the_source_nothing_is_released(project: Project) -> None:
     with lease.acquire(project.lake, "rejected_clicks", ProcessHolder.of(os.getppid()), "ingest"):
-        done = CliRunner().invoke(cli, ["release", "clicks"])
+        done = CliRunner().invoke(cli, ["maintain", "--only", "release", "clicks"])
     assert done.exit_code == 1
     assert "table 'rejected_clicks' is owned by process" in done.output
 
@@ -91,5 +91,5 @@ def test_a_released_event_that_was_ingested_meanwhile_is_a_duplicate(tmp_path: P
     )  # fmt: skip
     write(project, NOW_MS - DAY_MS, NOW_MS - HOUR_MS)
     write(project, NOW_MS, NOW_MS - HOUR_MS)
-    said = run("release", "clicks").stdout
+    said = run("maintain", "--only", "release", "clicks").stdout
     assert said == "0 events released to events_clicks\n1 were duplicates of ingested ids\n"

@@ -1,4 +1,4 @@
-"""``leases`` as an operator reads it."""
+"""``check leases`` as an operator reads it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Project:
 
 
 def run(*arguments: str) -> str:
-    done = CliRunner().invoke(cli, ["leases", *arguments])
+    done = CliRunner().invoke(cli, ["check", "leases", *arguments])
     assert done.exit_code == 0, done.output
     return done.output
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import keyword
 import subprocess
 import sys
@@ -43,6 +44,7 @@ def test_help_lists_every_command_and_imports_none_of_them() -> None:
         "    main(['--help'])\n"
         "finally:\n"
         "    ours = [m for m in sys.modules if m.startswith('paimon_features.cli.')]\n"
+        "    ours.remove('paimon_features.cli._shared_options')\n"
         "    heavy = {'pyarrow', 'pypaimon', 'pyflink', 'redis', 'torch'} & sys.modules.keys()\n"
         "    print(ours, sorted(heavy))\n"
     )
@@ -135,7 +137,7 @@ def test_our_errors_are_a_line_with_notes_and_an_exit_code(
         raise raised
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
-    answer = CliRunner().invoke(cli, ["doctor"])
+    answer = CliRunner().invoke(cli, ["check"])
     assert answer.exit_code == code
     assert answer.stderr == "error: the thing, got and expected\n  while doing something\n"
     assert answer.stdout == ""
@@ -147,7 +149,7 @@ def test_an_error_that_is_not_ours_keeps_its_traceback(monkeypatch: pytest.Monke
         raise ZeroDivisionError
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: failing)
-    assert isinstance(CliRunner().invoke(cli, ["doctor"]).exception, ZeroDivisionError)
+    assert isinstance(CliRunner().invoke(cli, ["check"]).exception, ZeroDivisionError)
 
 
 def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -156,7 +158,7 @@ def test_ctrl_c_is_exit_code_130(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("paimon_features.cli.load_command", lambda name: working)
-    answer = CliRunner().invoke(cli, ["doctor"])
+    answer = CliRunner().invoke(cli, ["check"])
     assert answer.exit_code == 130
     assert answer.stderr == "interrupted\n"
 
@@ -187,3 +189,29 @@ def test_completion_is_installed_once(tmp_path: Path, monkeypatch: pytest.Monkey
         assert CliRunner().invoke(cli, ["completion", "bash", "--install"]).exit_code == 0
     assert (tmp_path / ".bashrc").read_text().count("bash_source") == 1
     assert "_paimon_features_completion" in CliRunner().invoke(cli, ["completion", "bash"]).stdout
+
+
+TOPIC = "installation"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--json", "check", TOPIC], ["check", "--json", TOPIC], ["-q", "check", TOPIC, "--json"]],
+)
+def test_shared_options_stand_before_or_after_a_command(words: list[str]) -> None:
+    document = json.loads(CliRunner().invoke(cli, words).stdout)
+    assert {"healthy", "checks"} == set(document)
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (["graph", "--json"], "--json"),
+        (["--json", "graph"], "--json"),
+        (["jars", "--project", "x"], "--project"),
+    ],
+)
+def test_a_command_refuses_a_shared_option_without_use(words: list[str], option: str) -> None:
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 2
+    assert f"No such option '{option}'" in result.output

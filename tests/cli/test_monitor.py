@@ -12,8 +12,8 @@ import pytest
 
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.project import Project
-from paimon_features.testing.reference.monitoring import reference_ks
 from tests.project.monitoring.shop import COUNTRIES, START, Shop, open_shop, random_rows
+from tests.reference.monitoring import reference_ks
 from tests.shop_projects import run
 
 MIDDLE = START + 2 * DAY_MS

@@ -19,8 +19,8 @@ from paimon_features.cli import cli
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.online.materialize import MaterializeProgress, Materializer
 from paimon_features.project import Project
-from paimon_features.testing.servers.online_servers import wait_for
 from tests.os_processes import line_with
+from tests.servers.online_servers import wait_for
 from tests.shop_projects import commit_purchases, purchase, started_shop
 from tests.stored import Stored
 

@@ -1,4 +1,4 @@
-"""``records`` and ``ingest --mark-ingested`` as a user types them."""
+"""``check records`` and ``ingest --mark-ingested`` as a user types them."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(
     marked = json.loads(run("ingest", "clicks", "a.csv", "--mark-ingested", "--json").stdout)
     assert marked == {"marked": [str(tmp_path / "a.csv")], "skipped": {}}
     lease.acquire(project.lake, "events_clicks").release()
-    assert run("records").output == "no record is lost\n"
+    assert run("check", "records").output == "no record is lost\n"
 
     shutil.rmtree(project.lake.side_folder)
-    found = json.loads(run("records", "--json", code=1).stdout)
+    found = json.loads(run("check", "records", "--json", code=1).stdout)
     assert {(record["kind"], record["table"]) for record in found} == {
         ("ingests", "events_clicks"),
         ("leases", "events_clicks"),
@@ -45,11 +45,11 @@ def test_a_lost_folder_is_shown_and_its_records_are_rebuilt_or_given_up(
     }
     refused = run("ingest", "clicks", "a.csv", code=1).output
     assert "ingests/features.clicks.json does not exist, but was written before" in refused
-    assert "--mark-ingested" in run("records", "--accept-loss", code=1).output
+    assert "--mark-ingested" in run("check", "records", "--accept-loss", code=1).output
 
     assert "1 file is recorded" in run("ingest", "clicks", "a.csv", "--mark-ingested").output
     assert "skipped" in run("ingest", "clicks", "a.csv", "--mark-ingested").output
-    assert json.loads(run("records", "--json").stdout) == []
+    assert json.loads(run("check", "records", "--json").stdout) == []
     ledger = IngestLedger(project.lake, project.definitions.source("clicks"))
     assert [file.path for run in ledger.runs() for file in run.files] == [str(tmp_path / "a.csv")]
 

@@ -1,4 +1,4 @@
-"""``rollup``, as a user runs it."""
+"""``maintain --only rollup``, as a user runs it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ __all__ = ["project"]
 
 
 def run(*arguments: str) -> Result:
-    return CliRunner().invoke(cli, ["rollup", *arguments], catch_exceptions=False)
+    return CliRunner().invoke(
+        cli, ["maintain", "--only", "rollup", *arguments], catch_exceptions=False
+    )
 
 
 def test_a_named_view_is_rolled_up_and_lifetimes_are_by_default(project: Project) -> None:

@@ -1,4 +1,4 @@
-"""``init``, ``doctor`` and ``jars`` as a user runs them."""
+"""``init``, ``check installation`` and ``jars`` as a user runs them."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def test_init_never_overwrites_and_writes_nothing_then(tmp_path: Path) -> None:
 @pytest.fixture
 def healthy_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """No jobs run here, so that neither Java nor jars are needed; a cache of our own."""
-    monkeypatch.setattr("paimon_features.cli.doctor.has_extra", lambda extra: False)
+    monkeypatch.setattr(
+        "paimon_features.cli.checks.check_installation.has_extra", lambda extra: False
+    )
     monkeypatch.setenv("PAIMON_FEATURES_CACHE", str(tmp_path / "cache"))
     return tmp_path
 
@@ -63,7 +65,7 @@ def healthy_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_doctor_is_content_with_a_machine_that_has_what_its_install_needs(
     healthy_machine: Path,
 ) -> None:
-    answer = CliRunner().invoke(cli, ["doctor", "--project", str(healthy_machine)])
+    answer = CliRunner().invoke(cli, ["check", "installation", "--project", str(healthy_machine)])
     assert answer.exit_code == 0, answer.output
     assert "OK       Python: 3.1" in answer.stdout
     assert "MISSING" not in answer.stdout
@@ -72,11 +74,13 @@ def test_doctor_is_content_with_a_machine_that_has_what_its_install_needs(
 def test_doctor_exits_1_and_says_what_to_do_where_something_is_missing(
     healthy_machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("paimon_features.cli.doctor.has_extra", lambda extra: True)
+    monkeypatch.setattr(
+        "paimon_features.cli.checks.check_installation.has_extra", lambda extra: True
+    )
     project = healthy_machine / "shop"
     CliRunner().invoke(cli, ["init", str(project)])
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", "redis://127.0.0.1:1/0")
-    answer = CliRunner().invoke(cli, ["doctor", "--project", str(project), "--json"])
+    answer = CliRunner().invoke(cli, ["check", "installation", "--project", str(project), "--json"])
     assert answer.exit_code == 1
     document = json.loads(answer.stdout)
     assert document["healthy"] is False
@@ -89,7 +93,7 @@ def test_doctor_exits_1_and_says_what_to_do_where_something_is_missing(
 
 def test_doctor_reports_settings_that_are_wrong(healthy_machine: Path) -> None:
     (healthy_machine / "paimon-features.toml").write_text("[lake]\nwarhouse = 'lake'\n")
-    answer = CliRunner().invoke(cli, ["doctor", "--project", str(healthy_machine)])
+    answer = CliRunner().invoke(cli, ["check", "installation", "--project", str(healthy_machine)])
     assert answer.exit_code == 1
     assert "unknown key 'warhouse'" in answer.stdout
 
@@ -169,7 +173,11 @@ def test_doctor_looks_at_a_store_of_any_kind(
     folder = tmp_path / "shop"
     CliRunner().invoke(cli, ["init", str(folder)])
     monkeypatch.setenv("PAIMON_FEATURES_ONLINE_URL", url)
-    output = CliRunner().invoke(cli, ["doctor", "--project", str(folder), "--json"]).output
+    output = (
+        CliRunner()
+        .invoke(cli, ["check", "installation", "--project", str(folder), "--json"])
+        .output
+    )
     (check,) = [c for c in json.loads(output)["checks"] if c["name"] == "online store"]
     assert (check["state"], found in check["found"]) == (state, True), check
     assert "secret" not in output

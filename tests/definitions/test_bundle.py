@@ -31,10 +31,10 @@ from paimon_features.definitions import (
 from paimon_features.definitions import bundle as module
 from paimon_features.definitions.aggregates import Count, Sum
 from paimon_features.definitions.bundle import Bundle, digest_of
-from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers import FittedVersion, OneHotEncoder, StandardScaler
 from paimon_features.transformers.fitted_version import FOLDER, write_version
+from tests.generators import random_view
 
 ROOT = Path(__file__).parents[2]
 SOURCE = EventSource("shop", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")

@@ -13,16 +13,12 @@ import pytest
 import paimon_features as pf
 from paimon_features.core.errors import SkippedEventsWarning
 from paimon_features.definitions import aggregates
-from paimon_features.testing.generators import (
-    EVENT_TIME,
-    random_events,
-    random_time_ms,
-    random_view,
-)
+from paimon_features.testing.generators import EVENT_TIME, random_events, random_time_ms
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import answer
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
+from tests.generators import random_view
 
 PUBLIC = [
     value

@@ -27,8 +27,8 @@ from paimon_features.definitions.aggregates import (
     StdDev,
     Sum,
 )
-from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
+from tests.generators import random_view
 
 SOURCE = EventSource(
     "shop", schema={"user_id": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

@@ -27,7 +27,7 @@ from paimon_features.definitions.aggregates import (
 )
 from paimon_features.testing.reference.features import answer, entered
 from paimon_features.testing.reference.tiler import tile_table
-from paimon_features.testing.tile_jobs import expected_skips
+from tests.tile_jobs import expected_skips
 
 SCHEMA = {"user": Int64, "t": Int64, "n": Int64, "x": Float64, "price": Decimal(10, 2)}
 USER = Entity("user", keys={"user": Int64})

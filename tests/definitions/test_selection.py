@@ -26,13 +26,13 @@ from paimon_features.core.types.schema import (
 )
 from paimon_features.core.types.statuses import Status
 from paimon_features.definitions import CompiledInteraction, FeatureRef, Output, Selection
-from paimon_features.testing.expression_generator import (
+from paimon_features.testing.reference.interactions import agrees, interaction_value, plain_values
+from tests.expression_generator import (
     beyond_scale,
     edge_rows,
     random_expression,
     to_arrow,
 )
-from paimon_features.testing.reference.interactions import agrees, interaction_value, plain_values
 
 COLUMNS = {
     "v:i": Int64, "v:k": Int32, "v:x": Float64, "v:s": String, "v:p": Bool, "w:y": Float64,

@@ -27,7 +27,7 @@ from paimon_features.definitions import (
 from paimon_features.definitions.aggregates import Count, Last, LastN, Sum
 from paimon_features.definitions.transformed import CompiledTransformed
 from paimon_features.testing.reference.fitted import row_of
-from paimon_features.testing.reference.transformers import agrees_transformed, transformed_value
+from paimon_features.testing.reference.transformed import agrees_transformed, transformed_value
 from paimon_features.transformers import (
     FittedVersion,
     HashingEncoder,

@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from paimon_features.definitions import FeatureView
 from paimon_features.testing.reference.tiler import event_rows
-from paimon_features.testing.tile_jobs import (
+from paimon_features.tiles.jobs.target import TileTarget
+from tests.tile_jobs import (
     append_events,
     counted_skips,
     expected_skips,
     wrong_tiles,
 )
-from paimon_features.tiles.jobs.target import TileTarget
 
 Purchases = Callable[[int, int], pa.Table]
 """Generates events from a seed and a number of events."""

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.testing.servers.object_store import ObjectStore, object_store
 from tests import s3_servers
+from tests.servers.object_store import ObjectStore, object_store
 
 ROOT = Path(__file__).parents[2]
 JOBS = "s3://bucket/jobs"

@@ -21,10 +21,10 @@ from paimon_features.lake import read_arrow
 from paimon_features.testing.generators import EVENT_TIME, VALUE_COLUMNS, random_events
 from paimon_features.testing.reference.merges import words_of
 from paimon_features.testing.reference.tiler import event_rows
-from paimon_features.testing.tile_jobs import append_events, wrong_tiles
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local import submission as local_backfill
+from tests.tile_jobs import append_events, wrong_tiles
 
 pytestmark = pytest.mark.flink
 

@@ -28,12 +28,12 @@ from paimon_features.ingest.flink.topic import cluster_job_status, ingest_kafka,
 from paimon_features.lake import Lake, read_arrow
 from paimon_features.lake.ownership.lease import FlinkJobHolder, holder_of
 from paimon_features.offline.flink import engine as history
-from paimon_features.testing.matrix import Cell, wrong
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.chaos import part_of_chaos
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Topic
+from tests.matrix import Cell, wrong
 from tests.matrix_paths import MatrixLake
+from tests.servers.kafka_server import KafkaServer
 from tests.waiting import await_true
 
 pytestmark = pytest.mark.flink

@@ -31,19 +31,15 @@ from paimon_features.offline.store import OfflineStore
 from paimon_features.project import Project
 from paimon_features.project.engines import EngineOptions
 from paimon_features.project.planning.plan import apply_plan
-from paimon_features.testing.generators import (
-    EVENT_TIME,
-    VALUE_COLUMNS,
-    random_events,
-    random_rows,
-)
-from paimon_features.testing.matrix import Cell, wrong
+from paimon_features.testing.generators import EVENT_TIME, VALUE_COLUMNS, random_events
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import Entered, answer, entered
 from paimon_features.testing.reference.tiler import event_rows, tile_table
-from paimon_features.testing.tile_jobs import append_events
+from tests.generators import random_rows
+from tests.matrix import Cell, wrong
 from tests.matrix_paths import MatrixLake
 from tests.shop_projects import make_project
+from tests.tile_jobs import append_events
 
 pytestmark = pytest.mark.flink
 

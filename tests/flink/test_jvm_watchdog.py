@@ -12,7 +12,7 @@ import pytest
 
 from paimon_features.flink.jvm_watchdog import BEAT_S, LOOKS
 from paimon_features.lake.ownership import claims, lease
-from paimon_features.testing.servers.online_servers import wait_for
+from tests.servers.online_servers import wait_for
 
 PATIENT, HASTY = 2_400, 100
 """Looks: a process that is only slow is not killed within two minutes, or five seconds."""

@@ -20,13 +20,13 @@ from paimon_features.flink.cluster import ClusterShape, LocalCluster
 from paimon_features.lake import latest_snapshot
 from paimon_features.project import Project
 from paimon_features.project.maintenance.tables import size_of
-from paimon_features.testing.servers.online_servers import send_command
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs.jobs import cancel, lag_snapshots
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
+from tests.servers.online_servers import send_command
 from tests.serving.chaos.processes import Follower, resident_mb
 
 pytestmark = [

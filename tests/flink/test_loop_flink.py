@@ -21,10 +21,7 @@ from paimon_features.core.process.waiting import wait_until
 from paimon_features.flink.cluster import LocalCluster
 from paimon_features.lake import read_arrow
 from paimon_features.project import Project
-from paimon_features.testing.servers.kafka_server import KafkaServer
-from paimon_features.testing.servers.object_store import Disturbance
 from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.tile_jobs import wrong_tiles
 from paimon_features.tiles.jobs.jobs import lag_snapshots
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
@@ -35,6 +32,9 @@ from tests.flink.loop.traffic import FEATURES, NOBODY, TIMES_MS, USERS, Producer
 from tests.flink.s3_shop import JOBS, S3Shop, s3_shop
 from tests.flink.zookeeper import ZooKeeper
 from tests.kafka_topics import Topic
+from tests.servers.kafka_server import KafkaServer
+from tests.servers.object_store import Disturbance
+from tests.tile_jobs import wrong_tiles
 
 pytestmark = [
     pytest.mark.flink,

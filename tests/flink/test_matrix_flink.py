@@ -10,12 +10,12 @@ import pytest
 from paimon_features.core.windows import KINDS, Kind
 from paimon_features.definitions import FeatureView
 from paimon_features.lake import read_arrow
-from paimon_features.testing.matrix import BATCHES, Cell, cells, wrong
-from paimon_features.testing.tile_jobs import append_events
 from paimon_features.tiles.flink.submission import backfill, submit
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
+from tests.matrix import BATCHES, Cell, cells, wrong
 from tests.matrix_paths import events_table, from_tiles
+from tests.tile_jobs import append_events
 
 pytestmark = pytest.mark.flink
 

@@ -21,10 +21,10 @@ from paimon_features.flink.checkpoints import find_checkpoints
 from paimon_features.lake import latest_snapshot, read_arrow
 from paimon_features.lake.ownership import lease
 from paimon_features.project import Project
-from paimon_features.testing.tile_jobs import wrong_tiles
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.s3_shop import S3Shop, s3_shop
+from tests.tile_jobs import wrong_tiles
 
 pytestmark = pytest.mark.flink
 

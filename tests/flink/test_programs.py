@@ -52,6 +52,7 @@ def test_a_program_has_the_options_of_its_command(name: str, command: click.Comm
     of_command = {o for p in command.params if isinstance(p, click.Option) for o in p.opts}
     of_program = {o for action in parser_of(name)._actions for o in action.option_strings}
     of_program.discard("-h")
+    of_command.add("--project")  # an option of the whole command line
     if name == "maintain":
         of_command.discard("--cluster")
     assert of_program - ONLY_OF_THE_PROGRAM == of_command - ONLY_OF_THE_COMMAND

@@ -16,11 +16,11 @@ from paimon_features.lake import read_arrow
 from paimon_features.project import Project
 from paimon_features.project.programs import program
 from paimon_features.testing.reference.tiler import event_rows
-from paimon_features.testing.tile_jobs import counted_skips, expected_skips, wrong_tiles
 from paimon_features.tiles.jobs.jobs import job_state
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.flink.feed import Feed
 from tests.flink.session_cluster import SessionCluster
+from tests.tile_jobs import counted_skips, expected_skips, wrong_tiles
 
 pytestmark = pytest.mark.flink
 

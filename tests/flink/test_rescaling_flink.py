@@ -26,8 +26,6 @@ from paimon_features.iteration import IterationListener, ReferenceExecutor
 from paimon_features.lake import read_arrow
 from paimon_features.offline.flink.engine import FlinkHistoryEngine
 from paimon_features.project import Project
-from paimon_features.testing.matrix import Cell, wrong
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs import rewrite as rewriting
 from paimon_features.tiles.jobs.jobs import cancel, job_state, lag_snapshots
@@ -38,7 +36,9 @@ from tests.flink.ingest.click_source import CLICKS, new_lake
 from tests.iteration import loops
 from tests.iteration.loops import bounded
 from tests.kafka_topics import Topic
+from tests.matrix import Cell, wrong
 from tests.matrix_paths import MatrixLake
+from tests.servers.kafka_server import KafkaServer
 
 pytest.importorskip("pyflink", reason="pip install 'paimon-features[flink]'")
 

@@ -19,10 +19,10 @@ from paimon_features.lake import read_arrow
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.storage.rest_catalog import TOKEN_VARIABLE
 from paimon_features.project import Project
-from paimon_features.testing.tile_jobs import wrong_tiles
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.rest_catalog_server import TOKEN, CatalogServer, catalog_server
+from tests.tile_jobs import wrong_tiles
 
 pytestmark = [pytest.mark.flink, part_of_chaos("a minute")]
 

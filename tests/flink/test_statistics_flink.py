@@ -19,18 +19,18 @@ from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
 from paimon_features.project import Project
 from paimon_features.testing.reference.tiler import event_rows
-from paimon_features.testing.tile_jobs import (
-    append_events,
-    counted_skips,
-    expected_skips,
-    wrong_tiles,
-)
 from paimon_features.tiles.flink.repair import repair
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local import submission as local_backfill
 from paimon_features.transformers import MinMaxScaler, StandardScaler
 from tests.flink.feed import Purchases
+from tests.tile_jobs import (
+    append_events,
+    counted_skips,
+    expected_skips,
+    wrong_tiles,
+)
 
 pytestmark = pytest.mark.flink
 

@@ -22,18 +22,8 @@ from paimon_features.lake import Lake, read_arrow, snapshots
 from paimon_features.lake.duckdb_engine import DuckDBEngine
 from paimon_features.lake.metadata.consumers import consumers
 from paimon_features.project.planning.plan import apply_plan
-from paimon_features.testing.generators import (
-    random_events,
-    random_partition_days,
-    random_view,
-)
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows, tile_schema
-from paimon_features.testing.tile_jobs import (
-    append_events,
-    counted_skips,
-    expected_skips,
-    wrong_tiles,
-)
 from paimon_features.tiles.flink.statement_set import explain, statement_set
 from paimon_features.tiles.flink.submission import backfill, submit
 from paimon_features.tiles.flink.tiling import EventsScan, tile_statements
@@ -41,6 +31,13 @@ from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local import submission as local_backfill
 from paimon_features.tiles.local.tiling import skipped_sql, tile_rows, tile_sql
 from tests.flink.feed import Purchases
+from tests.generators import random_partition_days, random_view
+from tests.tile_jobs import (
+    append_events,
+    counted_skips,
+    expected_skips,
+    wrong_tiles,
+)
 
 SEED = int(os.environ.get("PAIMON_FEATURES_SEED", random.randrange(10**6)))
 JOBS = int(os.environ.get("PAIMON_FEATURES_RANDOM_JOBS", "1"))

@@ -18,7 +18,7 @@ from paimon_features.iteration import (
     ReplayableDataStreamList,
     iterate_bounded_streams_until_termination,
 )
-from paimon_features.testing.reference.all_reduce import all_reduced
+from tests.reference.all_reduce import all_reduced
 
 Received = tuple[int, int, bytes]
 """Subtask, epoch, bits of the sum."""

@@ -1,4 +1,4 @@
-"""A simulation of processes that compete for one lease, with the real ``Claims`` and ``Fence``.
+"""A simulation of processes that compete for one lease, with the real claims and ``Fence``.
 
 Each process has two threads: one takes the lease and commits, the other beats. Only one thread of
 all runs at a time, up to its next step: an operation on the storage, the lock or the clock. The
@@ -15,8 +15,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from paimon_features.core.errors import LeaseLostError, OwnershipError
-from paimon_features.lake.ownership.claims import RELEASED, Claim, Claims, Fence
-from paimon_features.lake.storage.exclusive import ExclusiveFiles
+from paimon_features.lake.ownership.claims import (
+    RELEASED,
+    Claim,
+    Claims,
+    FolderClaims,
+    ObjectClaims,
+)
+from paimon_features.lake.ownership.fence import Fence
+from paimon_features.lake.storage.conditional import ConditionalStore, StoredObject
+from paimon_features.lake.storage.exclusive_folder import ExclusiveFolder
+from paimon_features.lake.storage.object_path import ObjectPath
 
 BEAT_S = 5.0
 NOBODY = "nobody"
@@ -30,7 +39,10 @@ class KilledError(BaseException):
 class World:
     """Storage, lock and schedule; ``run`` runs one schedule and records its commits."""
 
-    def __init__(self, seed: int, processes: int = 3, steps: int = 1200) -> None:
+    def __init__(
+        self, seed: int, processes: int = 3, steps: int = 1200, *, objects: bool = False
+    ) -> None:
+        self.objects = objects
         self.random = random.Random(seed)
         self.steps = steps
         self.now_s = 0.0
@@ -91,7 +103,11 @@ class Process:
         self.paused_until = self.starved_until = self.cut_off_until = 0.0
         self.clock_offset_s = 0.0
         self.held: Fence | None = None
-        self.claims = Claims(SimulatedFiles(self))
+        self.claims: Claims = (
+            ObjectClaims(ObjectPath(SimulatedStore(self), "claim"))
+            if world.objects
+            else FolderClaims(SimulatedFiles(self))
+        )
         self.threads = [Step(self, self._work), Step(self, self._beat)]
         for thread in self.threads:
             thread.start()
@@ -265,11 +281,14 @@ class Step(threading.Thread):
             raise KilledError
 
 
-class SimulatedFiles(ExclusiveFiles):
+class SimulatedFiles(ExclusiveFolder):
     """The files of the world as one process sees them: each operation is a step."""
 
     def __init__(self, process: Process) -> None:
         self._process, self._files = process, process.world.files
+
+    def where(self, name: str) -> str:
+        return name
 
     def read(self, name: str) -> str | None:
         self._step()
@@ -278,6 +297,14 @@ class SimulatedFiles(ExclusiveFiles):
     def create(self, name: str, text: str) -> bool:
         self._step()
         if name in self._files:
+            return False
+        self._files[name] = text
+        self._lost_reply()
+        return True
+
+    def replace_if(self, name: str, text: str, version: object) -> bool:
+        self._step()
+        if self._files.get(name) != version:
             return False
         self._files[name] = text
         self._lost_reply()
@@ -301,3 +328,24 @@ class SimulatedFiles(ExclusiveFiles):
         self._process.yield_()
         if self._process.cut_off_until > self._process.world.now_s:
             raise OSError("the reply was lost")
+
+
+class SimulatedStore(ConditionalStore):
+    """The objects of the world as one process sees them: each request is a step."""
+
+    def __init__(self, process: Process) -> None:
+        self.address = "s3://simulated"
+        self._simulated = SimulatedFiles(process)
+
+    def get(self, key: str) -> StoredObject | None:
+        text = self._simulated.read(key)
+        return None if text is None else StoredObject(text, text)
+
+    def create(self, key: str, text: str) -> bool:
+        return self._simulated.create(key, text)
+
+    def replace_if(self, key: str, text: str, version: object) -> bool:
+        return self._simulated.replace_if(key, text, version)
+
+    def put(self, key: str, text: str) -> None:
+        self._simulated.replace(key, text)

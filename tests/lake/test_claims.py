@@ -8,25 +8,29 @@ from pathlib import Path
 import pytest
 
 from paimon_features.core.errors import LeaseLostError, TableError
-from paimon_features.lake.ownership.claims import Claim, Claims, Fence
-from paimon_features.lake.storage.exclusive import FolderFiles
+from paimon_features.lake.ownership.claims import Claim, Claims, FolderClaims
+from paimon_features.lake.ownership.fence import Fence
+from paimon_features.lake.storage.exclusive_folder import ExclusiveFolder
 from paimon_features.testing.sizes import every_seed
 from tests.lake.lease_model import World
 
 
 @pytest.fixture
-def claims(tmp_path: Path) -> Claims:
-    return Claims(FolderFiles(tmp_path / "lease"))
+def claims(tmp_path: Path) -> FolderClaims:
+    return FolderClaims(ExclusiveFolder(tmp_path / "lease"))
 
 
 def fence(claims: Claims, claim: Claim) -> Fence:
-    return Fence("tiles", claims, claim, lambda other: str(other.content["owner"]))
+    return Fence(
+        "table 'tiles': the lease", claims, claim, lambda other: str(other.content["owner"])
+    )
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("objects", [False, True], ids=["folder", "objects"])
 @every_seed(200)
-def test_no_schedule_lets_two_owners_commit(seed: int) -> None:
-    world = World(seed)
+def test_no_schedule_lets_two_owners_commit(seed: int, objects: bool) -> None:
+    world = World(seed, objects=objects)
     world.run()
     world.check()
 
@@ -78,7 +82,7 @@ def test_one_of_two_claims_follows(claims: Claims) -> None:
 
 
 def test_old_claims_are_deleted_and_their_numbers_not_used_again(
-    claims: Claims, tmp_path: Path
+    claims: FolderClaims, tmp_path: Path
 ) -> None:
     made: list[Claim] = []
     for number in range(1, 11):
@@ -93,7 +97,7 @@ def test_old_claims_are_deleted_and_their_numbers_not_used_again(
     }
     assert claims.newest() == made[-1]
     # a process that was paused since it saw no claim, or the third one
-    assert Claims(claims.files).follow(None, {"owner": "late"}) is None
+    assert FolderClaims(claims.files).follow(None, {"owner": "late"}) is None
     assert claims.follow(made[2], {"owner": "late"}) is None
     for old in made[:-1]:
         with pytest.raises(LeaseLostError, match="number .* belongs to "):
@@ -102,7 +106,7 @@ def test_old_claims_are_deleted_and_their_numbers_not_used_again(
 
 
 def test_a_number_that_is_used_again_after_a_loss_is_another_claim(
-    claims: Claims, tmp_path: Path
+    claims: FolderClaims, tmp_path: Path
 ) -> None:
     first = claims.follow(None, {"owner": "a"})
     assert first is not None
@@ -114,7 +118,9 @@ def test_a_number_that_is_used_again_after_a_loss_is_another_claim(
         fence(claims, first).check()
 
 
-def test_a_folder_without_its_newest_claims_is_refused(claims: Claims, tmp_path: Path) -> None:
+def test_a_folder_without_its_newest_claims_is_refused(
+    claims: FolderClaims, tmp_path: Path
+) -> None:
     claim = None
     for _ in range(6):
         claim = claims.follow(claim, {})
@@ -124,16 +130,6 @@ def test_a_folder_without_its_newest_claims_is_refused(claims: Claims, tmp_path:
         path.unlink()
     with pytest.raises(TableError, match="has no claim from number 3 on"):
         claims.newest()
-
-
-def test_a_claim_of_an_older_format_is_followed(tmp_path: Path) -> None:
-    old = Claim(7, {"owner": "old", "nonce": ""})
-    claims = Claims(FolderFiles(tmp_path / "lease"), old)
-    assert claims.newest() == old
-    made = claims.follow(old, {"owner": "new"})
-    assert made is not None
-    assert made.number == 8
-    assert claims.newest() == made
 
 
 def test_a_heartbeat_is_watched_without_comparing_clocks(claims: Claims) -> None:

@@ -20,12 +20,12 @@ from paimon_features.core.errors import (
 from paimon_features.core.types.schema import Int64
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.marked_records import lost_records
 from paimon_features.lake.metadata import rollback
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.ownership.lease import ProcessHolder
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
-from paimon_features.lake.side_folder.records import lost_records
 from paimon_features.lake.specs import TableSpec
 from paimon_features.testing.sizes import every_seed
 
@@ -115,13 +115,6 @@ def test_an_owner_whose_claim_is_damaged_commits_no_more(lake: Lake) -> None:
         content = held._fence.claim
         assert content.damage is None
         lease.release(lake, TABLE)
-
-
-def test_releases_of_earlier_versions_are_understood(lake: Lake) -> None:
-    lease.release(lake, TABLE)
-    newest = max(Path(lake.lease_key(TABLE)).glob("claim-*"), key=lambda path: int(path.name[6:]))
-    newest.write_text('{"nonce": "0123456789abcdef", "table": "tiles_spend_g1"}')
-    lease.acquire(lake, TABLE).release()
 
 
 def answers(lake: Lake) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import pytest
 
 from paimon_features.core.types.schema import Int64
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.marked_records import lost_records
 from paimon_features.lake.metadata.tags import create_tag
 from paimon_features.lake.reading.scrub import scrub_side_folder, scrub_table
-from paimon_features.lake.side_folder.records import lost_records
 from paimon_features.lake.specs import TRAINING_PREFIX, TableSpec
 from paimon_features.lake.storage import Storage
 from paimon_features.lake.writing.table_writer import append_arrow

@@ -373,7 +373,7 @@ def test_a_child_that_was_forked_does_not_beat_for_its_parent(table: Lake) -> No
         child = os.fork()
         if child == 0:
             with acquire(table, "other"):
-                names = list(lease.claims.held._beats)
+                names = list(lease.held._beats)
             os.write(writing, json.dumps(names).encode())
             os._exit(0)
         os.close(writing)
@@ -387,7 +387,7 @@ def test_a_child_that_was_forked_does_not_beat_for_its_parent(table: Lake) -> No
 def test_a_child_forked_while_another_thread_looks_at_the_leases_commits(table: Lake) -> None:
     before = read_arrow(table, "t").num_rows
     with acquire(table, "t"):
-        with lease.claims.held._lock:  # as the thread that beats holds it now and then
+        with lease.held._lock:  # as the thread that beats holds it now and then
             child = os.fork()
             if child == 0:
                 signal.alarm(120)

@@ -27,25 +27,22 @@ from paimon_features.core.errors import (
 from paimon_features.core.types.schema import Int32, Int64
 from paimon_features.lake import append_arrow, latest_snapshot, read_arrow
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.marked_records import Record, lost_records
 from paimon_features.lake.metadata.tags import create_tag
-from paimon_features.lake.ownership import lease
+from paimon_features.lake.ownership import claims, lease
+from paimon_features.lake.ownership.claims import RELEASED, ObjectClaims
+from paimon_features.lake.ownership.locks import locked
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
-from paimon_features.lake.side_folder.records import Record, lost_records
-from paimon_features.lake.side_folder.side_files import (
-    exclusive_files,
-    locked,
-    read_json,
-    write_json,
-)
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.storage.conditional import ConditionalStore
 from paimon_features.lake.storage.filesystems import paimon_options
+from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.storage.object_path import ObjectPath
 from paimon_features.lake.writing import table_writer as writer
 from paimon_features.lake.writing.overwrite import Overwrite
 from paimon_features.lake.writing.table_writer import append_stream, committed_identifiers
-from paimon_features.testing.servers.object_store import Disturbance, ObjectStore, object_store
+from tests.servers.object_store import Disturbance, ObjectStore, object_store
 
 pytest.importorskip("obstore", reason="pip install 'paimon-features[s3]'")
 
@@ -136,13 +133,14 @@ def test_a_record_that_was_lost_is_detected(lake: Lake) -> None:
 
 
 def test_of_many_who_create_an_object_or_replace_a_version_one_succeeds(lake: Lake) -> None:
-    files = exclusive_files(lake.side_folder / "race")
+    path = lake.side_folder / "race" / "one"
+    assert isinstance(path, ObjectPath)
     side = lake.side_folder
     assert isinstance(side, ObjectPath)
     with ThreadPoolExecutor(8) as pool:
-        made = list(pool.map(lambda n: files.create("one", f"by {n}"), range(8)))
+        made = list(pool.map(lambda n: path.create_text(f"by {n}"), range(8)))
         assert made.count(True) == 1
-        assert files.read("one") == f"by {made.index(True)}"
+        assert path.read_text() == f"by {made.index(True)}"
         found = side.store.get((side / "race" / "one").key)
         assert found is not None
         key = (side / "race" / "one").key
@@ -150,10 +148,10 @@ def test_of_many_who_create_an_object_or_replace_a_version_one_succeeds(lake: La
             pool.map(lambda n: side.store.replace_if(key, f"then {n}", found.version), range(8))
         )
     assert replaced.count(True) == 1
-    assert files.read("one") == f"then {replaced.index(True)}"
-    files.delete("one")
-    files.delete("one")
-    assert files.read("one") is None
+    assert path.read_text() == f"then {replaced.index(True)}"
+    path.unlink()
+    path.unlink()
+    assert not path.is_file()
     assert not side.store.replace_if(key, "again", found.version)
 
 
@@ -171,7 +169,7 @@ def test_a_reply_that_is_lost_repeats_nothing(
     lake: Lake, store: ObjectStore, open_lake: Callable[[], Lake]
 ) -> None:
     for number in range(1, 5):
-        part = ("/claim-", "/snapshot-", ".lock", "/commits/")[number - 1]
+        part = ("/leases/", "/snapshot-", ".lock", "/commits/")[number - 1]
         store.lose_replies(1, lambda method, path, part=part: method == "PUT" and part in path)
         with lease.acquire(lake, "t"):
             append_arrow(lake, "t", rows(number), commit_user="u", commit_identifier=number)
@@ -187,7 +185,7 @@ def test_a_burst_of_503_delays_a_commit_and_a_longer_one_is_an_error(
     append_arrow(lake, "t", rows(1))
     assert store.failures == 0
     hasty = Lake.open(address, "features", options={**store.options, "attempts": "2"})
-    store.fail(50, lambda method, path: path.endswith(".lock"))
+    store.fail(50, lambda method, path: ".lock" in path)
     with pytest.raises(StoreUnreachableError, match="failed each of 2 times"):
         append_arrow(hasty, "t", rows(2))
     store.fail(0)
@@ -278,7 +276,7 @@ def test_the_lock_of_a_killed_process_is_free(lake: Lake, store: ObjectStore) ->
 _HOLDER = """
 import json, sys
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.side_folder.side_files import locked
+from paimon_features.lake.ownership.locks import locked
 address, options = json.loads(sys.argv[1])
 lake = Lake.open(address, "features", options=options)
 with locked(lake.lock_path("t"), "holding"):
@@ -310,7 +308,10 @@ def test_threads_take_turns(lake: Lake) -> None:
 
 def _take_lock(lake: Lake) -> None:
     """What a process does that finds the lock's holder silent."""
-    write_json(lake.lock_path("t"), {"nonce": "of nobody", "beat": 0})
+    path = lake.lock_path("t")
+    assert isinstance(path, ObjectPath)
+    lock = ObjectClaims(path)
+    assert lock.follow(lock.newest(), RELEASED) is not None
 
 
 def test_a_commit_whose_lock_was_taken_over_is_not_made(
@@ -325,7 +326,7 @@ def test_a_commit_whose_lock_was_taken_over_is_not_made(
         _take_lock(other)
         append_arrow(other, "t", rows(5))
 
-    with pytest.raises(LeaseLostError, match="was taken over"):
+    with pytest.raises(LeaseLostError, match="the lock .* is no longer held by process"):
         append_stream(lake, "t", produced())
     assert numbers(lake) == [5]
 
@@ -372,9 +373,8 @@ from paimon_features.lake import append_arrow
 from paimon_features.lake.ownership import claims, lease
 from paimon_features.core.process import process_holder
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.storage import store_lock
 address, options, boot, beat_s = json.loads(sys.argv[1])
-claims.BEAT_S = store_lock.BEAT_S = beat_s
+claims.BEAT_S = beat_s
 if boot:
     process_holder._boot_id = lambda: boot
 lake = Lake.open(address, "features", options=options)
@@ -412,25 +412,25 @@ def test_a_process_of_another_machine_that_was_paused_commits_nothing_more(
 def test_a_lock_whose_holder_cannot_be_seen_is_taken_over_once_its_heartbeat_is_silent(
     lake: Lake, store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from paimon_features.lake.storage import store_lock
-
-    monkeypatch.setattr(store_lock, "BEAT_S", 0.5)
     path = lake.lock_path("t")
+    assert isinstance(path, ObjectPath)
+    lock = ObjectClaims(path)
     holder = {"host": "far", "pid": 1, "started": 1, "boot": "far", "namespace": "far"}
-    content = {"nonce": "theirs", "beat": 0, "holder": holder, "what": "work"}
-    write_json(path, content)
+    claim = lock.follow(lock.newest(), {"holder": holder, "purpose": "work", "beat_s": 0.5})
+    assert claim is not None
     stop = threading.Event()
 
     def beat() -> None:
+        count = 0
         while not stop.wait(0.02):
-            content["beat"] = int(str(content["beat"])) + 1
-            write_json(path, content)
+            count += 1
+            lock.beat(claim, count)
 
     beating = threading.Thread(target=beat)
     beating.start()
     try:
         with monkeypatch.context() as patched:
-            patched.setattr(store_lock, "SILENT_BEATS", 1_000)
+            patched.setattr(claims, "SILENT_BEATS", 1_000)
             with pytest.raises(TableError, match="process 1 on far has held"):
                 _locked_for(lake, 0.1)
     finally:

@@ -16,9 +16,9 @@ from paimon_features.lake import read_arrow
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import snapshots
 from paimon_features.lake.specs import TableSpec
-from paimon_features.testing.servers.object_store import Disturbance, object_store
 from tests import s3_servers
 from tests.chaos import part_of_chaos
+from tests.servers.object_store import Disturbance, object_store
 
 pytest.importorskip("obstore", reason="pip install 'paimon-features[s3]'")
 

@@ -11,16 +11,16 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from paimon_features.cli.records import ACCEPTED
+from paimon_features.cli.checks.check_records import ACCEPTED
 from paimon_features.core.errors import LeaseLostError, RecordLostError
 from paimon_features.core.types.schema import Int64
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.marked_records import LOSSES, Record, lost_records
 from paimon_features.lake.metadata import rollback
 from paimon_features.lake.ownership import lease
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
-from paimon_features.lake.side_folder.records import LOSSES, Record, lost_records
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import committed_identifiers
 
@@ -186,7 +186,7 @@ def test_every_kind_of_file_is_documented_with_its_loss_and_a_test() -> None:
     ]
     kinds = {match[match.lastindex or 0] for text in code for match in KIND.finditer(text)}
     assert kinds > set(LOSSES)
-    page = (ROOT / "docs/how-to/data/ownership.md").read_text("utf-8")
+    page = (ROOT / "docs/reference/warehouse.md").read_text("utf-8")
     rows = {
         match[1]: line for line in page.splitlines() if (match := re.match(r"\| `(\w+)/` \|", line))
     }

@@ -19,10 +19,10 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.lake import append_arrow
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.marked_records import Record, lost_records
 from paimon_features.lake.reading.scrub import scrub_side_folder
 from paimon_features.lake.side_folder import generations
 from paimon_features.lake.side_folder.generations import GenerationRecord
-from paimon_features.lake.side_folder.records import Record, lost_records
 from paimon_features.lake.side_folder.removals import Removal
 from paimon_features.lake.specs import TableSpec, events_spec
 from paimon_features.lake.storage.json_files import read_json, write_json

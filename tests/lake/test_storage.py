@@ -29,7 +29,7 @@ from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.storage.filesystems import make_filesystem, s3_arguments, settings
 from paimon_features.lake.storage.remote import RemoteStorage
 from paimon_features.lake.writing.table_writer import append_arrow
-from paimon_features.testing.servers.object_store import ObjectStore, object_store
+from tests.servers.object_store import ObjectStore, object_store
 
 CLOUD = ("AWS_", "S3_", "OSS_")
 

@@ -39,10 +39,11 @@ from paimon_features.definitions.aggregates import (
 from paimon_features.lake import read_arrow
 from paimon_features.offline.derived_rows import DerivedRead
 from paimon_features.offline.derived_table import refresh
-from paimon_features.testing import generators
-from paimon_features.testing.reference.derived_views import wrong_derived
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows
+from tests import generators
 from tests.offline.lake_of_views import LakeOfViews, partition_days
+from tests.reference.derived_views import wrong_derived
 
 SOURCE = EventSource("clicks", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")
 VISITS = FeatureView(
@@ -102,7 +103,7 @@ def random_derived(rng: random.Random, view: FeatureView) -> tuple[FeatureView, 
 def check_random(seed: int, folder: Path) -> None:
     rng = random.Random(seed)
     view, derived = random_derived(rng, generators.random_view(rng, offline_only=True))
-    events = generators.random_events(rng, view, 60)
+    events = random_events(rng, view, 60)
     lake = LakeOfViews(folder, view, partition_days=partition_days(seed))
     cut = rng.randrange(1, events.num_rows)
     for part in (events[:cut], events[cut:]):
@@ -340,7 +341,7 @@ def test_a_derived_view_that_its_tiles_cannot_tell_is_refused(make: Any, message
 def test_rows_of_any_type_are_in_the_table_as_they_were_derived(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     view, derived = random_derived(rng, generators.random_view(rng, offline_only=True))
-    events = generators.random_events(rng, view, 40)
+    events = random_events(rng, view, 40)
     lake = LakeOfViews(tmp_path, view)
     lake.commit(events)
     made = derived.compiled

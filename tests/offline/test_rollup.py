@@ -19,11 +19,12 @@ from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.definitions.aggregates import Aggregate, Count, Max, Sum
 from paimon_features.offline.reading.view_scan import ViewScan
 from paimon_features.offline.rollup import RollupSummary, roll_up
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import answer
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import every_seed, seeds
+from tests import generators
 from tests.lake.harm import harm
 from tests.offline.lake_of_views import LakeOfViews, partition_days
 
@@ -60,7 +61,7 @@ def far_rows(rng: random.Random, as_of_ms: list[int]) -> list[int]:
 def test_random_views_read_with_rollups_equal_the_oracle(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     view = with_lifetimes(rng, generators.random_view(rng, offline_only=True))
-    events = generators.random_events(rng, view, 60)
+    events = random_events(rng, view, 60)
     lake = LakeOfViews(tmp_path, view, partition_days=partition_days(seed))
     cuts = sorted(rng.sample(range(events.num_rows), 2))
     parts = (events[: cuts[0]], events[cuts[0] : cuts[1]], events[cuts[1] :])

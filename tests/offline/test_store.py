@@ -18,11 +18,12 @@ from paimon_features.core.types.schema import Float64, Int64, String, arrow_sche
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.definitions import Entity, EventSource, FeatureRef, FeatureView
 from paimon_features.definitions.aggregates import Count, DecayedSum, Last, Sum
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import answer
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
+from tests import generators
 from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 SOURCE = EventSource(
@@ -65,7 +66,7 @@ def filled(lake: LakeOfViews) -> LakeOfViews:
 def test_random_definitions_over_a_real_lake_equal_the_oracle(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng, offline_only=True)
-    events = generators.random_events(rng, view, 40)
+    events = random_events(rng, view, 40)
     lake = LakeOfViews(tmp_path, view, partition_days=partition_days(seed))
     cuts = sorted(rng.sample(range(events.num_rows), 2))
     for part in (events[: cuts[0]], events[cuts[0] : cuts[1]], events[cuts[1] :]):

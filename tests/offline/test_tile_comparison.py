@@ -15,10 +15,11 @@ from paimon_features.core.times.partition_days import first_day
 from paimon_features.definitions import FeatureView
 from paimon_features.definitions.aggregates.fold import canonical
 from paimon_features.lake import latest_snapshot, read_arrow
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.sizes import seeds
 from paimon_features.tiles import tile_comparison as retile
 from paimon_features.tiles.tile_comparison import DayComparison, compare_day
+from tests import generators
 from tests.offline.lake_of_views import LakeOfViews, partition_days
 
 
@@ -44,7 +45,7 @@ def test_tiles_of_random_views_are_found_right_and_tampered_ones_wrong(
     monkeypatch.setattr(retile, "FOLD_ROWS", rng.choice((3, 10**6)))
     view = generators.random_view(rng)
     lake = LakeOfViews(tmp_path, view, partition_days=partition_days(seed))
-    events = generators.random_events(rng, view, 60)
+    events = random_events(rng, view, 60)
     for start in range(0, events.num_rows, 25):
         lake.commit(events[start : start + 25])
     days = compare_all(lake, view)
@@ -63,7 +64,7 @@ def test_every_kind_of_difference_is_counted_with_old_and_new_value(tmp_path: Pa
     rng = random.Random(2)
     view = generators.random_view(rng)
     lake = LakeOfViews(tmp_path, view)
-    lake.commit(generators.random_events(rng, view, 30), tiles=False)
+    lake.commit(random_events(rng, view, 30), tiles=False)
     days = compare_all(lake, view)
     missing = sum(day.tiles.num_rows for day in days)
     assert missing == sum(day.missing for day in days) > 0

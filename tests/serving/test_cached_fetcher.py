@@ -24,9 +24,9 @@ from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.replies.reply_formats import feast_json
 from paimon_features.serving.replies.response import OnlineResponse
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.serving.test_fetcher import NOW, FakeClock, click, refs, view_of
 from tests.serving.test_interactions import OUTPUTS, SOLD, SPEND, TASTE, Shop, buy
+from tests.tile_lake import PROJECT, TileLake
 
 VIEW = view_of(Sum("x", windows=["1h"]), Last("word", windows=["1h"]), Count(windows=["1d"]))
 SELECTION = Selection.of(refs(VIEW))

@@ -31,7 +31,7 @@ from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.reference.features import answer
 from paimon_features.testing.sizes import many
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S
 
 SOURCE = EventSource(

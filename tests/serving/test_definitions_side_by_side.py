@@ -17,8 +17,8 @@ from paimon_features.online.store import MemoryStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.replies.response import OnlineResponse
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.serving.test_fetcher import NOW, SOURCE, FakeClock, click, refs, view_of
+from tests.tile_lake import PROJECT, TileLake
 
 OLD = view_of(Sum("x", windows=["1h"]), Count(windows=["1h"]))
 NEW = view_of(Sum("x", windows=["1h", "1d"]), Max("x", windows=["1h"]))

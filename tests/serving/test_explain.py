@@ -42,12 +42,13 @@ from paimon_features.definitions.aggregates import (
 from paimon_features.online.store import MemoryStore
 from paimon_features.serving.reading.explain import explain, plain
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.features import entered, window_of
 from paimon_features.testing.reference.merges import merged
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests import generators
+from tests.tile_lake import PROJECT, TileLake
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"
@@ -79,7 +80,7 @@ def view_of(*features: Any, **options: Any) -> FeatureView:
 def test_the_cells_of_every_feature_add_up_to_what_is_served(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)
-    events = generators.random_events(rng, view, 60)
+    events = random_events(rng, view, 60)
     fetcher = filled(tmp_path, view, event_rows(events))
     refs = [FeatureRef(view.name, f.name) for f in view.compiled.features]
     keys, times = generators.random_rows(rng, view, events, 12)

@@ -25,7 +25,7 @@ from paimon_features.online.store import MemoryStore, ViewState, Write
 from paimon_features.online.store.expiry import expire_after_ms
 from paimon_features.online.store.keys import ViewKeys
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

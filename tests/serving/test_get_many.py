@@ -26,8 +26,8 @@ from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.serving.replies.reply_formats import arrow_stream, feast_json, message_pack
 from paimon_features.serving.replies.response import OnlineResponse
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.tile_lake import PROJECT
 from tests.serving.test_interactions import NOW, OUTPUTS, SHOP, SOLD, SPEND, TASTE, Shop, buy
+from tests.tile_lake import PROJECT
 
 NEVER = FeatureView(
     "never", source=SHOP, entity=Entity("user", keys={"user": Int64}),

@@ -21,9 +21,10 @@ from paimon_features.online.store.codec import HEADER, cell_key
 from paimon_features.serving.reading.native_fold import split_features
 from paimon_features.serving.reading.view_results import ViewPlan, ViewResult
 from paimon_features.serving.reading.view_rows import RowRange
-from paimon_features.testing import generators
-from paimon_features.testing.generators import VALUE_COLUMNS, random_view
+from paimon_features.testing.generators import VALUE_COLUMNS
 from paimon_features.testing.sizes import cases
+from tests import generators
+from tests.generators import random_view
 from tests.stored_rows import StoredRows
 
 NOW_MS = 1_700_000_123_456

@@ -19,16 +19,17 @@ from paimon_features.definitions import FeatureRef, FeatureView
 from paimon_features.online.materialize import Materializer
 from paimon_features.online.store import OnlineStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import Event, answer
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.servers.resp import connect
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests import generators
 from tests.patient_stores import patient_store
 from tests.stored import Stored
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S
 
 
@@ -39,7 +40,7 @@ from tests.waiting import LONG_S
 def test_reads_equal_the_oracle_after_every_pass(redis_server: RedisServer, seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)
-    events = generators.random_events(rng, view, 60)
+    events = random_events(rng, view, 60)
     _flush(redis_server)
     with (
         tempfile.TemporaryDirectory() as folder,

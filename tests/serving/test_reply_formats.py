@@ -44,8 +44,8 @@ from paimon_features.serving.replies.reply_formats import (
     message_pack,
 )
 from paimon_features.serving.replies.response import OnlineResponse, ResultBatch, ViewFreshness
-from paimon_features.testing.reference.replies import json_document, pack_document
 from paimon_features.testing.sizes import cases
+from tests.reference.replies import json_document, pack_document
 
 FRESH = ViewFreshness(
     7, 1_700_000_000_000, 1_699_999_999_000, 1_699_999_999_999, 1_700_000_000_500, False

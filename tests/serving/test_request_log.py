@@ -37,7 +37,7 @@ from paimon_features.serving.request_log import spool_folder
 from paimon_features.serving.request_log.log import RequestLog, salt_of_environment
 from paimon_features.serving.request_log.log_rows import EntityText, dumps, loads, log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, read_spool, recover
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S, await_true
 
 NOW = 1_700_000_000_000

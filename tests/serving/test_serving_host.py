@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from paimon_features.testing.clicks import START_MS, clicks_view
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.clicks import START_MS, clicks_view
 from tests.patient_stores import PATIENT_TOML, patient_store
+from tests.tile_lake import PROJECT, TileLake
 
 ROOT = Path(__file__).parents[2]
 NOT_THERE = (

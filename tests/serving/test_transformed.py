@@ -32,7 +32,7 @@ from paimon_features.online.store import MemoryStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.serving.reading.query import FeatureQuery
 from paimon_features.testing.reference.interactions import apart
-from paimon_features.testing.reference.transformers import wrong_transformed
+from paimon_features.testing.reference.transformed import wrong_transformed
 from paimon_features.transformers import (
     Clip,
     ColumnTransformer,

@@ -16,9 +16,9 @@ from paimon_features.definitions.aggregates import Count, DecayedSum, Sum
 from paimon_features.online.store import MemoryStore
 from paimon_features.online.store.expiry import READ_BEHIND_MS, expire_after_ms
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.generators import random_view
+from tests.tile_lake import PROJECT, TileLake
 
 SOURCE = EventSource("clicks", schema={"user": Int64, "t": Int64, "x": Float64}, event_time="t")
 NOW = 1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS

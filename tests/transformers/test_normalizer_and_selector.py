@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.core.errors import TransformError
-from paimon_features.testing.reference import transformers as naive
 from paimon_features.transformers import FeatureNormalizer, FeatureSelector
+from tests.reference import transformers as naive
 from tests.transformers.forms import FORMS, put, rows_of
 
 numbers = st.one_of(st.none(), st.integers(-4, 4).map(float), st.floats(-1e6, 1e6, width=32))

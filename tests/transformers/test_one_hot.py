@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.core.errors import TransformError
-from paimon_features.testing.reference import transformers as naive
 from paimon_features.testing.reference.fitted import row_of
 from paimon_features.transformers import FeatureTransformer, OneHotEncoder
+from tests.reference import transformers as naive
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")
 

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from paimon_features.core.errors import TransformError
-from paimon_features.testing.reference import transformers as naive
 from paimon_features.testing.sizes import every_seed
 from paimon_features.transformers import FeatureTransformer, MinMaxScaler, StandardScaler
+from tests.reference import transformers as naive
 
 sklearn = pytest.importorskip("sklearn.preprocessing", reason="pip install scikit-learn")
 

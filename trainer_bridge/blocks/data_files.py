@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,7 +20,6 @@ from paimon_features.lake.reading.snapshot_content import (
     Content,
     ContentFile,
 )
-from trainer_bridge.blocks.kept_columns import KeptColumns
 
 INTERNAL = {SEQUENCE_NUMBER: pa.int64(), VALUE_KIND: pa.int8()}
 """Columns of data files that are not columns of the table."""
@@ -27,6 +27,8 @@ _PART_BYTES = 32 << 20
 """How much of files that are read together is decoded at a time, in values of eight bytes."""
 _OPEN_FILES = 64
 """How many files are open at once."""
+_KEPT_BYTES = 64 << 20
+"""Decoded key columns of one snapshot that are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,56 @@ class Span:
     @property
     def stored_rows(self) -> int:
         return self.rows if self.stored is None else self.stored
+
+
+class KeptColumns:
+    """Decoded columns of complete files, each until all its rows were read once.
+
+    Keys are merged before the first block is decoded, and are columns of the table too: without
+    this they would be decoded twice. A copy in another process begins empty.
+
+    >>> kept = KeptColumns()
+    >>> kept.keep("a.parquet", "id", pa.chunked_array([[1, 2, 3]]))
+    >>> kept.take("a.parquet", "id", pa.int64(), 0, 2).to_pylist()
+    [1, 2]
+    >>> kept.take("a.parquet", "id", pa.int64(), 2, 1).to_pylist()
+    [3]
+    >>> kept.take("a.parquet", "id", pa.int64(), 0, 3)
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._columns: dict[tuple[str, str], pa.ChunkedArray] = {}
+        self._left: dict[tuple[str, str], int] = {}
+        self._bytes = 0
+
+    def __reduce__(self) -> tuple[type[KeptColumns], tuple[()]]:
+        return KeptColumns, ()
+
+    def keep(self, path: str, name: str, column: pa.ChunkedArray) -> None:
+        """Keep a column of a file, if there is room."""
+        with self._lock:
+            has_room = self._bytes + column.nbytes <= _KEPT_BYTES
+            if has_room and (path, name) not in self._columns:
+                self._columns[path, name], self._left[path, name] = column, len(column)
+                self._bytes += column.nbytes
+
+    def take(
+        self, path: str, name: str, kind: pa.DataType, start: int, rows: int
+    ) -> pa.ChunkedArray | None:
+        """The rows ``[start, start + rows)`` of a column; None where it is not kept.
+
+        Nobody else has the memory of a column that is taken whole.
+        """
+        with self._lock:
+            column = self._columns.get((path, name))
+            if column is None or column.type != kind or start + rows > len(column):
+                return None
+            self._left[path, name] -= rows
+            if self._left[path, name] <= 0:
+                del self._columns[path, name], self._left[path, name]
+                self._bytes -= column.nbytes
+            return column if rows == len(column) else column.slice(start, rows)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ import numpy as np
 
 from paimon_features.core.types.array_types import Bools, Words
 
-_STEP = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
 _GROWTH = 4
 
 

@@ -32,8 +32,8 @@ from paimon_features.core.times.clock import now_ms
 from paimon_features.core.types.schema import DataType
 from paimon_features.definitions import FeedbackSource
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.ownership.locks import locked
 from paimon_features.lake.reading.table_reader import iter_batches
-from paimon_features.lake.side_folder.side_files import locked
 from paimon_features.lake.specs import feedback_spec
 from paimon_features.lake.writing.table_writer import append_arrow, committed_identifiers
 from paimon_features.online.store.queue import Queue

@@ -72,17 +72,15 @@ class Attention(nn.Module):
         return merged
 
 
-def attention_mask(valid: torch.Tensor, causal: bool = True) -> torch.Tensor:
-    """Which token may attend to which, shape (B, 1, T, T), from valid tokens, shape (B, T).
+def attention_mask(valid: torch.Tensor) -> torch.Tensor:
+    """Return which token may attend to which, shape (B, 1, T, T), from valid tokens, shape (B, T).
 
-    A token attends to valid ones, with ``causal`` up to itself; and always to itself, so that no
-    row of the softmax is empty.
+    A token attends to valid ones up to itself; and always to itself, so that no row of the softmax
+    is empty.
     """
     tokens = valid.shape[1]
-    allowed = valid[:, None, :].expand(-1, tokens, -1)
-    if causal:
-        before = torch.ones(tokens, tokens, dtype=torch.bool, device=valid.device).tril()
-        allowed = allowed & before
+    before = torch.ones(tokens, tokens, dtype=torch.bool, device=valid.device).tril()
+    allowed = valid[:, None, :].expand(-1, tokens, -1) & before
     self_too = allowed | torch.eye(tokens, dtype=torch.bool, device=valid.device)
     return self_too[:, None]
 

@@ -13,7 +13,7 @@ and on nothing else: not on ranks, workers or threads, nor on what was read befo
 
 Nothing of size N is kept: a few numbers per block, and a permutation that is computed
 (:mod:`trainer_bridge.order.permutation`). The reference implementation is
-``paimon_features.testing.reference.order.reference_order``.
+``reference_order`` in ``tests/reference/order.py``.
 """
 
 from __future__ import annotations

@@ -8,9 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.core.types.array_types import Ints, Words
-from trainer_bridge.order.permutation import mix64
-
-_STEP = np.array([0x9E3779B97F4A7C15], dtype=np.uint64)
+from trainer_bridge.order.permutation import GOLDEN, WORD, mix64
 
 
 def key_hashes(keys: Sequence[pa.Array]) -> Words:
@@ -26,7 +24,7 @@ def key_hashes(keys: Sequence[pa.Array]) -> Words:
             words = column.cast(pa.int64()).to_numpy(zero_copy_only=False).view(np.uint64)
         else:
             words = _text_hashes(column)
-        total = mix64((words if total is None else words ^ total) + _STEP)
+        total = mix64((words if total is None else words ^ total) + WORD[GOLDEN])
     assert total is not None, "a sample has at least one key column"
     return total
 
@@ -46,14 +44,14 @@ def _text_hashes(column: pa.Array) -> Words:
     content = (data.slice(int(bounds[0]), size).to_pybytes() if size else b"") + bytes(8)
     words: Words = np.ndarray((len(content) - 7,), dtype="<u8", buffer=content, strides=(1,))
     starts = bounds[:-1] - bounds[0]
-    hashes: Words = mix64(sizes.view(np.uint64) + _STEP)
+    hashes: Words = mix64(sizes.view(np.uint64) + WORD[GOLDEN])
     begin = 0
     rows: Ints = np.flatnonzero(sizes)
     while len(rows):
         left = sizes[rows] - begin
         unused = (8 * (8 - np.minimum(left, 8))).astype(np.uint64)
         found = (words[starts[rows] + begin].astype(np.uint64) << unused) >> unused
-        hashes[rows] = mix64((hashes[rows] ^ found) + _STEP)
+        hashes[rows] = mix64((hashes[rows] ^ found) + WORD[GOLDEN])
         begin += 8
         rows = rows[left > 8]
     return hashes

@@ -48,6 +48,19 @@ def derive_key(*parts: int) -> int:
     return key
 
 
+def keys_of(key: int, *numbers: Ints) -> Words:
+    """Return a 64-bit key per row of numbers (arrays of equal length); a pure function.
+
+    >>> one, two = keys_of(7, np.array([1, 2]), np.array([5, 5]))
+    >>> bool(one == keys_of(7, np.array([1]), np.array([5]))[0]), bool(one == two)
+    (True, False)
+    """
+    words = np.array([key], dtype=np.uint64)
+    for part in numbers:
+        words = mix64(part.astype(np.uint64) * WORD[GOLDEN] + words)
+    return words
+
+
 def uniform(key: int, numbers: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """One float in [0, 1) per number, a pure function of key and number.
 

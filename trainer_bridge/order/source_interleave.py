@@ -12,7 +12,7 @@
 A position keeps its class, so it is the same modulo each world size that divides C as the position
 in its source: a rank of such a world size reads complete streams of each source, as it does without
 a mixture. The reference implementation is
-``paimon_features.testing.reference.order.reference_mix``.
+``reference_mix`` in ``tests/reference/order.py``.
 """
 
 from __future__ import annotations

@@ -12,8 +12,8 @@ import pyarrow as pa
 from paimon_features.core.errors import ConfigurationError
 from paimon_features.definitions import FeatureView
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.side_folder.records import Record
-from paimon_features.lake.side_folder.side_files import exclusive_files, read_json
+from paimon_features.lake.marked_records import Record
+from paimon_features.lake.storage.json_files import create_file, read_json
 from paimon_features.lake.storage.object_path import SidePath
 from paimon_features.offline.reading.pinning import Pin
 from trainer_bridge.batches.forms import Batch
@@ -138,7 +138,7 @@ class ScoreSchedule:
     def _choose(self, step: int, found: Difficulty) -> bool:
         """Write a choice down; False if somebody else did before."""
         choice = {"as_of_ms": found.as_of_ms, "pins": [pin.to_document() for pin in found.pins]}
-        return exclusive_files(self._folder).create(f"{step}.json", json.dumps(choice))
+        return create_file(self._folder / f"{step}.json", json.dumps(choice))
 
 
 def scheduled_batches(

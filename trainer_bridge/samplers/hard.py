@@ -10,11 +10,10 @@ import numpy.typing as npt
 
 from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.core.types.array_types import Ints
-from trainer_bridge.order.permutation import derive_key, permute
+from trainer_bridge.order.permutation import derive_key, keys_of, permute
 from trainer_bridge.samplers.base import PIECE, AdvancedSampler
 from trainer_bridge.samplers.groups import Groups, split_by_score
 from trainer_bridge.samplers.inputs import as_numbers, check_unchanged, checksum, snapshot_of
-from trainer_bridge.samplers.keys import keys_of
 
 DifficultyFn = Callable[[Any], Any]
 

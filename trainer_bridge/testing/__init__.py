@@ -1,1 +1,1 @@
-"""Contract classes, reference readers and small tables, for people who extend the bridge."""
+"""The contract class of samplers and small tables, for people who extend the bridge."""

@@ -28,7 +28,7 @@ from paimon_features.core.errors import (
 from paimon_features.core.process.callbacks import OnMessage, OnPhase, ignore_message, ignore_phase
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake.metadata.snapshots import latest_snapshot, ref_of, split_ref
-from paimon_features.lake.side_folder.side_files import locked
+from paimon_features.lake.ownership.locks import locked
 from paimon_features.models import Metric, ModelManifest, ModelStates, VersionNote
 from trainer_bridge.training import gate, run
 from trainer_bridge.training.config import GradientBoosting, RoundConfig

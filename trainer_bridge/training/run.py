@@ -162,7 +162,7 @@ def reproduce(
         shutil.rmtree(folder, ignore_errors=True)
     now = again.manifest.training
     assert now is not None
-    columns = _test_columns(table, config)
+    columns = _test_columns(table)
     predicted = export.run_onnx(
         project.models.file(manifest, "network.onnx"), manifest.signature.inputs, columns
     )
@@ -466,7 +466,7 @@ def _part(
     )
 
 
-def _test_columns(table: TrainingTable, config: TrainConfig) -> dict[str, Any]:
+def _test_columns(table: TrainingTable) -> dict[str, Any]:
     names = [feature.column for feature in table.features]
     rows = table.part("test", names)
     return {name: rows[name].combine_chunks() for name in names}

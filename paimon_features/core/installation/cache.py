@@ -2,8 +2,8 @@
 
 Hashing the jars at every start would take a second. Therefore a file is hashed once, when it is
 added to the cache, and ``.verified.json`` in the same folder records its hash, size and
-modification time; a file whose size or time differs is hashed again. ``paimon-features doctor``
-always hashes.
+modification time; a file whose size or time differs is hashed again. ``paimon-features check
+installation`` always hashes.
 """
 
 from __future__ import annotations

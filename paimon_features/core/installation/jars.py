@@ -197,14 +197,14 @@ def needed_groups(groups: Iterable[str]) -> tuple[str, ...]:
     return (*groups, *sorted(_needed))
 
 
-def class_path(groups: Collection[str] = ("flink",), cache_dir: Path | None = None) -> str:
+def class_path(groups: Collection[str] = ("flink",)) -> str:
     """Return the jars of these groups as a class path for ``HADOOP_CLASSPATH``; download if
     missing.
 
     Flink adds that variable to the system class path of its JVMs, where catalogs and Hadoop
     must be, both in local mode and on a cluster. Set it before the first gateway starts.
     """
-    return os.pathsep.join(str(path) for path in fetch_jars(groups, cache_dir))
+    return os.pathsep.join(str(path) for path in fetch_jars(groups))
 
 
 def _bring(

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paimon_features.core.columns.column import Column
-from paimon_features.core.types.array_types import Ints
+from paimon_features.core.types.array_types import Array, Ints
 from paimon_features.core.windows import floor_ms
 from paimon_features.definitions.aggregates.bags import bag_column, is_bag
 from paimon_features.definitions.aggregates.base import EVENT_TIME_MAX, Merge, Partial
@@ -29,9 +29,7 @@ NEVER_MS = -(2**62)
 def newest_tile_end(columns: Columns, tile_ms: int) -> Ints:
     """Return the end (exclusive, ms) of each row's newest tile, the origin of decayed partials."""
     newest = columns[EVENT_TIME_MAX.name]
-    times = (
-        newest.values if newest.valid is None else np.where(newest.valid, newest.values, NEVER_MS)
-    )
+    times = filled(newest, NEVER_MS)
     return floor_ms(times.astype(np.int64, copy=False), tile_ms) + tile_ms
 
 
@@ -88,9 +86,7 @@ def merge_rows(partial: Partial, left: Column, right: Column) -> Column:
         bags = bag_column(partial, both.take(rows))
         return bags.write(bags.merge_groups(np.arange(0, 2 * len(left) + 1, 2)))
     neutral = neutral_of(partial.merge, left.values.dtype)
-    sides = [
-        c.values if c.valid is None else np.where(c.valid, c.values, neutral) for c in (left, right)
-    ]
+    sides = [filled(column, neutral) for column in (left, right)]
     whole = left.valid is None or right.valid is None
     return Column(ufunc_of(partial.merge)(*sides), None if whole else left.mask | right.mask)
 
@@ -135,9 +131,14 @@ def _fold_column(partial: Partial, column: Column, offsets: Ints, segments: Segm
         values = segments.reduce(ufunc, column.values, neutral)
         return Column(values, None if segments.all_full else segments.full)
     # reduceat has no mask: nulls become the neutral value first
-    known = np.where(column.valid, column.values, neutral)
     seen = segments.reduce(np.logical_or, column.valid, False)
-    return Column(segments.reduce(ufunc, known, neutral), None if seen.all() else seen)
+    values = segments.reduce(ufunc, filled(column, neutral), neutral)
+    return Column(values, None if seen.all() else seen)
+
+
+def filled(column: Column, neutral: Any) -> Array:
+    """Return the values, with the neutral value for nulls."""
+    return column.values if column.valid is None else np.where(column.valid, column.values, neutral)
 
 
 def ufunc_of(merge: Merge) -> np.ufunc:

@@ -87,17 +87,16 @@ def _writer(kind: pa.DataType) -> Callable[[Any], str]:
     return str
 
 
-def _time_text(ms: int | None, digits: int = 3) -> str | None:
-    """A timestamp with this many digits after the second.
+def _time_text(ms: int | None) -> str | None:
+    """Return a timestamp with three digits after the second.
 
-    >>> _time_text(-1), _time_text(0, 9)
-    ('1969-12-31 23:59:59.999', '1970-01-01 00:00:00.000000000')
+    >>> _time_text(-1), _time_text(0)
+    ('1969-12-31 23:59:59.999', '1970-01-01 00:00:00.000')
     """
     if ms is None or not MIN_TIME_MS <= ms <= MAX_TIME_MS:
         return None if ms is None else str(ms)
     at = dt.datetime(1970, 1, 1) + dt.timedelta(milliseconds=ms)
-    fraction = f"{at.microsecond // 1000:03d}".ljust(digits, "0")
-    return f"{at.year:04d}-{at:%m-%d %H:%M:%S}.{fraction}"
+    return f"{at.year:04d}-{at:%m-%d %H:%M:%S}.{at.microsecond // 1000:03d}"
 
 
 def json_object(values: Mapping[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """One text as a value: exactly, or the reason why it is none.
 
 This is the definition that the vectorised conversions of ``text_values`` are faster cases of. The
-table of accepted texts is in ``docs/how-to/data/ingest.md``.
+table of accepted texts is in ``docs/reference/ingestion.md``.
 """
 
 from __future__ import annotations

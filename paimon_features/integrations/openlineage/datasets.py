@@ -154,6 +154,8 @@ def _of_events(
 
 
 def _apply(reader: _DatasetReader, params: Params) -> Datasets:
+    if params.get("generation"):  # no table is written
+        return [], []
     defined = reader.project.definitions
     tables = [reader.table(source.table) for source in defined.sources.values()]
     tables += [reader.tiles(view.compiled) for view in defined.views.values()]
@@ -208,6 +210,8 @@ def _train(reader: _DatasetReader, params: Params) -> Datasets:
 
 
 def _maintain(reader: _DatasetReader, params: Params) -> Datasets:
+    if params.get("only"):  # the names are those of sources or views
+        return [], []
     names = params.get("tables") or reader.project.lake.list()
     tables = [reader.table(name) for name in names]
     return tables, tables

@@ -7,7 +7,7 @@ from typing import Any
 from paimon_features.core.errors import TableError
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import expired, snapshot_ids, tagged
-from paimon_features.lake.side_folder.side_files import locked
+from paimon_features.lake.ownership.locks import locked
 
 
 def create_tag(lake: Lake, name: str, tag: str, snapshot_id: int) -> None:

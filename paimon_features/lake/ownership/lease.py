@@ -16,22 +16,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from paimon_features.core.documents.typed_json import mapping, typed
-from paimon_features.core.errors import DamagedFileError, JobError, LeaseLostError, OwnershipError
+from paimon_features.core.documents.typed_json import typed
+from paimon_features.core.errors import DamagedFileError, JobError, OwnershipError
 from paimon_features.core.process.flink_rest import ENDED, FlinkRest
 from paimon_features.core.process.process_holder import Liveness
 from paimon_features.core.process.process_holder import ProcessHolder as ProcessHolder
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake.catalog import Lake
+from paimon_features.lake.marked_records import Record
 from paimon_features.lake.ownership import claims
-from paimon_features.lake.ownership.claims import Claim, Claims, Fence
-from paimon_features.lake.side_folder.records import Record
-from paimon_features.lake.side_folder.side_files import exclusive_files, locked, read_json
-from paimon_features.lake.storage.object_path import ObjectPath
+from paimon_features.lake.ownership.claims import Claim, Claims, claims_of
+from paimon_features.lake.ownership.fence import Fence, held
+from paimon_features.lake.ownership.locks import locked
 from paimon_features.lake.storage.write_errors import write_errors
 
 REST_TIMEOUT_S = 5.0
@@ -125,11 +124,7 @@ class Lease:
     def release(self) -> None:
         """Release it; does nothing if it was handed over, taken over or released before."""
         self._forget()
-        try:
-            self._fence.check()
-        except LeaseLostError:
-            return
-        self._fence.claims.follow(self._fence.claim, _release(self.record.table))
+        self._fence.release(_release(self.record.table))
 
     def transfer(self, holder: Holder) -> Lease:
         """Hand it over to another holder, such as the job that this process submitted.
@@ -153,7 +148,7 @@ class Lease:
         table = self.record.table
         fence = _fence(self._fence.claims, table, claim)
         if beat_s is not None:
-            claims.held.add(self.lake.lease_key(table), fence)
+            held.add(self.lake.lease_key(table), fence)
         return Lease(self.lake, replace(self.record, holder=holder, number=claim.number), fence)
 
     def check(self) -> None:
@@ -161,7 +156,7 @@ class Lease:
         self._fence.check()
 
     def _forget(self) -> None:
-        claims.held.remove(self.lake.lease_key(self.record.table), self._fence.claim)
+        held.remove(self.lake.lease_key(self.record.table), self._fence.claim)
 
 
 def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str = "write") -> Lease:
@@ -189,10 +184,8 @@ def acquire(lake: Lake, table: str, holder: Holder | None = None, purpose: str =
             lambda: locked(lake.lock_path(table), f"acquiring the lease of table {table!r}"),
         )
     fence = _fence(own, table, claim)
-    claims.held.add(lake.lease_key(table), fence)
+    held.add(lake.lease_key(table), fence)
     _record(lake, table).mark()
-    if (old := _old_path(lake, table)) is not None:
-        old.unlink(missing_ok=True)
     return Lease(lake, replace(record, number=claim.number), fence)
 
 
@@ -260,12 +253,8 @@ def holder_of(lake: Lake, table: str) -> LeaseRecord | None:
 def holders(lake: Lake) -> list[LeaseRecord]:
     """All lease records by table name; the holders need not be alive."""
     folder, prefix = lake.side_folder / "leases", f"{lake.database}."
-    entries = [path for path in folder.glob(f"{prefix}*") if path.suffix != ".lock"]
-    names = {
-        path.name.removeprefix(prefix) if path.is_dir() else path.stem.removeprefix(prefix)
-        for path in entries
-    }
-    records = (holder_of(lake, table) for table in sorted(names))
+    names = sorted(path.name.removeprefix(prefix) for path in folder.glob(f"{prefix}*"))
+    records = (holder_of(lake, table) for table in names)
     return [record for record in records if record is not None]
 
 
@@ -275,7 +264,7 @@ def state_of(lake: Lake, record: LeaseRecord) -> str:
     Waits for up to two heartbeats of an owner that cannot be seen from here.
     """
     own = _claims(lake, record.table)
-    claim = own.read(record.number)
+    claim = _current(own, record)
     state, why = _liveness(record, claim)
     if state == "unknown" and claim is not None and claim.beat_s is not None:
         beating = own.watch(claim, beats=2) == "beating"
@@ -290,17 +279,20 @@ def current_state(lake: Lake, record: LeaseRecord) -> tuple[str, str, int | None
     heartbeat that of the claim; None where it is unknown.
     """
     own = _claims(lake, record.table)
-    state, why = _liveness(record, own.read(record.number))
-    beat_ms = own.files.changed_ms(claims.beat_file(record.number))
-    if beat_ms is None:
-        beat_ms = own.files.changed_ms(claims.claim_file(record.number))
-    return state, why, beat_ms
+    claim = _current(own, record)
+    return *_liveness(record, claim), None if claim is None else own.beat_ms(claim)
+
+
+def _current(own: Claims, record: LeaseRecord) -> Claim | None:
+    """Return the claim of a record, None if another one follows."""
+    newest = own.newest()
+    return newest if newest is not None and newest.number == record.number else None
 
 
 def _unowned(lake: Lake, table: str) -> int | None:
     """The number of the newest claim, once nobody owns the table; None if this process does."""
     key = lake.lease_key(table)
-    while claims.held.fence(key) is None:
+    while held.fence(key) is None:
         own = _claims(lake, table)
         newest = own.newest()
         if newest is None or _load(table, newest) is None:
@@ -370,39 +362,15 @@ def _fence(own: Claims, table: str, claim: Claim) -> Fence:
             return "an unknown owner (its file is damaged)"
         return "no one (it was released)" if record is None else str(record.holder)
 
-    return Fence(table, own, claim, describe)
+    return Fence(f"table {table!r}: the lease", own, claim, describe)
 
 
 def _claims(lake: Lake, table: str) -> Claims:
-    path = _old_path(lake, table)
-    old = None if path is None else read_json(path)
-    inherited = None if old is None else _inherited(old)
-    return Claims(exclusive_files(lake.lease_folder(table)), inherited)
-
-
-def _inherited(old: Any) -> Claim:
-    try:
-        token = mapping(old, "token")["token"]
-        if type(token) is not int or token < 1:
-            raise ValueError(f"token={str(token)[:40]!r}")
-    except ValueError as error:
-        raise Claim(0, {}).damaged(str(error)) from None
-    return Claim(token, {**old, "nonce": ""})
-
-
-def _old_path(lake: Lake, table: str) -> Path | None:
-    """The lease as versions before numbered claims wrote it: one file, changed under a lock.
-
-    None for an object store, to which they could not write.
-    """
-    path = lake.side_folder / "leases" / f"{lake.database}.{table}.json"
-    return None if isinstance(path, ObjectPath) else path
+    return claims_of(lake.lease_folder(table))
 
 
 def _record(lake: Lake, table: str) -> Record:
-    old = _old_path(lake, table)
-    named = old if old is not None and old.exists() else lake.lease_folder(table)
-    return Record(lake, "leases", named.name, table, table)
+    return Record(lake, "leases", lake.lease_folder(table).name, table, table)
 
 
 def _content(record: LeaseRecord, beat_s: float | None) -> dict[str, Any]:

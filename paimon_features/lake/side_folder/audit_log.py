@@ -19,7 +19,7 @@ from paimon_features.core.documents.typed_json import mapping, typed
 from paimon_features.core.errors import DamagedFileError
 from paimon_features.core.process.identity import Identity
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.side_folder.side_files import read_json, write_json
+from paimon_features.lake.storage.json_files import read_json, write_json
 
 _KIND = "audit"
 KINDS = ("apply", "switch", "drop", "forget", "model", "take_over")

@@ -16,8 +16,9 @@ from paimon_features.core.documents.typed_json import mapping, typed
 from paimon_features.core.errors import DamagedFileError, GenerationError, SnapshotExpiredError
 from paimon_features.core.times.clock import now_ms
 from paimon_features.lake.catalog import Lake
-from paimon_features.lake.side_folder.records import Record, record_names
-from paimon_features.lake.side_folder.side_files import locked, read_json, write_json
+from paimon_features.lake.marked_records import Record, record_names
+from paimon_features.lake.ownership.locks import locked
+from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.storage.object_path import SidePath
 
 _KIND = "generations"

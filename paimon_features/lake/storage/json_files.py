@@ -1,4 +1,4 @@
-"""Small JSON files next to the tables: written atomically, changed under a file lock.
+"""Small JSON files next to the tables, or objects: written atomically, changed under a lock.
 
 They contain what must outlive a table's snapshots: leases, generations, commit identifiers, in
 ``<warehouse>/_paimon_features``, which no catalog considers a database.
@@ -9,22 +9,18 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from paimon_features.core.documents.sealed_json import read_document, resealed
-from paimon_features.core.errors import TableError
+from paimon_features.lake.storage.exclusive_folder import ExclusiveFolder, sync_folder
+from paimon_features.lake.storage.object_path import ObjectPath, SidePath
 from paimon_features.lake.storage.write_errors import write_errors
 
-LOCK_TIMEOUT_S = 60.0
 
-
-def read_json(path: Path) -> Any | None:
-    """The content of a JSON file, None if it does not exist.
+def read_json(path: SidePath) -> Any | None:
+    """Return the content of a JSON file or object, None if it does not exist.
 
     Raises
     ------
@@ -35,8 +31,8 @@ def read_json(path: Path) -> Any | None:
     return None if found is None else found.value
 
 
-def write_json(path: Path, value: Mapping[str, Any], after: int = 0) -> None:
-    """Replace a JSON file, with a digest and the number of its writes (see ``sealed_json``).
+def write_json(path: SidePath, value: Mapping[str, Any], after: int = 0) -> None:
+    """Replace a JSON file or object, with a digest and the number of its writes.
 
     The number is greater than that of the content before, and than ``after``.
 
@@ -47,7 +43,11 @@ def write_json(path: Path, value: Mapping[str, Any], after: int = 0) -> None:
     DamagedFileError
         If the file is not what was written before.
     """
-    write_plain_json(path, resealed(path, value, after))
+    document = resealed(path, value, after)
+    if isinstance(path, ObjectPath):
+        path.write_text(json.dumps(document, indent=1, sort_keys=True) + "\n")
+    else:
+        write_plain_json(path, document)
 
 
 def write_plain_json(path: Path, value: Any) -> None:
@@ -74,35 +74,14 @@ def write_plain_json(path: Path, value: Any) -> None:
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(path.parent)
 
 
-@contextmanager
-def locked(path: Path, what: str, timeout_s: float = LOCK_TIMEOUT_S) -> Iterator[None]:
-    """Lock the file ``path`` exclusively among the processes and threads of this host.
+def create_file(path: SidePath, text: str) -> bool:
+    """Create a file or object; return False, without any change, if it exists.
 
-    The operating system releases it when its holder dies, also by ``kill -9``.
-
-    Raises
-    ------
-    TableError
-        If another process holds it for longer than ``timeout_s``.
+    Of several concurrent callers one gets True. ``text`` is unique to the caller.
     """
-    lock = FileLock(path, timeout=timeout_s)
-    try:
-        with write_errors(f"{what}: {path} cannot be locked"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock.acquire(poll_interval=0.005)
-    except Timeout:
-        raise TableError(
-            f"{what}: another process has held {path} for more than {timeout_s:g} s; "
-            "stop it, or wait until it has finished"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()
+    if isinstance(path, ObjectPath):
+        return path.create_text(text)
+    return ExclusiveFolder(path.parent).create(path.name, text)

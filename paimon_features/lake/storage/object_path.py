@@ -9,7 +9,6 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from paimon_features.lake.storage.conditional import ConditionalStore
-from paimon_features.lake.storage.exclusive import ExclusiveFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,26 +92,3 @@ class ObjectPath:
 
 SidePath = Path | ObjectPath
 """A path of the side folder: of a file system, or of the object store of the warehouse."""
-
-
-class ObjectFiles(ExclusiveFiles):
-    """Objects of a folder, which a conditional put creates."""
-
-    def __init__(self, folder: ObjectPath) -> None:
-        self.folder = folder
-
-    def where(self, name: str) -> str:
-        return str(self.folder / name)
-
-    def read(self, name: str) -> str | None:
-        found = self.folder.store.get((self.folder / name).key)
-        return None if found is None else found.text
-
-    def create(self, name: str, text: str) -> bool:
-        return (self.folder / name).create_text(text)
-
-    def replace(self, name: str, text: str) -> None:
-        (self.folder / name).write_text(text)
-
-    def delete(self, name: str) -> None:
-        (self.folder / name).unlink()

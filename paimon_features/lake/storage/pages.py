@@ -2,8 +2,10 @@
 
 A column chunk is a sequence of pages, each a header (Thrift, compact protocol) and a body. A header
 can contain the CRC32 of its body; parquet-mr (Flink) and the writers of this package store it,
-pypaimon's native writer does not. Arrow verifies it on request, at 15 % of the time of decoding;
-reading the headers here and ISA-L's CRC32 take 2 %, and find headers that do not add up.
+pypaimon's native writer does not. Arrow verifies it on request: that takes 7 to 22 % of the
+processor time of decoding a file of 50 to 70 MB, reading the headers here and ISA-L's CRC32 take
+3 to 9 %. Both find the same damage that changes rows. Pages are verified here without decoding
+them, as is needed for DuckDB, which reads files itself, and for checking a complete warehouse.
 
 Format: https://github.com/apache/parquet-format, ``parquet.thrift``.
 """

@@ -39,6 +39,7 @@ from paimon_features.lake.events.rejects import (
     judge,
     time_ms,
 )
+from paimon_features.lake.marked_records import Record
 from paimon_features.lake.metadata.snapshots import (
     BATCH_IDENTIFIER,
     Snapshot,
@@ -48,9 +49,8 @@ from paimon_features.lake.metadata.snapshots import (
     tagged,
 )
 from paimon_features.lake.ownership.lease import committing
-from paimon_features.lake.side_folder.records import Record
-from paimon_features.lake.side_folder.side_files import read_json
 from paimon_features.lake.specs import EVENT_DAY, INGEST_TIME_MS, rejected_spec
+from paimon_features.lake.storage.json_files import read_json
 from paimon_features.lake.storage.write_errors import write_errors
 from paimon_features.lake.writing.append_files import AppendFiles
 from paimon_features.lake.writing.checksums import complete_files

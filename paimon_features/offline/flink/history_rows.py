@@ -14,6 +14,7 @@ from paimon_features.core.types.schema import arrow_schema
 from paimon_features.core.windows import DAY_MS, ceil_ms, floor_ms
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Merge, Partial
 from paimon_features.definitions.aggregates.fold import NEVER_MS, fold, newest_tile_end
+from paimon_features.definitions.event_partials import concat
 from paimon_features.offline.flink.history_sql import (
     BYTES_SEPARATOR,
     CHUNK,
@@ -27,7 +28,6 @@ from paimon_features.offline.flink.history_sql import (
 )
 from paimon_features.offline.joins.result_builder import ResultBuilder
 from paimon_features.offline.joins.window_edges import WindowEdges
-from paimon_features.tiles.event_partials import concat
 
 _NO_DAY = 2**40
 BLOCK_ROWS = 1 << 17
@@ -116,9 +116,8 @@ def finish_features(
         block = _Block(layout, start, stop, *(side.between(start, stop) for side in sides))
         target, times = slice(start, stop), as_of_ms[start:stop]
         present = sheet.set_status(target, times, block.newest())
-        for number, (window, features) in enumerate(layout.windows.items()):
-            merged = block.merged(number)
-            sheet.finish(target, window, features, merged, times, present)
+        for number, features in enumerate(layout.windows.values()):
+            sheet.finish(target, features, block.merged(number), times, present)
     return sheet.results().table(layout.features)
 
 

@@ -38,9 +38,10 @@ from paimon_features.core.types.schema import DataType, Int32, Int64, String
 from paimon_features.core.windows import DAY_MS, Window
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Merge, Partial
+from paimon_features.definitions.event_partials import event_columns
+from paimon_features.definitions.finishing import by_window
 from paimon_features.lake.ddl import literal, quote
 from paimon_features.lake.specs import EVENT_DAY, TILE_DAY, TILE_START
-from paimon_features.offline.joins.result_builder import by_window
 from paimon_features.offline.joins.window_edges import WindowEdges
 from paimon_features.tiles.flink.tiling import (
     event_sql,
@@ -277,11 +278,7 @@ def edges_sql(
     """
     view = layout.view
     time = quote(view.source.event_time)
-    used = {view.source.event_time, *view.keys}
-    used.update(*(view.expressions[p.name].columns for p in layout.partials))
-    used.update(*(rule.condition.columns for rule in view.skip_rules))
-    used.update(() if view.where is None else view.where.columns)
-    columns = [quote(column) for column in view.source.schema if column in used]
+    columns = [quote(column) for column in event_columns(view, layout.partials)]
     keys = ", ".join(f"k{i}" for i in range(len(view.keys)))
     numbers = range(len(layout.spans.found))
     bounds = ", ".join(

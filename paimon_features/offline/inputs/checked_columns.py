@@ -1,8 +1,8 @@
-"""Entity rows, checked: their times and their keys in the types of an entity."""
+"""Entity rows and events, checked: their columns in the declared types."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +13,10 @@ from paimon_features.core.columns.column import one_array
 from paimon_features.core.errors import RequestError
 from paimon_features.core.times.utc_ms import conform, utc_ms
 from paimon_features.core.types.foreign_types import plain_column
-from paimon_features.core.types.schema import DataType
+from paimon_features.core.types.schema import DataType, arrow_schema
 from paimon_features.core.windows import MAX_TIME_MS, MIN_TIME_MS
+from paimon_features.definitions import CompiledView
+from paimon_features.definitions.event_partials import event_columns
 
 EVENT_TIME_MS = "event_time_ms"
 """The column of entity rows that contains the time of each row."""
@@ -78,6 +80,40 @@ def key_columns(table: pa.Table, keys: Mapping[str, DataType], entity: str) -> p
                 f"{kind!r}: {error}"
             ) from error
     return pa.table(columns)
+
+
+def event_table(view: CompiledView, events: pa.Table) -> pa.Table:
+    """Return the columns of events that a view needs, in their declared types.
+
+    Raises
+    ------
+    RequestError
+        If a column is missing, or does not fit its type without a loss.
+    """
+    check_event_columns(view, events.column_names)
+    schema = arrow_schema({name: view.source.schema[name] for name in event_columns(view)})
+    columns = []
+    for field in schema:
+        column = events.column(field.name)
+        try:
+            is_event_time = field.name == view.source.event_time
+            columns.append(conform(one_array(column), field.type, event_time=is_event_time))
+        except pa.ArrowException as error:
+            raise RequestError(
+                f"events: the column {field.name!r} is {column.type}; source "
+                f"{view.source.name!r} has it as {field.type}: {error}"
+            ) from error
+    return pa.Table.from_arrays(columns, schema=schema)
+
+
+def check_event_columns(view: CompiledView, names: Sequence[str]) -> None:
+    """Raise RequestError if events with columns of these names lack one that a view needs."""
+    missing = [name for name in event_columns(view) if name not in names]
+    if missing:
+        raise RequestError(
+            f"events have no column {missing[0]!r}, which view {view.name!r} needs; they have: "
+            f"{', '.join(names) or 'none'}"
+        )
 
 
 def _column(table: pa.Table, name: str, what: str) -> pa.ChunkedArray:

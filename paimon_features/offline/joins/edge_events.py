@@ -20,15 +20,14 @@ import numpy as np
 import pyarrow as pa
 
 from paimon_features.core.columns.column import Column, take_rows
-from paimon_features.core.expressions import Expression
 from paimon_features.core.types.array_types import Ints
 from paimon_features.core.windows import DAY_MS, floor_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import Partial
+from paimon_features.definitions.aggregates.range_index import RangeIndex
+from paimon_features.definitions.event_partials import concat, enters, event_columns, partials_of
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
-from paimon_features.offline.joins.range_index import RangeIndex
 from paimon_features.offline.joins.window_edges import EdgeSpan
-from paimon_features.tiles.event_partials import concat, enters, partials_of
 
 NO_INTS: Ints = np.zeros(0, np.int64)
 
@@ -100,14 +99,7 @@ class EdgeEvents:
     @property
     def columns(self) -> list[str]:
         """The columns of the source that ``add`` needs, in the source's order."""
-        view = self.view
-        expressions: list[Expression] = [view.expressions[p.name] for p in self.partials]
-        expressions += [rule.condition for rule in view.skip_rules]
-        if view.where is not None:
-            expressions.append(view.where)
-        names = {view.source.event_time, *view.keys}
-        names = names.union(*(e.columns for e in expressions))
-        return [name for name in view.source.schema if name in names]
+        return event_columns(self.view, self.partials)
 
     def add(self, events: pa.Table) -> None:
         """Add the events that lie at an edge; all others are ignored."""

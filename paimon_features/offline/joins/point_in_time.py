@@ -25,13 +25,14 @@ from paimon_features.definitions.aggregates.fold import (
     merge_rows,
     newest_tile_end,
 )
+from paimon_features.definitions.aggregates.range_index import RangeIndex
+from paimon_features.definitions.event_partials import concat
+from paimon_features.definitions.finishing import by_window
 from paimon_features.lake.specs import TILE_START
 from paimon_features.offline.joins.edge_events import NO_INTS, EdgeEvents
 from paimon_features.offline.joins.entity_codes import EntityCodes, TimeKeys, positions, sort_order
-from paimon_features.offline.joins.range_index import RangeIndex
-from paimon_features.offline.joins.result_builder import JoinResult, ResultBuilder, by_window
+from paimon_features.offline.joins.result_builder import JoinResult, ResultBuilder
 from paimon_features.offline.joins.window_edges import WindowEdges, need_other_tiles
-from paimon_features.tiles.event_partials import concat
 
 __all__ = ["JoinResult", "PointInTimeJoin", "tile_range"]
 
@@ -151,9 +152,7 @@ class PointInTimeJoin:
             names = {EVENT_TIME_MAX.name}.union(*(f.partials for f in features))
             some, merged = block.fold(window, names)
             self._builder.mark_empty(window, target, some)
-            self._builder.finish(
-                target[some], window, features, merged, as_of_ms[some], present[some]
-            )
+            self._builder.finish(target[some], features, merged, as_of_ms[some], present[some])
 
 
 class _RowBlock:

@@ -5,7 +5,7 @@ All engines use it to turn merged partials into features.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,9 @@ from paimon_features.core.types.array_types import Array, Bools, Ints
 from paimon_features.core.types.statuses import Status
 from paimon_features.core.windows import Window
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Finished, Reading
-from paimon_features.definitions.aggregates.fold import newest_tile_end
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Finished
+from paimon_features.definitions.aggregates.fold import Columns
+from paimon_features.definitions.finishing import by_window, entity_statuses, finish_window
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +64,9 @@ class ResultBuilder:
 
     def set_status(self, target: Ints | slice, as_of_ms: Ints, newest: Ints) -> Bools:
         """Set statuses from the newest event before the horizon; return the PRESENT mask."""
-        present = newest >= self.view.known_from(as_of_ms)
-        status = np.where(present, np.int8(Status.PRESENT), np.int8(Status.MISSING))
-        if self.view.ttl_ms is not None:
-            status[present & (newest < self.view.horizon(as_of_ms) - self.view.ttl_ms)] = (
-                Status.EXPIRED
-            )
-            present = np.equal(status, Status.PRESENT)
-        self._status[target] = status
-        return present
+        statuses = entity_statuses(self.view, as_of_ms, newest)
+        self._status[target] = statuses
+        return np.equal(statuses, Status.PRESENT)
 
     def mark_empty(self, window: Window, target: Ints | slice, some: Ints | slice) -> None:
         """Mark these rows, except ``some`` (positions in ``target``), as having no events."""
@@ -83,18 +78,15 @@ class ResultBuilder:
     def finish(
         self,
         target: Ints | slice,
-        window: Window,
         features: Sequence[CompiledFeature],
-        merged: Mapping[str, Column],
+        merged: Columns,
         as_of_ms: Ints,
         present: Bools,
     ) -> None:
         """Finish and store one window's features from its partials and ``EVENT_TIME_MAX``."""
-        reading = _reading(self.view, features[0], merged, as_of_ms)
-        for feature in features:
-            taken = [merged[name] for name in feature.partials]
-            done = feature.aggregate.finish(self.view.scope, taken, reading)
-            self._put(feature, target, done, present)
+        results = finish_window(self.view, features, merged, as_of_ms)
+        for feature, finished in zip(features, results, strict=True):
+            self._put(feature, target, finished, present)
 
     def results(self) -> JoinResult:
         """All results."""
@@ -125,21 +117,12 @@ class ResultBuilder:
                 rows[target] = mask
 
 
-def _reading(
-    view: CompiledView, feature: CompiledFeature, merged: Mapping[str, Column], as_of_ms: Ints
-) -> Reading:
-    read_ms = feature.window.read_time(as_of_ms)
-    since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
-    return Reading(read_ms, since_ms, feature.window_ms)
-
-
 def _empty_values(view: CompiledView, feature: CompiledFeature) -> Column:
     """The feature's value over a window without events, one row."""
     names = {EVENT_TIME_MAX.name, *feature.partials}
     nulls = {name: Column.nulls(1, view.partial[name].type) for name in names}
-    reading = _reading(view, feature, nulls, np.zeros(1, np.int64))
-    partials = [nulls[name] for name in feature.partials]
-    return feature.aggregate.finish(view.scope, partials, reading).column
+    (finished,) = finish_window(view, [feature], nulls, np.zeros(1, np.int64))
+    return finished.column
 
 
 def _filled(rows: int, value: Column, kind: np.dtype[Any]) -> Array:
@@ -149,11 +132,3 @@ def _filled(rows: int, value: Column, kind: np.dtype[Any]) -> Array:
     if value.mask[0] and (kind.hasobject or value.values.astype(kind).tobytes().strip(b"\0")):
         out.fill(value.values[0])
     return out
-
-
-def by_window(features: Sequence[CompiledFeature]) -> dict[Window, list[CompiledFeature]]:
-    """Group features by window: they share its range and its folds."""
-    windows: dict[Window, list[CompiledFeature]] = {}
-    for feature in features:
-        windows.setdefault(feature.window, []).append(feature)
-    return windows

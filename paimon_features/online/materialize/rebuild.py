@@ -18,10 +18,13 @@ from paimon_features.online.materialize.materialize_progress import (
     MaterializeProgress,
     PassRecorder,
 )
-from paimon_features.online.materialize.needed import needed_files
 from paimon_features.online.materialize.reading import read_tile_deltas
 from paimon_features.online.materialize.shard import Shard
-from paimon_features.online.materialize.snapshot_effect import identity, partition_end_ms
+from paimon_features.online.materialize.snapshot_effect import (
+    identity,
+    needed_files,
+    partition_end_ms,
+)
 from paimon_features.online.store.markers import Building, EpochContent, Marker
 
 ATTEMPTS = 5

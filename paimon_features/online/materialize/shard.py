@@ -21,8 +21,8 @@ from paimon_features.online.materialize.epochs import Epochs
 from paimon_features.online.materialize.known import KnownOfShard
 from paimon_features.online.materialize.leases import LeaseLost, Leases
 from paimon_features.online.materialize.materialize_progress import RebuildNeeded
-from paimon_features.online.materialize.needed import needed_files
 from paimon_features.online.materialize.reading import MAX_ROWS
+from paimon_features.online.materialize.snapshot_effect import needed_files
 from paimon_features.online.store.codec import RecordLayout
 from paimon_features.online.store.keys import BucketKeys, ViewKeys
 from paimon_features.online.store.markers import EpochContent, Marker

@@ -195,7 +195,7 @@ def try_view(
         top = groups.sort_by(order).slice(0, limit)
         chosen = {key: top.column(key).combine_chunks() for key in keys}
         length = top.num_rows
-    # the join looks at each pair of a row and an earlier event: of these entities only
+    # skipped events are reported of these entities only
     for key in keys:
         events = events.filter(pc.is_in(events.column(key), pa.array(chosen[key])))
     rows = pa.table({**chosen, "event_time_ms": pa.array([at] * length, pa.int64())})

@@ -42,12 +42,15 @@ from paimon_features.lake.specs import (
 from paimon_features.project import Project
 from paimon_features.project.forget.entities import EntitySet
 from paimon_features.project.forget.online import delete_records
-from paimon_features.project.forget.predictions import COLUMNS as PREDICTED_COLUMNS
-from paimon_features.project.forget.predictions import PredictedEntities
 from paimon_features.project.forget.rejected import COLUMNS as REJECTED_COLUMNS
 from paimon_features.project.forget.rejected import RejectedRows
 from paimon_features.project.forget.remains import Remaining, remaining
-from paimon_features.project.forget.request_log import COLUMNS, LoggedEntities
+from paimon_features.project.forget.request_log import (
+    LOGGED_COLUMNS,
+    PREDICTED_COLUMNS,
+    LoggedEntities,
+    PredictedEntities,
+)
 from paimon_features.project.forget.rewriting import TableRows, delete_rows, find_rows
 from paimon_features.project.forget.samples import SampledLoop, loops
 from paimon_features.serving.request_log.commit import served_table
@@ -323,7 +326,7 @@ class Deletion:
         if newest is not None:
             logged.scan(self.lake, table, newest.ref)
         self._note_hidden(table, logged.hidden, report)
-        return find_rows(self.lake, table, COLUMNS, logged.mask)
+        return find_rows(self.lake, table, LOGGED_COLUMNS, logged.mask)
 
     def _find_predicted(
         self,

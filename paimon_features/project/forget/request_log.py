@@ -1,10 +1,10 @@
-"""Rows of the request log that belong to an entity."""
+"""Rows of the request log, of logged predictions and of their outcomes that belong to an entity."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from paimon_features.lake import Lake, iter_batches
 from paimon_features.project.forget.entities import EntitySet
 from paimon_features.serving.request_log.log_rows import COMPUTED, EntityText
 
-COLUMNS = ("request_id", "worker", "number", "row", "view", "entity")
+LOGGED_COLUMNS = ("request_id", "worker", "number", "row", "view", "entity")
+PREDICTED_COLUMNS = ("entity",)
 HASH = "blake2:"
 
 
@@ -46,7 +47,7 @@ class LoggedEntities:
 
     def scan(self, lake: Lake, table: str, snapshot: str | None) -> None:
         """Note the requests of the entities, before ``mask`` is used."""
-        for batch in iter_batches(lake, table, COLUMNS, snapshot):
+        for batch in iter_batches(lake, table, LOGGED_COLUMNS, snapshot):
             for *request, view, entity in zip(*(c.to_pylist() for c in batch.columns), strict=True):
                 if view == COMPUTED or view not in self._keys:
                     continue
@@ -59,7 +60,7 @@ class LoggedEntities:
 
     def mask(self, rows: pa.Table) -> Bools:
         """Which rows of the log are theirs."""
-        columns = [rows.column(name).to_pylist() for name in COLUMNS]
+        columns = [rows.column(name).to_pylist() for name in LOGGED_COLUMNS]
         return np.array(
             [
                 tuple(request) in self._requests
@@ -81,6 +82,41 @@ class LoggedEntities:
             return False
         key = dict(zip(names, values, strict=False))
         return tuple(key.get(column) for column in self._entities.columns) in self._wanted
+
+
+class PredictedEntities:
+    """Finds rows by their entity, a text in clear or hashed with the servers' ``salt``.
+
+    ``keys`` are those of the model, in its order, and ``known`` the complete keys of entities to
+    delete in that order. ``hidden`` counts the rows that can only be found with another salt.
+    """
+
+    def __init__(
+        self,
+        entities: EntitySet,
+        keys: Sequence[str],
+        known: Collection[tuple[Any, ...]],
+        salt: bytes | None,
+    ) -> None:
+        self._columns = [keys.index(column) for column in entities.columns]
+        self._wanted = {tuple(map(as_logged, key)) for key in entities.keys}
+        hashed = EntityText(salt)
+        self._prefix = hashed.prefix or None
+        self._texts = {hashed([*map(as_logged, key)]) for key in known}
+        self.hidden = 0
+
+    def mask(self, rows: pa.Table) -> Bools:
+        """Which rows are theirs."""
+        texts = rows.column("entity").to_pylist()
+        return np.array([self._is_theirs(text) for text in texts], np.bool_)
+
+    def _is_theirs(self, entity: str) -> bool:
+        if entity.startswith(HASH):
+            ours = self._prefix is not None and entity.startswith(self._prefix)
+            self.hidden += not ours
+            return entity in self._texts
+        values = json.loads(entity)
+        return tuple(values[place] for place in self._columns) in self._wanted
 
 
 def as_logged(value: Any) -> Any:

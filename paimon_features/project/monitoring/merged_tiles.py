@@ -19,13 +19,13 @@ from paimon_features.core.windows import DAY_MS
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import EVENT_TIME_MAX, Partial
 from paimon_features.definitions.aggregates.fold import fold
+from paimon_features.definitions.event_partials import concat, enters, partials_of
 from paimon_features.lake import Lake
 from paimon_features.lake.reading.deltas import DataFile, live_files
 from paimon_features.lake.specs import EVENT_DAY, TILE_DAY, TILE_START
 from paimon_features.offline.reading.pinning import Pin
 from paimon_features.offline.reading.view_scan import pieces
 from paimon_features.project.monitoring.time_ranges import TimeRange
-from paimon_features.tiles.event_partials import concat, enters, partials_of
 
 CHUNK_ROWS = 1_000_000
 

@@ -166,7 +166,7 @@ def _drop_generation(lake: Lake, view: str, generation: int) -> Drop:
     if record.state == "active":
         raise GenerationError(
             f"feature view {view!r}: generation {generation} is the one that is read; "
-            f"'paimon-features switch {view}' to another one first"
+            f"'paimon-features apply --generation {view}' to another one first"
         )
     tables = _tables(lake, [record.table, record.skipped_table])
     return Drop("feature_view", view, tables, (record,), notes=_notes(lake, tables))

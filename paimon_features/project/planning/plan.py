@@ -349,7 +349,7 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
         if building and not any(r.state == "active" for r in fitting):
             details.append(
                 f"generation {building[0].generation} is being built; "
-                f"'paimon-features switch {view.name}' makes it the one that is read"
+                f"'paimon-features apply --generation {view.name}' makes it the one that is read"
             )
         details += _partitions_advice(lake, view, fitting)
         action: Action = "create" if old is None else "change" if differs else "same"
@@ -372,8 +372,8 @@ def _plan_view(lake: Lake, old: Document | None, view: CompiledView, differs: li
     if records:
         details.append(
             f"needs a backfill: 'paimon-features backfill {view.name}' reads {events:,} events, "
-            f"{_duration(lake, events)}; then "
-            f"'paimon-features switch {view.name}'. Generation {records[-1].generation} stays"
+            f"{_duration(lake, events)}; then 'paimon-features apply "
+            f"--generation {view.name}'. Generation {records[-1].generation} stays"
         )
         same = [r.generation for r in records if dict(r.contents) == dict(view.tile_contents)]
         if same:
@@ -407,7 +407,7 @@ def _running(old: Document | None, view: CompiledView) -> Iterator[str]:
     )
     yield (
         "materializers that run keep to the applied definition: start them again after 'apply'"
-        + ("" if old["tiles"] == view.fingerprint else f" and 'switch {view.name}'")
+        + ("" if old["tiles"] == view.fingerprint else f" and 'apply --generation {view.name}'")
         + ", and they rebuild the view"
     )
 

@@ -14,12 +14,13 @@ from paimon_features.core.errors import UnknownNameError
 from paimon_features.core.types.schema import arrow_schema
 from paimon_features.core.windows import MIN_TIME_MS
 from paimon_features.definitions import FeatureView
+from paimon_features.definitions.event_partials import event_columns
 from paimon_features.lake import Lake
 from paimon_features.offline.inputs.row_source import arrow_table
 from paimon_features.offline.reading.pinning import Pinner
 from paimon_features.project.monitoring.merged_tiles import events_within
 from paimon_features.project.monitoring.time_ranges import TimeRange
-from paimon_features.project.preview.preview import as_of_time, needed_columns
+from paimon_features.project.preview.preview import as_of_time
 
 
 def load_events(
@@ -39,7 +40,7 @@ def load_events(
         events = pq.ParquetDataset(events, partitioning=None).read()
     if lake is None:
         found = arrow_table(events)
-        return found.select([n for n in needed_columns(view) if n in found.column_names])
+        return found.select([n for n in event_columns(view.compiled) if n in found.column_names])
     source, compiled = view.source, view.compiled
     if not lake.exists(source.table):
         raise UnknownNameError(
@@ -57,7 +58,7 @@ def load_events(
     if not compiled.has_lifetime:
         low = max(low, int(compiled.known_from(as_of_ms)) - compiled.tile_ms)
     within = TimeRange(low, as_of_ms + compiled.tile_ms)
-    _, chunks = events_within(lake, pin, within, needed_columns(view))
+    _, chunks = events_within(lake, pin, within, event_columns(view.compiled))
     kept = []
     for chunk in chunks:
         times = chunk.column(source.event_time)
@@ -68,5 +69,5 @@ def load_events(
 
 
 def _none(view: FeatureView) -> pa.Table:
-    names = needed_columns(view)
+    names = event_columns(view.compiled)
     return arrow_schema({name: view.source.schema[name] for name in names}).empty_table()

@@ -18,13 +18,14 @@ import pyarrow.compute as pc
 from paimon_features.core.columns.column import Column, one_array
 from paimon_features.core.errors import RequestError
 from paimon_features.core.notebook.markup import card, columns_table, facts, table, utc
-from paimon_features.core.times.utc_ms import conform
 from paimon_features.core.types.array_types import Bools, Ints
-from paimon_features.core.types.schema import arrow_schema
 from paimon_features.core.types.statuses import Status
 from paimon_features.core.windows import Window, floor_ms, parse_duration
 from paimon_features.definitions import CompiledFeature, FeatureView, evaluate
+from paimon_features.definitions.aggregates.fold import NEVER_MS
+from paimon_features.definitions.finishing import by_window, entity_statuses
 from paimon_features.definitions.skipped import NO_RULE, verdicts
+from paimon_features.offline.inputs.checked_columns import event_table
 from paimon_features.project.preview.preview_data import PreviewData, PreviewEvent, PreviewWindow
 from paimon_features.project.preview.timeline import Picture, draw
 
@@ -143,15 +144,6 @@ def entity_of(view: FeatureView, entity: Any) -> dict[str, Any]:
     return {name: found[name] for name in keys}
 
 
-def needed_columns(view: FeatureView) -> list[str]:
-    """The columns of the source that a preview reads."""
-    compiled = view.compiled
-    expressions = [*compiled.expressions.values(), *(r.condition for r in compiled.skip_rules)]
-    expressions += [] if compiled.where is None else [compiled.where]
-    used = {view.source.event_time, *view.entity.keys}.union(*(e.columns for e in expressions))
-    return [name for name in view.source.schema if name in used]
-
-
 def preview_events(
     view: FeatureView,
     events: pa.Table,
@@ -166,7 +158,7 @@ def preview_events(
         If a column is missing or of another type, for an entity or a time that is none, or if
         there are no events to choose an entity from.
     """
-    found = _typed(view, events)
+    found = event_table(view.compiled, events)
     time = view.source.event_time
     if as_of is None:
         newest = pc.max(found.column(time)).as_py()
@@ -221,10 +213,10 @@ class _History:
         self.values: dict[str, Any] = dict.fromkeys(f.name for f in compiled.features)
         if self.status is Status.PRESENT:
             self.values = evaluate(view, counted.to_pylist(), as_of_ms=as_of_ms)
-        by_window: dict[Window, list[CompiledFeature]] = {}
-        for feature in compiled.features:
-            by_window.setdefault(feature.window, []).append(feature)
-        self.windows = tuple(self._window(w, features) for w, features in by_window.items())
+        self.windows = tuple(
+            self._window(window, members)
+            for window, members in by_window(compiled.features).items()
+        )
 
     def _left_out(
         self, times: Ints, members: Bools, broken: Ints, as_of_ms: int
@@ -240,12 +232,9 @@ class _History:
 
     def _status(self) -> Status:
         view = self.view.compiled
-        horizon = view.horizon(self.as_of_ms)
-        before = self._times[self._times < horizon]
-        if not len(before) or before[-1] < view.known_from(self.as_of_ms):
-            return Status.MISSING
-        expired = view.ttl_ms is not None and before[-1] < horizon - view.ttl_ms
-        return Status.EXPIRED if expired else Status.PRESENT
+        before = self._times[self._times < view.horizon(self.as_of_ms)]
+        newest_ms = before[-1:] if len(before) else np.array([NEVER_MS])
+        return Status(entity_statuses(view, self.as_of_ms, newest_ms)[0])
 
     def _window(self, window: Window, features: Sequence[CompiledFeature]) -> PreviewWindow:
         start, end = window.bounds(self.as_of_ms)
@@ -265,28 +254,6 @@ class _History:
             after_ms=at(high),
             values={feature.name: self.values[feature.name] for feature in features},
         )
-
-
-def _typed(view: FeatureView, events: pa.Table) -> pa.Table:
-    """The columns that the view needs, in their declared types."""
-    schema = arrow_schema({name: view.source.schema[name] for name in needed_columns(view)})
-    columns = []
-    for field in schema:
-        if field.name not in events.column_names:
-            raise RequestError(
-                f"events have no column {field.name!r}, which view {view.name!r} needs; they have: "
-                f"{', '.join(events.column_names) or 'none'}"
-            )
-        array = one_array(events.column(field.name))
-        try:
-            is_time = field.name == view.source.event_time
-            columns.append(conform(array, field.type, event_time=is_time))
-        except pa.ArrowException as error:
-            raise RequestError(
-                f"events: the column {field.name!r} is {array.type}; source "
-                f"{view.source.name!r} has it as {field.type}: {error}"
-            ) from error
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _frequent(view: FeatureView, events: pa.Table, as_of_ms: int) -> list[dict[str, Any]]:

@@ -9,8 +9,8 @@ from paimon_features.core.errors import PaimonFeaturesError
 from paimon_features.core.times.clock import Clock, now_ms
 from paimon_features.definitions import CompiledView
 from paimon_features.flink.stream_jobs import StreamJob, list_stream_jobs
+from paimon_features.lake.marked_records import lost_records
 from paimon_features.lake.ownership.claims import BEAT_S, SILENT_BEATS
-from paimon_features.lake.side_folder.records import lost_records
 from paimon_features.lake.storage.file_path import job_state_folder
 from paimon_features.project import Project
 from paimon_features.project.status.job_status import (

@@ -17,9 +17,6 @@ from paimon_features.online.store.keys import ViewKeys
 from paimon_features.online.store.store import evicted_keys, may_evict
 from paimon_features.serving.reading.view_rows import is_behind, worst_freshness
 
-TIMEOUT_MS = 2_000
-"""How long a call of the online store may take."""
-
 
 @dataclass(frozen=True, slots=True)
 class OnlineStatus:

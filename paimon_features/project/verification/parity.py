@@ -42,7 +42,7 @@ from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import Entered, Event, answer, entered
 from paimon_features.testing.reference.interactions import apart, some_inputs, wrong_interactions
-from paimon_features.testing.reference.transformers import wrong_transformed
+from paimon_features.testing.reference.transformed import wrong_transformed
 
 Key = tuple[Any, ...]
 

@@ -2,14 +2,15 @@
 
 ::
 
-    supervisor ── one listening socket, starts workers, forwards signals
-      └─ worker ── server, one event loop; protocol: HTTP over one connection
-           └─ app ── routes, errors, one log line and a few counts per request
-                ├─ feature_reads, predictions ── the request path: entity_requests
-                │    ├─ request_body     bytes of a request -> requested features and entities
-                │    ├─ definition_set   names -> selections; the reader of one set of definitions
-                │    └─ rendered_reply   response -> bytes in the requested format
-                └─ admin_pages ── health, metrics, catalogue, openapi, docs_page, explorer
+    server/supervisor ── one listening socket, starts workers, forwards signals
+      └─ server/worker ── server, one event loop; protocol: HTTP over one connection
+           └─ server/app ── routes, errors, one log line and a few counts per request
+                ├─ access/       hosts, tokens, quotas, admission: before a body is read
+                ├─ endpoints/    feature_reads and predictions by the way of entity_requests;
+                │    │           inference_protocols; admin_pages: health, metrics, openapi, ...
+                │    ├─ bodies/       bytes of a request -> what is requested; response -> bytes
+                │    └─ definitions/  names -> selections; the reader of one set of definitions
+                └─ messages, http_errors, limits, logs, metrics ── what all of them use
 
 A worker needs the definitions file and the online store: no lake, no Flink.
 """

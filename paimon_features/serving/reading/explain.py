@@ -28,8 +28,9 @@ from paimon_features.core.types.array_types import Ints
 from paimon_features.core.types.statuses import Status
 from paimon_features.core.windows import Window, ceil_ms, floor_ms, format_duration
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef
-from paimon_features.definitions.aggregates import EVENT_TIME_MAX, ROWS, Finished, Reading
-from paimon_features.definitions.aggregates.fold import NEVER_MS, fold, newest_tile_end
+from paimon_features.definitions.aggregates import EVENT_TIME_MAX, ROWS
+from paimon_features.definitions.aggregates.fold import NEVER_MS, fold
+from paimon_features.definitions.finishing import finish_window
 from paimon_features.online.store.codec import (
     INDEX_BIAS,
     LEVEL_SHIFT,
@@ -307,13 +308,8 @@ def _folded(
 ) -> _FoldResult:
     """Ranges of cells, each folded and finished by itself."""
     merged = fold([view.partial[name] for name in cells], cells, offsets, view.tile_ms)
-    read_ms = feature.window.read_time(as_of_ms)
-    since_ms = read_ms - newest_tile_end(merged, view.tile_ms)
-    length = feature.window_ms if feature.aggregate.by_length else None
-    reading = Reading(np.full(len(since_ms), read_ms), since_ms, length)
-    columns = [merged[name] for name in feature.partials]
-    done: Finished = feature.aggregate.finish(view.scope, columns, reading)
-    return _FoldResult(merged, done.column.to_pylist(feature.type))
+    (finished,) = finish_window(view, [feature], merged, as_of_ms)
+    return _FoldResult(merged, finished.column.to_pylist(feature.type))
 
 
 # -- in words ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,7 +29,6 @@ from paimon_features.core.types.statuses import Status
 from paimon_features.core.windows import DAY_MS, CalendarUnit, Window, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
 from paimon_features.definitions.aggregates import (
-    Aggregate,
     Count,
     DecayedCount,
     DecayedMean,
@@ -40,19 +39,17 @@ from paimon_features.definitions.aggregates import (
     Min,
     Partial,
     Rate,
-    Reading,
     Sum,
     TimeSinceFirst,
     TimeSinceLast,
 )
 from paimon_features.definitions.aggregates.basic import EXACT_FLOAT
+from paimon_features.definitions.finishing import FeatureColumn, FinishGroup
 from paimon_features.online.store.codec import RecordLayout
 from paimon_features.serving.reading.window_features import (
     Borders,
-    FeatureColumn,
     Spans,
     borders_of,
-    finished_apart,
     window_spans,
 )
 
@@ -162,17 +159,6 @@ def _of_rate(aggregate: Rate, view: CompiledView, window_ms: int | None) -> tupl
     if scale is None:
         return _FLOAT_RATE, struct.unpack("<q", struct.pack("<d", above / below))[0], 0
     return (_INT_RATE, above, below) if max(above, below) <= EXACT_FLOAT else (_LEFT, 0, 0)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Left:
-    """Features of one aggregate that it finishes itself: the slots of each of its partials."""
-
-    aggregate: Aggregate
-    features: tuple[CompiledFeature, ...]
-    windows: list[int]
-    length_ms: int | None
-    slots: Sequence[list[int]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -319,8 +305,9 @@ class NativeFold:
         ]
         self._partial_types = [view.partial[name].type.text for name in partials]
         self._slot_is_float = [self._partial_types[partial] == "float64" for partial, _ in wanted]
-        self._left = self._left_groups(operations)
-        self._is_left = {f.name for group in self._left for f in group.features}
+        left = [f for f in self._features if operations[f.name][0] == _LEFT]
+        self._left = FinishGroup.of(left, place)
+        self._is_left = {feature.name for feature in left}
         self._times = struct.Struct(f"<{len(self._windows)}q")
         self._step_ms = _step_of(view, (*self._windows, *view.starting_first, *view.ending_last))
         self._known: dict[Spans, _PackedBorders] = {}
@@ -333,25 +320,6 @@ class NativeFold:
         table = -1 if half_life is None else self._half_lives.index(half_life)
         merge = _MERGES[partial.merge, partial.type.text]
         return [_offset(layout, partial.name), merge, at, bit, table]
-
-    def _left_groups(self, operations: Mapping[str, tuple[int, int, int]]) -> list[_Left]:
-        alike: dict[tuple[int, int | None], list[CompiledFeature]] = {}
-        for feature in self._features:
-            if operations[feature.name][0] == _LEFT:
-                length = feature.window_ms if feature.aggregate.by_length else None
-                alike.setdefault((id(feature.aggregate), length), []).append(feature)
-        return [self._group(features) for features in alike.values()]
-
-    def _group(self, features: Sequence[CompiledFeature]) -> _Left:
-        lengths = {feature.window_ms for feature in features}
-        of = [self._of_feature[feature.name] for feature in features]
-        return _Left(
-            features[0].aggregate,
-            tuple(features),
-            [self._place[feature.window] for feature in features],
-            lengths.pop() if len(lengths) == 1 else None,
-            [list(column) for column in zip(*of, strict=True)],
-        )
 
     def fold(
         self,
@@ -443,49 +411,37 @@ class NativeFold:
         words, valid = folded.words, folded.flat.view(np.bool_)
         floats = words.view(np.float64)
         out: dict[str, FeatureColumn] = {}
-        again: list[_Left] = []
+        too_large: list[CompiledFeature] = []
         for i, feature in enumerate(self._features):
             flag = folded.flags[i]
             if flag & _TOO_LARGE:
                 if feature.name not in self._is_left:
-                    again.append(self._group([feature]))
+                    too_large.append(feature)
                 continue
             values: Array = floats[i] if self._columns[i][1] else words[i]
             column = Column(values, valid[i] if flag & _HAS_NULL else None)
             out[feature.name] = FeatureColumn(column, None)
-        for group in (*self._left, *again):
-            self._finish(group, folded, as_of_ms, null, out)
+        for group in (*self._left, *FinishGroup.of(too_large, self._place)):
+            out.update(self._finish(group, folded, as_of_ms, null))
         return out
 
     def _finish(
-        self,
-        group: _Left,
-        folded: Folded,
-        as_of_ms: int,
-        null: Bools | None,
-        out: dict[str, FeatureColumn],
-    ) -> None:
+        self, group: FinishGroup, folded: Folded, as_of_ms: int, null: Bools | None
+    ) -> Iterator[tuple[str, FeatureColumn]]:
         """Let the aggregate finish features from the merged partials."""
-        rows, tile_ms, first = len(folded.newest), self._view.tile_ms, len(self._features)
+        tile_ms, first = self._view.tile_ms, len(self._features)
         # axes: windows, rows
         read_ms = np.frombuffer(folded.read_ms, np.int64)[group.windows][:, None]
-        newest = floor_ms(folded.of_windows[group.windows], tile_ms) + tile_ms
-        alike = bool((read_ms == as_of_ms).all())
-        reading = Reading(
-            as_of_ms if alike else np.repeat(read_ms, rows),
-            (read_ms - newest).ravel(),
-            group.length_ms,
-        )
+        newest_end_ms = floor_ms(folded.of_windows[group.windows], tile_ms) + tile_ms
         columns = []
-        for slots in group.slots:
+        for slots in zip(*(self._of_feature[f.name] for f in group.features), strict=True):
             places = [first + slot for slot in slots]
             values: Array = folded.words[places].ravel()
             if self._slot_is_float[slots[0]]:
                 values = values.view(np.float64)
             valid = folded.flat[places].ravel().view(np.bool_)
             columns.append(Column(values, None if valid.all() else valid))
-        done = group.aggregate.finish(self._view.scope, columns, reading)
-        finished_apart(group.features, done, null, out)
+        return group.finish(self._view, columns, as_of_ms, read_ms, newest_end_ms, null)
 
     def _weights(self, half_life_ms: int, count: int) -> Floats:
         """The weight of a cell whose tile ended so many tiles before the newest one."""

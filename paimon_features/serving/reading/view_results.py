@@ -15,13 +15,13 @@ from paimon_features.core.types.schema import DataType
 from paimon_features.core.types.statuses import Status
 from paimon_features.definitions import CompiledFeature, CompiledView, FeatureRef, Selection
 from paimon_features.definitions.aggregates.fold import NEVER_MS
+from paimon_features.definitions.finishing import FeatureColumn, entity_statuses
 from paimon_features.definitions.selection import Codes
 from paimon_features.online.store.expiry import may_miss_records
 from paimon_features.serving.reading.native_fold import Folded, NativeFold, split_features
 from paimon_features.serving.reading.view_rows import RowRange
 from paimon_features.serving.reading.view_states import ViewVariant
 from paimon_features.serving.reading.window_features import (
-    FeatureColumn,
     WindowCells,
     WindowFeatures,
     newest_before,
@@ -204,12 +204,10 @@ def check_time(
 def _codes(
     view: CompiledView, part: RowRange, newest: Ints, as_of_ms: int, stale: set[int]
 ) -> Codes:
-    codes = np.full(len(part), Status.PRESENT, np.int8)
+    codes = entity_statuses(view, as_of_ms, newest)
     if stale:
-        codes[[bucket in stale for bucket in part.bucket_of]] = Status.STALE
-    if view.ttl_ms is not None:
-        codes[newest < view.horizon(as_of_ms) - view.ttl_ms] = Status.EXPIRED
-    codes[(newest < view.known_from(as_of_ms)) | (newest == NEVER_MS)] = Status.MISSING
+        is_stale = np.array([bucket in stale for bucket in part.bucket_of], np.bool_)
+        codes[is_stale & (codes == Status.PRESENT)] = Status.STALE
     return codes
 
 

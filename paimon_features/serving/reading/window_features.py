@@ -17,10 +17,9 @@ entity, and folded; an aggregate is finished once, for all its windows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 
@@ -28,21 +27,9 @@ from paimon_features.core.columns.column import Column
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.core.windows import Window, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
-from paimon_features.definitions.aggregates import (
-    EVENT_TIME_MAX,
-    Aggregate,
-    Finished,
-    Merge,
-    Reading,
-)
-from paimon_features.definitions.aggregates.fold import NEVER_MS, fold
+from paimon_features.definitions.aggregates.range_folds import FoldPlan, RangeFolds
+from paimon_features.definitions.finishing import FeatureColumn, FinishGroup
 from paimon_features.online.store.codec import LIFETIME_KEY, Cells, RecordLayout, Records, cell_key
-from paimon_features.serving.reading.range_folds import (
-    RangeFolds,
-    is_decayed,
-    is_reduced,
-    is_running_sum,
-)
 
 _KNOWN = 64
 """For how many read times the borders of windows are cached: most reads are as of now."""
@@ -87,11 +74,8 @@ def newest_before(view: CompiledView, layout: RecordLayout, records: Records, en
         return newest
     top = len(view.levels_ms) - 1
     cells = WindowCells(layout, records.cells, records.offsets)
-    places = cells.places(Borders.of([cells_before(view, top, None, end_ms)]))
-    folded = cells.fold(places, [EVENT_TIME_MAX.name])
-    column = folded[EVENT_TIME_MAX.name]
-    in_cells = np.where(column.mask, column.values, NEVER_MS)
-    return np.maximum(in_cells, headers["pruned_high"])
+    folds = cells.folds(Borders.of([cells_before(view, top, None, end_ms)]))
+    return np.maximum(folds.newest[0], headers["pruned_high"])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -123,14 +107,19 @@ class WindowCells:
     """The cells of some rows, to be folded over windows.
 
     The cells of row ``i`` are ``offsets[i]:offsets[i + 1]``, ascending by key; a row without a
-    record has none.
+    record has none. They are the ``PartialRows`` of ``RangeFolds``.
     """
 
     def __init__(self, layout: RecordLayout, cells: Cells, offsets: Ints) -> None:
-        self._layout, self._cells, self._offsets = layout, cells, offsets
+        self._layout, self._cells, self.offsets = layout, cells, offsets
 
     def __len__(self) -> int:
-        return len(self._offsets) - 1
+        return len(self.offsets) - 1
+
+    def folds(self, borders: Borders) -> RangeFolds:
+        """Folds over these windows."""
+        view = self._layout.view
+        return RangeFolds(view.partial, self, self.places(borders), view.tile_ms)
 
     def places(self, borders: Borders) -> Ints:
         """The positions of each window's cells, shape ``(windows, rows, ranges, 2)``.
@@ -140,71 +129,33 @@ class WindowCells:
         # axes: rows, windows, ranges, (from, to) -> windows, rows, ranges, (from, to)
         return self._cells_below(borders.keys)[:, borders.bounds].swapaxes(0, 1)
 
-    def fold(self, places: Ints, names: Sequence[str]) -> dict[str, Column]:
-        """Partials of each window, shape ``(windows * rows,)``, rows side by side."""
-        begins = places[..., 0].ravel()
-        sizes = places[..., 1].ravel() - begins
-        ends = sizes.cumsum()
-        taken = (begins - (ends - sizes)).repeat(sizes) + np.arange(ends[-1] if len(ends) else 0)
-        windows, rows, ranges, _ = places.shape
-        offsets = np.zeros(windows * rows + 1, np.int64)
-        offsets[1:] = ends[ranges - 1 :: ranges]
-        view = self._layout.view
-        partials = [view.partial[name] for name in names]
-        read = dict.fromkeys(names)
-        if any(partial.merge is Merge.DECAYED_SUM for partial in partials):
-            read[EVENT_TIME_MAX.name] = None  # what decays counts from the newest tile
-        columns = {name: self._column(name, taken) for name in read}
-        return fold(partials, columns, offsets, view.tile_ms)
-
-    def range_folds(self, places: Ints) -> RangeFolds:
-        """Folds over these windows, for the partials that can be folded by ranges."""
-        return RangeFolds(self._layout, self._cells, self._offsets, places)
-
     def _cells_below(self, borders: Ints) -> Ints:
         """Where in each row's cells the first stands that is not below each border."""
         keys = np.searchsorted(borders, self._keys, side="right")
         # axes: rows, steps between borders
-        count, steps = len(self._offsets) - 1, len(borders) + 1
-        rows = np.repeat(np.arange(count) * steps, np.diff(self._offsets))
+        count, steps = len(self), len(borders) + 1
+        rows = np.repeat(np.arange(count) * steps, np.diff(self.offsets))
         sizes = np.bincount(rows + keys, minlength=count * steps).reshape(count, steps)
-        below: Ints = self._offsets[:-1, None] + np.cumsum(sizes, axis=1)
+        below: Ints = self.offsets[:-1, None] + np.cumsum(sizes, axis=1)
         return below
 
     @cached_property
     def _keys(self) -> Ints:
         return np.ascontiguousarray(self._cells.rows["key"])
 
-    def _column(self, name: str, taken: Ints) -> Column:
+    def column(self, name: str) -> Column:
+        """A partial of all cells."""
+        return self._layout.column(self._cells, name)
+
+    def taken(self, name: str, taken: Ints) -> Column:
+        """A partial of these cells."""
         layout, cells = self._layout, self._cells
         if name not in layout.texts:
-            return layout.column(cells, name).take(taken)
+            return self.column(name).take(taken)
         # strings are decoded one by one: once for all windows, and only those that are needed
         needed = np.zeros(len(cells), np.bool_)
         needed[taken] = True
         return layout.column(cells.take(needed), name).take(np.cumsum(needed)[taken] - 1)
-
-
-class FeatureColumn(NamedTuple):
-    """A feature of some rows, and where its value is too ill-conditioned to be returned."""
-
-    column: Column
-    ill_conditioned: Bools | None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Finish:
-    """Features of one aggregate.
-
-    ``windows`` are positions in ``WindowFeatures.windows``, and ``folded`` says of each partial at
-    which places of its own fold those are (None: they are all that was folded).
-    """
-
-    aggregate: Aggregate
-    features: tuple[CompiledFeature, ...]
-    windows: list[int]
-    length_ms: int | None
-    folded: Mapping[str, list[int] | None]
 
 
 class WindowFeatures:
@@ -217,76 +168,41 @@ class WindowFeatures:
         self.types = {feature.name: feature.type for feature in features}
         place = {window: i for i, window in enumerate(self.windows)}
         needed: dict[str, set[int]] = {}
-        alike: dict[tuple[object, ...], list[CompiledFeature]] = {}
         for feature in features:
             for name in feature.partials:
                 needed.setdefault(name, set()).add(place[feature.window])
-            length = feature.window_ms if feature.aggregate.by_length else None
-            alike.setdefault((id(feature.aggregate), length), []).append(feature)
-        partials = {name: view.partial[name] for name in needed}
-        self._sums = [name for name, partial in partials.items() if is_running_sum(partial)]
-        self._reduced = [name for name, partial in partials.items() if is_reduced(partial)]
-        self._decayed = [name for name, partial in partials.items() if is_decayed(partial)]
-        # a running sum serves all windows at the cost of one
-        self._windows_of = {
-            name: list(place.values()) if name in self._sums else sorted(windows)
-            for name, windows in needed.items()
-        }
-        self._folds: dict[tuple[int, ...], list[str]] = {}
-        for name in partials.keys() - {*self._sums, *self._reduced, *self._decayed}:
-            self._folds.setdefault(tuple(self._windows_of[name]), []).append(name)
-        self._finishes = [self._finish(found, place) for found in alike.values()]
+        self._plan = FoldPlan(view.partial, needed, len(self.windows))
+        self._groups = [
+            (group, {name: self._places(name, group) for name in group.features[0].partials})
+            for group in FinishGroup.of(features, place)
+        ]
         self._known: dict[Spans, Borders] = {}
 
-    def _finish(self, features: Sequence[CompiledFeature], place: Mapping[Window, int]) -> _Finish:
-        windows = [place[feature.window] for feature in features]
-        folded = {name: self._windows_of[name] for name in features[0].partials}
-        lengths = {feature.window_ms for feature in features}
-        return _Finish(
-            features[0].aggregate,
-            tuple(features),
-            windows,
-            lengths.pop() if len(lengths) == 1 else None,
-            {
-                name: None if of == windows else [of.index(window) for window in windows]
-                for name, of in folded.items()
-            },
-        )
+    def _places(self, name: str, group: FinishGroup) -> list[int] | None:
+        """Where the group's windows are among those for which a partial is folded.
+
+        None if they are all of them, in order.
+        """
+        folded = self._plan.windows_of[name]
+        return None if folded == group.windows else [folded.index(w) for w in group.windows]
 
     def values(
         self, cells: WindowCells, as_of_ms: int, null: Bools | None
     ) -> dict[str, FeatureColumn]:
         """The features at ``as_of_ms`` by name, one value per row, and nothing where ``null``."""
         rows = len(cells)
-        places = cells.places(self._borders(as_of_ms))
-        folds = cells.range_folds(places)
-        merged = folds.sums(self._sums)
-        for name in self._reduced:
-            merged[name] = folds.reduced(name, self._windows_of[name])
-        for name in self._decayed:
-            found = folds.decayed(name, self._windows_of[name])
-            if found is None:
-                found = cells.fold(places[self._windows_of[name]], [name])[name]
-            merged[name] = found
-        for windows, names in self._folds.items():
-            merged.update(cells.fold(places[list(windows)], names))
+        folds = cells.folds(self._borders(as_of_ms))
+        merged = self._plan.fold(folds)
         # axes: windows, rows
-        times_ms = [window.read_time(as_of_ms) for window in self.windows]
-        # axes: windows, rows
-        read_ms = np.array(times_ms)[:, None]
-        since_ms = read_ms - (floor_ms(folds.newest, self._view.tile_ms) + self._view.tile_ms)
-        alike = all(time_ms == as_of_ms for time_ms in times_ms)
+        read_ms = np.array([window.read_time(as_of_ms) for window in self.windows])[:, None]
+        newest_end_ms = floor_ms(folds.newest, self._view.tile_ms) + self._view.tile_ms
         out: dict[str, FeatureColumn] = {}
-        for group in self._finishes:
-            own = group.windows
-            reading = Reading(
-                as_of_ms if alike else np.repeat(read_ms[own], rows),
-                since_ms[own].ravel(),
-                group.length_ms,
+        for group, places_of in self._groups:
+            columns = [_of_windows(merged[name], of, rows) for name, of in places_of.items()]
+            ends_ms = newest_end_ms[group.windows]
+            out.update(
+                group.finish(self._view, columns, as_of_ms, read_ms[group.windows], ends_ms, null)
             )
-            columns = [_of_windows(merged[name], of, rows) for name, of in group.folded.items()]
-            done = group.aggregate.finish(self._view.scope, columns, reading)
-            finished_apart(group.features, done, null, out)
         return out
 
     def _borders(self, as_of_ms: int) -> Borders:
@@ -348,22 +264,3 @@ def _of_windows(column: Column, places: list[int] | None, rows: int) -> Column:
     values = column.values.reshape(-1, rows)[places].ravel()
     valid = column.valid
     return Column(values, None if valid is None else valid.reshape(-1, rows)[places].ravel())
-
-
-def finished_apart(
-    features: Sequence[CompiledFeature],
-    done: Finished,
-    null: Bools | None,
-    out: dict[str, FeatureColumn],
-) -> None:
-    """Put what was finished together into ``out``, feature by feature; nothing where ``null``."""
-    values, valid, ill = done.column.values, done.column.valid, done.ill_conditioned
-    if null is not None:
-        known = np.tile(~null, len(features))
-        valid = known if valid is None else valid & known
-        ill = None if ill is None else ill & known
-    rows = len(values) // len(features)
-    for i, feature in enumerate(features):
-        part = slice(i * rows, (i + 1) * rows)
-        column = Column(values[part], None if valid is None else valid[part])
-        out[feature.name] = FeatureColumn(column, None if ill is None else ill[part])

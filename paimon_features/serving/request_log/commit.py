@@ -32,7 +32,6 @@ from paimon_features.core.times.clock import now_ms
 from paimon_features.core.windows import DAY_MS
 from paimon_features.lake import Lake, append_arrow, read_arrow
 from paimon_features.lake.ownership.lease import acquire
-from paimon_features.lake.side_folder.side_files import read_json, write_json
 from paimon_features.lake.specs import (
     PREDICTIONS_PREFIX,
     SERVED_DAY,
@@ -41,6 +40,7 @@ from paimon_features.lake.specs import (
     predictions_spec,
     served_spec,
 )
+from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.writing.table_writer import committed_identifiers
 from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.prediction_log import PREDICTIONS

@@ -1,1 +1,1 @@
-"""Local servers for the demo, tests and first steps: Redis, object stores."""
+"""A local Redis for the demo, tests and first steps."""

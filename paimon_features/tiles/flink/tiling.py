@@ -139,11 +139,6 @@ def tile_start_sql(view: CompiledView) -> str:
     return floor_sql(quote(view.source.event_time), view.tile_ms)
 
 
-def partial_sql(view: CompiledView, name: str) -> str:
-    """SQL of one partial for one event."""
-    return event_sql(view, view.expressions[name])
-
-
 def event_sql(view: CompiledView, expression: Expression) -> str:
     """SQL of an expression over an event, its time, and the end of its tile."""
     internal = {

@@ -54,9 +54,9 @@ def rewrite(
     """Fill the empty generation of ``target`` with the tiles of ``generation``.
 
     The job of that generation, if it runs, is stopped with a savepoint; ``submit`` then continues
-    the new generation from there. Readers see the old one, unchanged, until ``switch``. Each table
-    is one commit: a copy that was cut off is emptied and made again by the next call. A partition
-    of tiles, of the larger ones of both tables, is in memory at a time.
+    the new generation from there. Readers see the old one, unchanged, until ``apply
+    --generation``. Each table is one commit: a copy that was cut off is emptied and made again by
+    the next call. A partition of tiles, of the larger ones of both tables, is in memory at a time.
 
     Raises
     ------

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from paimon_features.core.times.partition_days import first_day
 from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates.base import ROWS
+from paimon_features.definitions.event_partials import event_columns
 from paimon_features.lake import Lake, append_arrow, iter_batches
 from paimon_features.lake.duckdb_engine import DuckDBEngine, identifier, literal
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER, ref_of
@@ -26,7 +27,6 @@ from paimon_features.tiles.local.sorted_tiling import merged_tiles, sorted_sql
 from paimon_features.tiles.local.tiling import (
     TILE,
     entering_sql,
-    event_columns,
     skipped_sql,
     tile_rows,
     tile_sql,

@@ -49,10 +49,6 @@ def sorted_sql(view: CompiledView, events: str, *, partition_days: int | None = 
 
     Arguments and order are those of ``tile_sql``. Columns: number of the tile, keys, and each
     different expression of a partial (``v0``, ``v1``, ...), except that for the number of events.
-
-    >>> from paimon_features.testing.clicks import clicks_view
-    >>> print(sorted_sql(clicks_view().compiled, "clicks").splitlines()[-1])
-    ORDER BY ("__tile" - (("__tile" % 288) + 288) % 288), "user", "__tile")
     """
     values = "".join(f', {sql} AS "v{n}"' for n, sql in enumerate(_expressions(view)))
     keys = "".join(f", {identifier(key)}" for key in view.keys)

@@ -25,6 +25,7 @@ from paimon_features.definitions import CompiledView
 from paimon_features.definitions.aggregates import EVENT_TIME, TILE_END, Partial
 from paimon_features.definitions.aggregates.fold import fold
 from paimon_features.definitions.compiled import SkipRule
+from paimon_features.definitions.event_partials import event_columns
 from paimon_features.lake.duckdb_engine import identifier, literal
 from paimon_features.lake.specs import TILE_DAY, TILE_START, UNKNOWN_DAY
 
@@ -42,10 +43,6 @@ def tile_sql(view: CompiledView, events: str, *, partition_days: int | None = 1)
     ``events`` is the operand of FROM: a table, or a call of ``read_parquet``. The rows come
     in the order of partition, keys and tile; without ``partition_days`` in that of keys and tile
     alone, which is the same for one partition and a shorter sort.
-
-    >>> from paimon_features.testing.clicks import clicks_view
-    >>> print(tile_sql(clicks_view().compiled, "clicks").splitlines()[-1])
-    ORDER BY ("__tile" - (("__tile" % 288) + 288) % 288), "user", "__tile"
     """
     keys = "".join(f"{identifier(key)}, " for key in view.keys)
     merged = ",\n  ".join(
@@ -113,29 +110,6 @@ def skipped_sql(view: CompiledView, events: str) -> str:
     )
 
 
-def broken_sql(view: CompiledView, events: str) -> str:
-    """The statement that counts members by the number of the rule that each breaks first.
-
-    Columns: ``rule`` (null: the event enters), ``events``, and ``example``, the columns of the
-    earliest event that breaks the rule.
-    """
-    cases = " ".join(
-        f"WHEN ({to_duckdb(rule.condition)}) IS NOT TRUE THEN {number}"
-        for number, rule in enumerate(view.skip_rules)
-    )
-    fields = ", ".join(f"{identifier(n)} := {identifier(n)}" for n in event_columns(view))
-    # an event without a time comes last
-    order = f"coalesce({identifier(view.source.event_time)}, {2**63 - 1})"
-    return (
-        f'SELECT "__rule" AS "rule", CAST(count(*) AS BIGINT) AS "events",\n'
-        f"  arg_min(struct_pack({fields}), {order})\n"
-        f'    FILTER (WHERE "__rule" IS NOT NULL) AS "example"\n'
-        f'FROM (SELECT *, CASE {cases} END AS "__rule"\n'
-        f"  FROM {_columns_sql(view, events)}\n  WHERE {_member_sql(view)})\n"
-        f'GROUP BY "__rule" ORDER BY "__rule"'
-    )
-
-
 def entering_sql(view: CompiledView, events: str) -> str:
     """The events that enter a tile, as an operand of FROM.
 
@@ -164,18 +138,16 @@ def floor_sql(time: str, step_ms: int) -> str:
     return f"({time} - (({time} % {step_ms}) + {step_ms}) % {step_ms})"
 
 
-def merged_sql(partial: Partial, value: str, members: str | None = None) -> str:
+def merged_sql(partial: Partial, value: str) -> str:
     """The SQL aggregate that merges a partial, given the SQL of one event's value.
 
-    ``members`` is a condition: only the events for which it is true are merged. NULLs change
-    nothing, and where there is nothing else the result is NULL, as in the lake. A partial for
-    which DuckDB has no such aggregate is a list of its values, for ``fold_lists``.
+    NULLs change nothing, and where there is nothing else the result is NULL, as in the lake. A
+    partial for which DuckDB has no such aggregate is a list of its values, for ``fold_lists``.
     """
     build = _MERGES.get(partial.merge.paimon)
     if build is not None:
-        return build(value, "" if members is None else f" FILTER (WHERE {members})", partial.type)
-    known = f"{value} IS NOT NULL"
-    return f"list({value}) FILTER (WHERE {known if members is None else f'{known} AND {members}'})"
+        return build(value, partial.type)
+    return f"list({value}) FILTER (WHERE {value} IS NOT NULL)"
 
 
 def is_merged_by_sql(partial: Partial) -> bool:
@@ -200,32 +172,23 @@ def fold_values(partial: Partial, values: pa.Array, offsets: Ints, tile_ms: int)
     return fold([whole], rows, offsets, tile_ms)[partial.name].to_arrow(partial.type.arrow)
 
 
-def _sum(value: str, members: str, kind: DataType) -> str:
+def _sum(value: str, kind: DataType) -> str:
     if value == ONE_SQL:
-        return f"count(*){members}"  # an eighth of the time of grouping
-    total = f"sum({value}){members}"
+        return "count(*)"  # an eighth of the time of grouping
+    total = f"sum({value})"
     # DuckDB adds integers at 128 bits. What leaves 64 is an error here, for the lake would wrap
     return f"CAST({total} AS BIGINT)" if kind is Int64 else total
 
 
-_MERGES: Mapping[str, Callable[[str, str, DataType], str]] = {
+_MERGES: Mapping[str, Callable[[str, DataType], str]] = {
     "sum": _sum,
     # DuckDB compares text by its UTF-8 bytes, as Paimon does: that is by code point
-    "min": lambda value, members, _: f"min({value}){members}",
-    "max": lambda value, members, _: f"max({value}){members}",
+    "min": lambda value, _: f"min({value})",
+    "max": lambda value, _: f"max({value})",
     # the lake joins by commas, in any order, and keeps what comes twice
-    "listagg": lambda value, members, _: f"string_agg({value}, ','){members}",
+    "listagg": lambda value, _: f"string_agg({value}, ',')",
 }
-"""DuckDB's aggregate by the name of Paimon's; arguments: value, FILTER clause, type."""
-
-
-def event_columns(view: CompiledView) -> list[str]:
-    """The columns of the source that the view needs, in the source's order."""
-    expressions = [*view.expressions.values(), *(rule.condition for rule in view.skip_rules)]
-    if view.where is not None:
-        expressions.append(view.where)
-    used = {view.source.event_time, *view.keys}.union(*(e.columns for e in expressions))
-    return [name for name in view.source.schema if name in used]
+"""DuckDB's aggregate by the name of Paimon's; arguments: value, type."""
 
 
 def _columns_sql(view: CompiledView, events: str) -> str:

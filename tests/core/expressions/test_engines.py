@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from paimon_features.core.columns.column import Column
 from paimon_features.core.expressions import Expression, evaluate, overflow_guard, parse, to_duckdb
 from paimon_features.core.types.schema import Bool, Decimal, Float64, Int64, String
-from paimon_features.testing.expression_generator import (
+from paimon_features.testing.reference.expressions import UnsafeStepError, evaluate_row
+from paimon_features.testing.sizes import cases
+from tests.expression_generator import (
     COLUMNS,
     agree,
     beyond_scale,
@@ -22,8 +24,6 @@ from paimon_features.testing.expression_generator import (
     random_expression,
     to_arrow,
 )
-from paimon_features.testing.reference.expressions import UnsafeStepError, evaluate_row
-from paimon_features.testing.sizes import cases
 
 ROWS = edge_rows(random.Random(7), 80)
 TABLE = to_arrow(ROWS)

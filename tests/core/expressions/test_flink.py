@@ -13,7 +13,9 @@ from paimon_features.core.columns.column import Column
 from paimon_features.core.expressions import evaluate, overflow_guard, parse, to_duckdb, to_flink
 from paimon_features.core.expressions.nodes import Expression
 from paimon_features.core.types.schema import Bool, Decimal, Float64, Int32, Int64, List, String
-from paimon_features.testing.expression_generator import (
+from paimon_features.testing.reference.expressions import UnsafeStepError, evaluate_row
+from paimon_features.testing.sizes import many
+from tests.expression_generator import (
     COLUMNS,
     Rows,
     agree,
@@ -22,8 +24,6 @@ from paimon_features.testing.expression_generator import (
     random_expression,
     to_arrow,
 )
-from paimon_features.testing.reference.expressions import UnsafeStepError, evaluate_row
-from paimon_features.testing.sizes import many
 
 LISTS = {"v": List(Float64, 3), "z": List(Int32)}
 ALL = {**COLUMNS, **LISTS}

@@ -24,7 +24,7 @@ from paimon_features.core.types.schema import (
     String,
     Timestamp,
 )
-from paimon_features.testing.expression_generator import COLUMNS
+from tests.expression_generator import COLUMNS
 
 SCHEMA: dict[str, DataType] = {
     **COLUMNS, "__event_time": Int64, "end": Int64, "raw": Bytes, "vector": List(Float32, 3),

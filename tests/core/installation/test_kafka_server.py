@@ -9,8 +9,8 @@ import pytest
 
 from paimon_features.core.errors import SetupError
 from paimon_features.core.installation.jars import DEFAULT_GROUPS
-from paimon_features.testing.servers.kafka_server import JAR_GROUP, KafkaServer
 from tests.kafka_topics import Message, Topic
+from tests.servers.kafka_server import JAR_GROUP, KafkaServer
 
 pytestmark = pytest.mark.kafka
 

@@ -93,7 +93,7 @@ from paimon_features.core.native import CORE
 from paimon_features.online.store import MemoryStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.serving.reading.view_results import ViewPlan
-from paimon_features.testing.generators import random_view
+from tests.generators import random_view
 from tests.stored_rows import StoredRows
 rng = random.Random(11)
 view = next(v for v in iter(lambda: random_view(rng).compiled, None)

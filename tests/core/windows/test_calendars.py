@@ -25,8 +25,8 @@ from paimon_features.core.windows import (
     step_of,
 )
 from paimon_features.core.windows.calendars import unit_start
-from paimon_features.testing.generators import ZONES
 from paimon_features.testing.reference import windows as naive_windows
+from tests.generators import ZONES
 
 TODAY, WEEK, MONTH, YEAR = CalendarUnit
 

@@ -17,8 +17,8 @@ from paimon_features.core.windows import (
     Tumbling,
     step_of,
 )
-from paimon_features.testing.generators import ZONES
-from paimon_features.testing.reference.derived_views import tumbling_bounds
+from tests.generators import ZONES
+from tests.reference.derived_views import tumbling_bounds
 
 TIMES = st.one_of(
     st.integers(-500 * DAY_MS, 20_000 * DAY_MS),

@@ -21,9 +21,9 @@ from paimon_features.core.windows import (
     Length,
     Window,
 )
-from paimon_features.testing.generators import ZONES
 from paimon_features.testing.reference import windows as naive_windows
 from paimon_features.testing.sizes import cases
+from tests.generators import ZONES
 
 M = MINUTE_MS
 

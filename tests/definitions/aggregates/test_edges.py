@@ -57,7 +57,7 @@ def value(aggregate: Aggregate, *events: dict[str, Any]) -> Any:
     join.join_tiles([tile_table(view, event_rows(table)).select(join.tile_columns)])
     column = join.results().columns[feature.name].to_arrow(feature.type.arrow)
     (from_tiles,) = event_rows(pa.table({"it": column}))
-    found = local_features(view, table, rows, threads=1).select([feature.name])
+    found = local_features(view, table, rows).select([feature.name])
     (from_events,) = event_rows(found)
     assert repr(from_tiles["it"]) == repr(from_events[feature.name])
     return from_tiles["it"]
@@ -239,7 +239,7 @@ def test_lists_of_one_column_share_what_is_kept_and_have_their_own_lengths() -> 
     )
     assert sum(partial.type == String for partial in view.compiled.partials) == 1
     table = pa.Table.from_pylist([event(n=n) for n in range(5)], schema=arrow_schema(SCHEMA))
-    found = local_features(view, table, {"user": [1], "event_time_ms": [Q_MS]}, threads=1)
+    found = local_features(view, table, {"user": [1], "event_time_ms": [Q_MS]})
     assert found["last_n_n_1_2h"].to_pylist() == [[4]]
     assert found["last_n_n_3_2h"].to_pylist() == [[4, 3, 2]]
 

@@ -39,11 +39,11 @@ from paimon_features.definitions import aggregates as agg
 from paimon_features.definitions.aggregates import Aggregate
 from paimon_features.lake.duckdb_engine import DuckDBEngine
 from paimon_features.testing.generators import random_value
-from paimon_features.testing.matrix import Cell, Question, wrong
 from paimon_features.testing.reference.features import Event
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import seeds
 from paimon_features.tiles.local.tiling import tile_rows, tile_sql
+from tests.matrix import Cell, Question, wrong
 from tests.matrix_paths import MatrixLake, all_events, from_events, from_tiles
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "aggregates.md"

@@ -23,9 +23,9 @@ from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
 from paimon_features.ingest.flink.topic import ingest_kafka
 from paimon_features.ingest.ingest_progress import IngestProgress
 from paimon_features.lake import Lake, read_arrow
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.flink.ingest.click_source import new_lake
 from tests.kafka_topics import Topic
+from tests.servers.kafka_server import KafkaServer
 
 pytestmark = pytest.mark.flink
 

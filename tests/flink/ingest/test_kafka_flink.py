@@ -25,9 +25,9 @@ from paimon_features.ingest.flink.kafka_sql import DEBEZIUM, KafkaTopic, kafka_s
 from paimon_features.ingest.flink.topic import checkpoint_folder, ingest_kafka
 from paimon_features.ingest.ingest_progress import IngestProgress
 from paimon_features.lake import Lake, read_arrow
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.flink.ingest.click_source import CLICKS, new_lake
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, PASSWORD, USER, Message, Topic
+from tests.servers.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.flink, pytest.mark.kafka]
 

@@ -28,10 +28,10 @@ from paimon_features.ingest.ingest_progress import IngestProgress
 from paimon_features.lake import read_arrow, snapshots
 from paimon_features.project import Project
 from paimon_features.testing.reference.features import answer
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.kafka_topics import Message, Topic
+from tests.servers.kafka_server import KafkaServer
 from tests.waiting import LONG_S, await_true
 
 pytestmark = [pytest.mark.flink, pytest.mark.kafka, pytest.mark.redis]

@@ -12,9 +12,9 @@ from paimon_features.flink.stream_jobs import StreamJob, list_stream_jobs
 from paimon_features.ingest.flink.kafka_sql import KafkaTopic, topic_columns
 from paimon_features.ingest.flink.topic import ingest_kafka
 from paimon_features.ingest.ingest_progress import IngestProgress
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from tests.flink.ingest.click_source import CLICKS, new_lake
 from tests.kafka_topics import Message, Topic
+from tests.servers.kafka_server import KafkaServer
 
 pytestmark = [pytest.mark.flink, pytest.mark.kafka]
 

@@ -166,7 +166,8 @@ def test_restarts_of_a_local_job_are_listed_with_their_reason(program: Path, mod
     def watch() -> None:
         def is_restarted() -> bool:
             jobs[:] = list_stream_jobs(lake, state_dir)
-            return any(job.state == "RUNNING" and job.restarts for job in jobs)
+            # Flink reports the number of restarts and the error at different times
+            return any(job.state == "RUNNING" and job.restarts and job.last_error for job in jobs)
 
         try:
             await_true(is_restarted)

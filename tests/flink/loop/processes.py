@@ -15,12 +15,12 @@ from statistics import median
 
 from paimon_features.core.times.clock import now_ms
 from paimon_features.flink.cluster import JOB_MANAGER, LocalCluster
-from paimon_features.testing.servers.kafka_server import KafkaServer
 from paimon_features.testing.servers.local_server import LocalServer
-from paimon_features.testing.servers.online_servers import send_command
 from paimon_features.testing.servers.redis_server import RedisServer
 from tests.flink.loop.traffic import Exchange, Producer
 from tests.flink.zookeeper import ZooKeeper
+from tests.servers.kafka_server import KafkaServer
+from tests.servers.online_servers import send_command
 from tests.serving.chaos.processes import Follower, Server
 
 BREAKS_MS = 3_000

@@ -8,10 +8,10 @@ from paimon_features.core.expressions import substitute, to_flink
 from paimon_features.core.types.schema import Float64, Int64, String
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.definitions.aggregates import ApproxCountDistinct, Count, Kurtosis, Sum
-from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import every_seed
 from paimon_features.tiles.flink.common_expressions import STEP, shared_steps
 from paimon_features.tiles.flink.tiling import EventsScan, tile_statements
+from tests.generators import random_view
 
 SOURCE = EventSource(
     "shop", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"

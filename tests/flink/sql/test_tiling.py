@@ -14,17 +14,17 @@ from paimon_features.core.expressions.flink_floors import floor_sql
 from paimon_features.core.windows import DAY_MS, MAX_TIME_MS, MIN_TIME_MS, floor_ms
 from paimon_features.definitions import FeatureView
 from paimon_features.definitions.aggregates import Count, Max, Mean, Min, StdDev, Sum
-from paimon_features.testing.generators import random_view
 from paimon_features.testing.sizes import seeds
 from paimon_features.tiles.flink.tiling import (
     UNKNOWN_DAY,
     EventsScan,
     TileStatements,
-    partial_sql,
+    event_sql,
     tile_statements,
     verdict_sql,
 )
 from paimon_features.tiles.jobs.target import TileTarget
+from tests.generators import random_view
 
 STREAM = EventsScan(7, whole=True, consumer="tiles-spend-g1")
 
@@ -97,6 +97,6 @@ def test_a_stream_names_its_consumer_and_a_batch_has_none() -> None:
 def test_internal_names_do_not_occur_in_the_sql(seed: int) -> None:
     view = random_view(random.Random(seed)).compiled
     for partial in view.partials:
-        text = partial_sql(view, partial.name)
+        text = event_sql(view, view.expressions[partial.name])
         assert "__event_time" not in text
         assert "__tile_end" not in text

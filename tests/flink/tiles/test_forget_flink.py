@@ -17,11 +17,11 @@ from paimon_features.lake.metadata.snapshots import snapshot_ids
 from paimon_features.project import Project
 from paimon_features.project.forget import Deletion, EntitySet
 from paimon_features.testing.reference.tiler import event_rows
-from paimon_features.testing.tile_jobs import wrong_tiles
 from paimon_features.tiles.flink.submission import submit
 from paimon_features.tiles.jobs.target import TileTarget
 from tests.chaos import part_of_chaos
 from tests.flink.feed import Feed
+from tests.tile_jobs import wrong_tiles
 
 pytestmark = pytest.mark.flink
 

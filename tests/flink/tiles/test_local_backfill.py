@@ -35,19 +35,9 @@ from paimon_features.lake.writing.sorted_files import SortedFiles
 from paimon_features.project import Project
 from paimon_features.project.planning.plan import apply_plan
 from paimon_features.project.verification.parity import verify
-from paimon_features.testing.generators import (
-    random_events,
-    random_partition_days,
-    random_view,
-)
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.sizes import cases
-from paimon_features.testing.tile_jobs import (
-    append_events,
-    counted_skips,
-    expected_skips,
-    wrong_tiles,
-)
 from paimon_features.tiles.jobs.backfill import skipped_counts
 from paimon_features.tiles.jobs.jobs import cancel, job_state, list_jobs
 from paimon_features.tiles.jobs.restart import Start, decide_start
@@ -55,6 +45,13 @@ from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local import backfill as local
 from paimon_features.tiles.local.submission import BackfillProgress, backfill
 from tests.flink.feed import Feed, Purchases
+from tests.generators import random_partition_days, random_view
+from tests.tile_jobs import (
+    append_events,
+    counted_skips,
+    expected_skips,
+    wrong_tiles,
+)
 
 ROOT = Path(__file__).parents[3]
 TargetOf = Callable[[str, FeatureView], TileTarget]

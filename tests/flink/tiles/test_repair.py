@@ -15,10 +15,10 @@ from paimon_features.lake import Lake, append_arrow, read_arrow
 from paimon_features.lake.metadata.snapshots import BATCH_IDENTIFIER
 from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.project.planning.plan import apply_plan
-from paimon_features.testing.clicks import clicks_view
 from paimon_features.tiles.flink.repair import repair
 from paimon_features.tiles.jobs.target import TileTarget
 from paimon_features.tiles.local.submission import backfill
+from tests.clicks import clicks_view
 
 DAY = 15_000
 

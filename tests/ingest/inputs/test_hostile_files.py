@@ -28,7 +28,7 @@ from paimon_features.core.configuration.input_settings import InputSettings
 from paimon_features.core.errors import ConfigurationError, PaimonFeaturesError
 from paimon_features.ingest.cells import bounded_parquet
 from paimon_features.ingest.cells.bounded_parquet import BATCH_BYTES, bounded_batches
-from paimon_features.ingest.inputs.avro_schema import avro_fields
+from paimon_features.ingest.inputs.avro_rows import avro_fields
 from paimon_features.ingest.inputs.opening import open_input
 from paimon_features.ingest.inputs.profiles import profile_input, profile_parts
 from paimon_features.ingest.inputs.reading_process import ReadingLimits, read_apart

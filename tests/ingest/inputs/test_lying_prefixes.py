@@ -148,6 +148,9 @@ def read(path: Path, sample: int) -> tuple[dict[int, dict[str, Any]], int]:
 def test_each_row_is_stored_exactly_or_rejected_whatever_the_first_rows_show(
     tmp_path: Path, name: str, first: str, later: str, counts: tuple[int, int]
 ) -> None:
+    # where a comma begins the decimals, 5,234 is a number between five and six
+    commas = {"decimal commas", "points between thousands"}
+    assume(first not in commas or later != "commas between thousands")
     cells = [MEANINGS[first if n < counts[0] else later](n) for n in range(sum(counts))]
     rows = [(n, f"2024-03-01T10:00:{n % 60:02d}Z", cell) for n, cell in enumerate(cells)]
     FILES[name](tmp_path / name, rows)

@@ -44,11 +44,11 @@ from paimon_features.lake.ownership import lease
 from paimon_features.lake.ownership.lease import acquire
 from paimon_features.lake.specs import events_spec, rejected_spec
 from paimon_features.lake.writing.table_writer import append_files
-from paimon_features.testing.servers.object_store import ObjectStore, object_store
 from paimon_features.testing.sizes import every_seed
 from tests.flink.ingest.click_source import CLICKS, clicks, new_lake
 from tests.flink.ingest.ingest_inputs import NAMES, NOW_MS, SOURCE, write_all
 from tests.flink.ingest.reference_ingest import Bad
+from tests.servers.object_store import ObjectStore, object_store
 
 ROOT = Path(__file__).parents[3]
 

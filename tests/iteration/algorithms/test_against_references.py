@@ -32,7 +32,6 @@ from paimon_features.iteration.algorithms import (
     StandardScaler,
 )
 from paimon_features.iteration.algorithms.training_blocks import BLOCK_ROWS
-from paimon_features.testing.reference import algorithms as reference
 from paimon_features.testing.sizes import seeds
 from paimon_features.transformers.flink_ml import (
     KMeansModel,
@@ -40,6 +39,7 @@ from paimon_features.transformers.flink_ml import (
     SparseRows,
     SparseVector,
 )
+from tests.reference import algorithms as reference
 
 random_cases = pytest.mark.parametrize("seed", seeds(4))
 

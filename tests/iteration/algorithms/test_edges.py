@@ -41,12 +41,12 @@ from paimon_features.iteration.algorithms.online_scaler import (
     EventTimeTumblingWindows,
     ProcessingTimeSessionWindows,
 )
-from paimon_features.testing.reference import algorithms as reference
 from paimon_features.transformers.flink_ml import (
     KMeansModel,
     LogisticRegressionModel,
     SparseVector,
 )
+from tests.reference import algorithms as reference
 
 ONE = LogisticRegressionModel({"coefficient": [0.0]})
 START = KMeansModel({"centroids": [[0.0], [5.0]], "weights": [1.0, 1.0]})

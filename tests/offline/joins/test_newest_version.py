@@ -29,9 +29,9 @@ from paimon_features.lake import Lake, append_arrow
 from paimon_features.lake.specs import events_spec
 from paimon_features.lake.writing.table_writer import EventWriter
 from paimon_features.offline.store import OfflineStore
-from paimon_features.testing.reference.versions import newest_version
 from paimon_features.testing.sizes import seeds
 from tests.offline.lake_of_views import LakeOfViews
+from tests.reference.versions import newest_version
 
 USER = Entity("user", keys={"user": Int64})
 PAIR = Entity("pair", keys={"shop": String, "user": Int64})

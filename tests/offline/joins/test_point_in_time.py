@@ -17,11 +17,12 @@ from paimon_features.core.windows import DAY_MS, HOUR_MS, MINUTE_MS
 from paimon_features.definitions import Entity, EventSource, FeatureView
 from paimon_features.definitions.aggregates import Count, DecayedSum, Last, Sum
 from paimon_features.offline.joins.point_in_time import JoinResult, PointInTimeJoin
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import Entered, answer, entered
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.sizes import cases
+from tests import generators
 
 SOURCE = EventSource(
     "clicks", schema={"user": Int64, "t": Int64, "x": Float64, "word": String}, event_time="t"
@@ -98,7 +99,7 @@ def users(*keys: int | None) -> pa.Table:
 def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng, offline_only=True)
-    events = generators.random_events(rng, view, rng.choice((0, 1, 5, 40)) or 1)
+    events = random_events(rng, view, rng.choice((0, 1, 5, 40)) or 1)
     keys, as_of_ms = generators.random_rows(rng, view, events, 15)
     check(view, events, keys, as_of_ms)
 
@@ -125,9 +126,9 @@ def test_events_at_or_after_the_time_change_nothing() -> None:
     for seed in range(20):
         rng = random.Random(seed)
         view = generators.random_view(rng, offline_only=True)
-        events = generators.random_events(rng, view, 30)
+        events = random_events(rng, view, 30)
         keys, as_of_ms = generators.random_rows(rng, view, events, 10)
-        later = generators.random_events(rng, view, 20)
+        later = random_events(rng, view, 20)
         offset = max(as_of_ms) - min(t for t in later.column("t").to_pylist())
         times = pa.array([t + offset for t in later.column("t").to_pylist()], pa.int64())
         later = later.set_column(later.schema.get_field_index("t"), "t", times)

@@ -1,4 +1,4 @@
-"""Features by a DuckDB join of raw events equal the oracle, and the point-in-time join."""
+"""Features computed from raw events equal the oracle, and those of tiles by the local engine."""
 
 from __future__ import annotations
 
@@ -22,12 +22,13 @@ from paimon_features.definitions.aggregates import Count, DecayedMean, DecayedSu
 from paimon_features.lake.duckdb_engine import DuckDBEngine
 from paimon_features.offline.joins.point_in_time import PointInTimeJoin
 from paimon_features.offline.local.features import features
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.compare import differences
 from paimon_features.testing.reference.features import answer
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.testing.sizes import cases
 from paimon_features.tiles.local.tiling import tile_rows, tile_sql
+from tests import generators
 
 RETAIL = Path(__file__).parents[3] / "examples" / "retail"
 
@@ -59,10 +60,10 @@ def wrong(view: FeatureView, events: pa.Table, found: pa.Table) -> list[str]:
 def test_random_definitions_and_events_equal_the_oracle(seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)
-    events = generators.random_events(rng, view, rng.choice((1, 5, 40)))
+    events = random_events(rng, view, rng.choice((1, 5, 40)))
     keys, as_of_ms = generators.random_rows(rng, view, events, 15)
     rows = keys.append_column("event_time_ms", pa.array(as_of_ms, pa.int64()))
-    found = features(view, events, rows, statuses=True, threads=1)
+    found = features(view, events, rows, statuses=True)
     assert wrong(view, events, found) == []
 
 

@@ -20,8 +20,9 @@ from paimon_features.offline.reading import partitioned_join as partitioned
 from paimon_features.offline.reading import view_join, view_scan
 from paimon_features.offline.reading.partitioned_join import PartitionedView
 from paimon_features.offline.reading.spill import SpillFile
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.sizes import seeds
+from tests import generators
 from tests.offline.lake_of_views import LakeOfViews
 
 TINY = 0.01
@@ -112,7 +113,7 @@ def test_random_definitions_give_the_same_bytes_in_parts(tmp_path: Path, seed: i
     rng = random.Random(seed)
     view = generators.random_view(rng)
     lake = LakeOfViews(tmp_path, view)
-    raw = generators.random_events(rng, view, 80)
+    raw = random_events(rng, view, 80)
     lake.commit(raw[:50])
     lake.commit(raw[50:])
     keys, as_of_ms = generators.random_rows(rng, view, raw, 300)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from paimon_features.online.store import MemoryStore, OnlineStore
-from paimon_features.testing.clicks import ClickStream, clicks_view
-from paimon_features.testing.tile_lake import TileLake
+from tests.clicks import ClickStream, clicks_view
 from tests.patient_stores import patient_store
 from tests.stored import Stored
+from tests.tile_lake import TileLake
 
 
 @pytest.fixture

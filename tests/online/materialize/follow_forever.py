@@ -6,9 +6,9 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from paimon_features.online.materialize import apply
-from paimon_features.testing.clicks import clicks_view
-from paimon_features.testing.tile_lake import TileLake
+from tests.clicks import clicks_view
 from tests.patient_stores import patient_store
+from tests.tile_lake import TileLake
 
 
 def follow_forever(folder: str, url: str, ready: Event) -> None:

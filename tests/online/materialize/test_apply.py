@@ -14,8 +14,8 @@ from paimon_features.online.store.codec import RecordLayout
 from paimon_features.online.store.keys import ViewKeys
 from paimon_features.online.store.markers import Marker
 from paimon_features.online.store.store import WriteGuard
-from paimon_features.testing.clicks import START_MS, clicks_view
 from paimon_features.testing.reference.tiler import tile_table
+from tests.clicks import START_MS, clicks_view
 
 VIEW = clicks_view()
 LAYOUT = RecordLayout(VIEW.compiled)

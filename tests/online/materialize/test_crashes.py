@@ -16,13 +16,13 @@ from paimon_features.core.errors import OnlineStoreError, StoreNotReadyError
 from paimon_features.online.materialize import Materializer, apply
 from paimon_features.online.store import MemoryStore, OnlineStore, Write
 from paimon_features.online.store.store import WriteGuard
-from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.servers.resp import connect
-from paimon_features.testing.tile_lake import TileLake
+from tests.clicks import ClickStream, clicks_view, wrong_answers
 from tests.online.materialize.follow_forever import follow_forever
 from tests.patient_stores import patient_store
 from tests.stored import Stored
+from tests.tile_lake import TileLake
 from tests.waiting import LONG_S
 
 VIEW = clicks_view()

@@ -11,9 +11,9 @@ from paimon_features.definitions import FeatureView
 from paimon_features.definitions.aggregates import Count, Sum
 from paimon_features.lake import read_arrow
 from paimon_features.online.store import OnlineStore
-from paimon_features.testing.clicks import CLICKS, START_MS, USER, ClickStream, wrong_answers
 from paimon_features.testing.reference.features import Event
-from paimon_features.testing.tile_lake import TileLake
+from tests.clicks import CLICKS, START_MS, USER, ClickStream, wrong_answers
+from tests.tile_lake import TileLake
 
 
 def test_an_event_years_late_enters_its_tile_and_the_lifetime(

@@ -22,14 +22,14 @@ from paimon_features.online.materialize.monitor import Monitor
 from paimon_features.online.store import MemoryStore, OnlineStore, Write
 from paimon_features.online.store.store import WriteGuard
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.clicks import START_MS, USERS, ClickStream, clicks_view, wrong_answers
 from paimon_features.testing.reference.features import answer
-from paimon_features.testing.servers.online_servers import send_command, wait_for
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.sizes import every_seed
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.clicks import START_MS, USERS, ClickStream, clicks_view, wrong_answers
 from tests.patient_stores import patient_store
+from tests.servers.online_servers import send_command, wait_for
 from tests.stored import Stored
+from tests.tile_lake import PROJECT, TileLake
 
 VIEW = clicks_view()
 

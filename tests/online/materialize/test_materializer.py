@@ -19,10 +19,10 @@ from paimon_features.online.materialize import MaterializeProgress, Materializer
 from paimon_features.online.store import MemoryStore, OnlineStore
 from paimon_features.online.store.markers import Marker
 from paimon_features.online.store.store import Write, WriteGuard
-from paimon_features.testing.clicks import ClickStream, clicks_view, wrong_answers
-from paimon_features.testing.tile_lake import TileLake
+from tests.clicks import ClickStream, clicks_view, wrong_answers
 from tests.patient_stores import patient_store
 from tests.stored import Stored
+from tests.tile_lake import TileLake
 from tests.waiting import LONG_S
 
 VIEW = clicks_view()

@@ -18,9 +18,9 @@ from paimon_features.core.errors import ConfigurationError
 from paimon_features.online.materialize.monitor import SILENT_AFTER_S, STORE_TROUBLE, Monitor
 from paimon_features.online.materialize.monitor_server import MAX_CONNECTIONS, MonitorServer
 from paimon_features.online.store import MemoryStore
-from paimon_features.testing.clicks import ClickStream
-from paimon_features.testing.servers.online_servers import wait_for
-from paimon_features.testing.tile_lake import TileLake
+from tests.clicks import ClickStream
+from tests.servers.online_servers import wait_for
+from tests.tile_lake import TileLake
 
 VIEW = "clicks"
 

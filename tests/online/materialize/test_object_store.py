@@ -9,9 +9,9 @@ import pytest
 from paimon_features.core.errors import OnlineStoreError, StoreUnreachableError
 from paimon_features.online.materialize import MaterializeProgress
 from paimon_features.online.store import MemoryStore
-from paimon_features.testing.clicks import ClickStream, clicks_view
-from paimon_features.testing.servers.object_store import object_store
-from paimon_features.testing.tile_lake import TileLake
+from tests.clicks import ClickStream, clicks_view
+from tests.servers.object_store import object_store
+from tests.tile_lake import TileLake
 
 pytest.importorskip("obstore", reason="pip install 'paimon-features[s3]'")
 

@@ -15,10 +15,11 @@ from paimon_features.definitions.aggregates import Count, Last, Sum
 from paimon_features.online.materialize.record_fold import merge, rows_of_part, tile_delta
 from paimon_features.online.store.codec import INDEX_BIAS, LEVEL_SHIFT, RecordLayout
 from paimon_features.online.store.keys import entity_bytes
-from paimon_features.testing import generators
-from paimon_features.testing.reference.records import ReferenceRecord
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.tiler import event_rows, tile_table
 from paimon_features.testing.sizes import seeds
+from tests import generators
+from tests.reference.records import ReferenceRecord
 
 
 def entities_of(layout: RecordLayout, table: pa.Table) -> list[bytes]:
@@ -63,7 +64,7 @@ def test_any_split_of_the_snapshots_results_in_the_naive_record(seed: int) -> No
     rng = random.Random(seed)
     view = generators.random_view(rng)
     compiled, layout = view.compiled, RecordLayout(view.compiled)
-    events = event_rows(generators.random_events(rng, view, 40))
+    events = event_rows(random_events(rng, view, 40))
     commits: list[tuple[int, pa.Table]] = []
     snapshot = 0
     while events:

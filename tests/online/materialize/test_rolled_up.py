@@ -6,11 +6,11 @@ from paimon_features.core.windows import DAY_MS
 from paimon_features.lake.metadata.snapshots import latest_snapshot
 from paimon_features.lake.reading.deltas import live_files
 from paimon_features.offline.rollup import roll_up
-from paimon_features.online.materialize.needed import rolled, within_windows
+from paimon_features.online.materialize.snapshot_effect import rolled, within_windows
 from paimon_features.online.store import MemoryStore
-from paimon_features.testing.clicks import START_MS, ClickStream, wrong_answers
-from paimon_features.testing.tile_lake import TileLake
 from paimon_features.tiles.rollups import Rollups
+from tests.clicks import START_MS, ClickStream, wrong_answers
+from tests.tile_lake import TileLake
 
 
 def test_old_days_are_read_from_rollups_and_records_are_exact(

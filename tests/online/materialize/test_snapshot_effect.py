@@ -10,9 +10,13 @@ from paimon_features.core.windows import DAY_MS
 from paimon_features.lake.metadata.snapshots import Snapshot
 from paimon_features.lake.reading.deltas import DataFile, Delta
 from paimon_features.online.materialize.materialize_progress import RebuildNeeded
-from paimon_features.online.materialize.needed import within_windows
-from paimon_features.online.materialize.snapshot_effect import added_files, identity, oldest_needed
-from paimon_features.testing.clicks import START_MS, clicks_view
+from paimon_features.online.materialize.snapshot_effect import (
+    added_files,
+    identity,
+    oldest_needed,
+    within_windows,
+)
+from tests.clicks import START_MS, clicks_view
 
 VIEW = clicks_view(lifetime=False).compiled
 HIGH_MS = {0: START_MS, 1: START_MS + 100 * DAY_MS}

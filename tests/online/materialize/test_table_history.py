@@ -18,18 +18,18 @@ from paimon_features.lake.metadata.snapshots import latest_snapshot, snapshots
 from paimon_features.lake.reading.deltas import live_files, read_delta
 from paimon_features.lake.side_folder import generations
 from paimon_features.online.store import MemoryStore, OnlineStore
-from paimon_features.testing.clicks import (
+from paimon_features.testing.reference.features import Event
+from paimon_features.testing.reference.tiler import tile_table
+from tests.clicks import (
     START_MS,
     ClickStream,
     clicks_view,
     random_clicks,
     wrong_answers,
 )
-from paimon_features.testing.reference.features import Event
-from paimon_features.testing.reference.tiler import tile_table
-from paimon_features.testing.tile_lake import TileLake
 from tests.data_files import replace_file
 from tests.stored import Stored
+from tests.tile_lake import TileLake
 
 VIEW = clicks_view()
 CONSUMER = "materialize-shop-clicks-0-of-1"

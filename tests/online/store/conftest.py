@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from paimon_features.testing.servers.online_servers import ClusterServers, SentinelServers
 from paimon_features.testing.servers.redis_server import RedisServer
+from tests.servers.online_servers import ClusterServers, SentinelServers
 
 DOWN_AFTER_MS = 60_000
 """No server is replaced because it is slow on a loaded machine: tests do so by a command."""

@@ -15,11 +15,11 @@ from redis.crc import key_slot
 
 from paimon_features.core.errors import OnlineStoreError
 from paimon_features.online.store import OnlineStore, Write
-from paimon_features.testing.servers.online_servers import ClusterServers, send_command, wait_for
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.sizes import seeds
 from tests.online.store.test_failures import until_suspended
 from tests.patient_stores import patient_store
+from tests.servers.online_servers import ClusterServers, send_command, wait_for
 
 pytestmark = pytest.mark.redis
 

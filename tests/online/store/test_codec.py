@@ -27,8 +27,8 @@ from paimon_features.online.store.codec import (
     cell_keys,
 )
 from paimon_features.online.store.markers import Building, EpochContent, Marker, ViewState
-from paimon_features.testing import generators
 from paimon_features.testing.sizes import cases, seeds
+from tests import generators
 from tests.stored_rows import StoredRows
 
 SOURCE = EventSource(

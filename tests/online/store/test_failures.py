@@ -20,9 +20,9 @@ import pytest
 
 from paimon_features.core.errors import OnlineStoreError
 from paimon_features.online.store import OnlineStore, Write
-from paimon_features.testing.servers.online_servers import free_ports, send_command, wait_for
 from paimon_features.testing.servers.redis_server import RedisServer
 from tests.patient_stores import PATIENT_ONLINE, patient_store
+from tests.servers.online_servers import free_ports, send_command, wait_for
 
 pytestmark = pytest.mark.redis
 

@@ -20,8 +20,8 @@ from paimon_features.online.store import MemoryStore, OnlineSettings, Write, ope
 from paimon_features.online.store.redis_store import RedisStore
 from paimon_features.online.store.redis_store.loop_reads import MOST_KEYS, LoopReads
 from paimon_features.online.store.store import ReadsInLoop
-from paimon_features.testing.servers.online_servers import free_ports, send_command
 from paimon_features.testing.servers.redis_server import RedisServer
+from tests.servers.online_servers import free_ports, send_command
 from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.redis

@@ -9,8 +9,8 @@ import pytest
 from paimon_features.core.errors import ConfigurationError, OnlineStoreError
 from paimon_features.online.store.opening import open_queue
 from paimon_features.online.store.queue import BEGINNING, MemoryQueue, Queue
-from paimon_features.testing.servers.online_servers import ClusterServers
 from paimon_features.testing.servers.redis_server import RedisServer
+from tests.servers.online_servers import ClusterServers
 
 
 def agree(queue: Queue, seed: int, steps: int) -> None:

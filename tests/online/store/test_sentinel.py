@@ -10,16 +10,16 @@ import pytest
 
 from paimon_features.core.errors import OnlineStoreError
 from paimon_features.online.store import Write
-from paimon_features.testing.servers.online_servers import (
+from paimon_features.testing.servers.redis_server import RedisServer
+from tests.online.store.conftest import DOWN_AFTER_MS
+from tests.online.store.test_failures import reads
+from tests.patient_stores import patient_store
+from tests.servers.online_servers import (
     SentinelServers,
     free_ports,
     send_command,
     wait_for,
 )
-from paimon_features.testing.servers.redis_server import RedisServer
-from tests.online.store.conftest import DOWN_AFTER_MS
-from tests.online.store.test_failures import reads
-from tests.patient_stores import patient_store
 
 pytestmark = pytest.mark.redis
 

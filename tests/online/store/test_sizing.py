@@ -22,12 +22,12 @@ from paimon_features.online.store.keys import ViewKeys
 from paimon_features.online.store.markers import EpochContent, ViewState
 from paimon_features.online.store.sizing import measured_size, most_cells, size_of, total
 from paimon_features.project import Project
-from paimon_features.testing.servers.online_servers import send_command
 from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.patient_stores import patient_store
+from tests.servers.online_servers import send_command
 from tests.serving.test_fetcher import NOW, click, view_of
 from tests.stored import Stored
+from tests.tile_lake import PROJECT, TileLake
 
 VIEW = view_of(Sum("x", windows=["1h", "1d"]), Count(windows=["30d"]), name="spend")
 

@@ -17,15 +17,15 @@ from paimon_features.online.store.keys import ViewKeys
 from paimon_features.online.store.store import Evictions
 from paimon_features.project.doctor import check_online_store
 from paimon_features.testing.online_contract import OnlineStoreContract
-from paimon_features.testing.servers.online_servers import (
+from paimon_features.testing.servers.redis_server import RedisServer
+from paimon_features.testing.servers.resp import connect
+from tests.patient_stores import PATIENT_ONLINE, patient_store
+from tests.servers.online_servers import (
     ClusterServers,
     SentinelServers,
     TlsProxy,
     send_command,
 )
-from paimon_features.testing.servers.redis_server import RedisServer
-from paimon_features.testing.servers.resp import connect
-from tests.patient_stores import PATIENT_ONLINE, patient_store
 from tests.waiting import LONG_S
 
 RIGHTS = (

@@ -18,9 +18,9 @@ from paimon_features.definitions import FeatureRef
 from paimon_features.definitions.aggregates import Count
 from paimon_features.online.store import OnlineSettings, OnlineStore, open_store
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.servers.online_servers import ClusterServers, wait_for
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.servers.online_servers import ClusterServers, wait_for
 from tests.serving.test_fetcher import NOW, click, view_of
+from tests.tile_lake import PROJECT, TileLake
 
 pytestmark = pytest.mark.redis
 

@@ -20,7 +20,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from paimon_features.cli import load_command
+from paimon_features.cli import cli
 from paimon_features.core.configuration.kafka_settings import KafkaSettings
 from paimon_features.core.configuration.project_config import read_config
 from paimon_features.online.materialize.monitor import Monitor
@@ -29,7 +29,7 @@ from paimon_features.online.store import OnlineSettings
 from paimon_features.serving.http.definitions.definition_source import stamp_of
 from paimon_features.serving.http.endpoints.admin_pages import AdminPages
 from paimon_features.serving.http.metrics import Counts, page
-from paimon_features.serving.http.supervisor import GRACE_S
+from paimon_features.serving.http.server.supervisor import GRACE_S
 from paimon_features.serving.request_log.log import salt_of_environment
 from tests.project.deploy.projects import (
     BASE,
@@ -197,9 +197,11 @@ def test_kustomize_lists_every_file_and_the_overlay_patches_what_there_is() -> N
 
 def parse(arguments: list[str]) -> dict[str, Any]:
     """Parse a command line as the product does; returns the values of the last command."""
-    command: click.Command = load_command(arguments[0])
-    with command.make_context(command.name, arguments[1:]) as context:
-        return context.params
+    context = click.Context(cli)
+    name, command, rest = cli.resolve_command(context, arguments)
+    assert command is not None
+    with command.make_context(name, rest, parent=context) as inner:
+        return context.params | inner.params
 
 
 def test_every_command_parses(documents: list[Json]) -> None:

@@ -22,7 +22,7 @@ from paimon_features.project.monitoring.drift import (
     psi,
     quantile,
 )
-from paimon_features.testing.reference.monitoring import reference_bins, reference_ks, reference_psi
+from tests.reference.monitoring import reference_bins, reference_ks, reference_psi
 
 SEEDS = st.integers(0, 2**32)
 

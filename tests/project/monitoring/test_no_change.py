@@ -20,9 +20,9 @@ from paimon_features.project.monitoring.monitoring_report import (
 )
 from paimon_features.project.monitoring.no_change import holm, psi_without_change
 from paimon_features.project.monitoring.time_ranges import TimeRange
-from paimon_features.testing.reference.monitoring import reference_psi_p_value
 from paimon_features.testing.sizes import cases, every_seed, many
 from tests.project.monitoring.unchanged import KINDS, random_column
+from tests.reference.monitoring import reference_psi_p_value
 
 SEEDS = st.integers(0, 2**32)
 

@@ -11,8 +11,8 @@ import pytest
 from paimon_features.core.errors import UnknownNameError
 from paimon_features.core.windows import DAY_MS, HOUR_MS
 from paimon_features.project.monitoring import TimeRange
-from paimon_features.testing.reference.monitoring import reference_bins, reference_moments
 from tests.project.monitoring.shop import COUNTRIES, EDGES, START, Shop, open_shop, random_rows
+from tests.reference.monitoring import reference_bins, reference_moments
 
 EPS = 2.0**-52
 

@@ -18,10 +18,10 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.ingest.input_files import InputFile
 from paimon_features.ingest.ledger import IngestLedger
 from paimon_features.lake import append_arrow, latest_snapshot, read_arrow
+from paimon_features.lake.marked_records import lost_records
 from paimon_features.lake.metadata.consumers import consumers, register_consumer
 from paimon_features.lake.metadata.tags import create_tag, delete_tag, tagged
 from paimon_features.lake.ownership.lease import acquire, holder_of
-from paimon_features.lake.side_folder.records import lost_records
 from paimon_features.lake.specs import feedback_spec
 from paimon_features.lake.storage.json_files import read_json, write_json
 from paimon_features.lake.writing.table_writer import EventWriter
@@ -395,11 +395,11 @@ def test_a_lost_online_store_and_a_lost_side_folder_are_made_again(
     served.run("backup", str(tmp_path / "backup"))
     side = served.project.lake.side_folder
     shutil.rmtree(side)
-    assert served.run("records", code=1)
+    assert served.run("check", "records", code=1)
     # the runbook: the folder of the newest backup, then nobody owns a table
     copied = tmp_path / "backup" / "warehouse" / side.name
     shutil.copytree(copied, side)
-    assert served.run("records").exit_code == 0
+    assert served.run("check", "records").exit_code == 0
     served.sell([(3, "FR", 5, -10)])
     served.run("backfill", "spend", "--rebuild")
     served.project.store.delete([key for page in served.project.store.scan(b"") for key in page])

@@ -62,7 +62,8 @@ def test_the_document_has_the_documented_fields(served: Shop) -> None:
     shop = served
     with acquire(shop.project.lake, "events_sales"):
         found = shop.json("status")
-    page = (PAGE).read_text()
+    reference = PAGE.parents[2] / "reference" / "status.md"
+    page = PAGE.read_text("utf-8") + reference.read_text("utf-8")
     for name, value in found.items():
         assert f"`{name}`" in page
         rows = value if isinstance(value, list) else [value] if isinstance(value, dict) else []

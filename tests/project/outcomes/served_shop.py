@@ -22,7 +22,7 @@ from paimon_features.serving.request_log.commit import (
     prediction_log_of,
 )
 from paimon_features.serving.request_log.prediction_log import PredictionLog
-from paimon_features.testing.clicks import CLICKS, clicks_view
+from tests.clicks import CLICKS, clicks_view
 from tests.project.verification.shop import NAME, Shop, clock_ms
 from tests.serving.http.conftest import Answer, send_request
 from tests.serving.prediction.networks import linear, number
@@ -30,7 +30,7 @@ from tests.waiting import LONG_S
 
 SUM, COUNT = number("clicks:sum_n_1d"), number("clicks:count_12d")
 DEFINITIONS = """
-from paimon_features.testing.clicks import CLICKS, clicks_view
+from tests.clicks import CLICKS, clicks_view
 from paimon_features.core.types.schema import Bool, Int64
 import paimon_features as pf
 view = clicks_view()

@@ -20,8 +20,8 @@ from paimon_features.lake import append_arrow, read_arrow
 from paimon_features.models import ModelInput
 from paimon_features.project.outcomes.record import OutcomeRecorder
 from paimon_features.project.outcomes.rule import OutcomeRule
-from paimon_features.testing.reference.outcomes import outcome_of
 from tests.project.outcomes.served_shop import COUNT, ServedShop, filled
+from tests.reference.outcomes import outcome_of
 from tests.serving.prediction.networks import linear, number
 
 USERS = 40

@@ -28,9 +28,9 @@ from paimon_features.project.outcomes.compare import (
 from paimon_features.project.outcomes.comparison_report import comparison_lines
 from paimon_features.project.outcomes.looks import look_rows
 from paimon_features.serving.request_log.prediction_rows import prediction_schema
-from paimon_features.testing.equal_versions import equal_versions
-from paimon_features.testing.reference import outcomes as oracle
+from tests.equal_versions import equal_versions
 from tests.project.outcomes.served_shop import ServedShop
+from tests.reference import outcomes as oracle
 
 NOW = 1_760_000_000_000 // DAY_MS * DAY_MS
 ROWS = 3_000

@@ -7,7 +7,7 @@ import pytest
 
 from paimon_features.project.outcomes.join import OutcomeValues, counted_once, join_outcomes
 from paimon_features.project.outcomes.rule import TAKES
-from paimon_features.testing.reference import outcomes as oracle
+from tests.reference import outcomes as oracle
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -26,11 +26,11 @@ from paimon_features.serving.request_log.commit import (
     SpoolCommitter,
     prediction_log_of,
 )
-from paimon_features.testing.tile_lake import PROJECT
 from tests.os_processes import is_running
 from tests.serving.http.test_published_models import VERSIONS, Published, check, published
 from tests.serving.http.test_server import Running, folder
 from tests.serving.prediction.networks import state
+from tests.tile_lake import PROJECT
 from tests.waiting import await_true
 
 __all__ = ["folder", "published"]  # fixtures

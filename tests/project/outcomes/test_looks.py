@@ -11,8 +11,8 @@ from paimon_features.project.outcomes.compare import ends_of_looks
 from paimon_features.project.outcomes.looks import Look, Stream, paired_looks, split_looks
 from paimon_features.project.outcomes.losses import LOSSES, OutcomeLoss
 from paimon_features.project.outcomes.sample_ratio import SampleRatio
-from paimon_features.testing.equal_versions import ZIPFS, entity_effects, visits
 from paimon_features.testing.sizes import seeds
+from tests.equal_versions import ZIPFS, entity_effects, visits
 
 
 def split(loss: OutcomeLoss, rows: Any, is_second: Any, alpha: float = 0.05) -> list[Look]:

@@ -31,11 +31,12 @@ from paimon_features.project.verification.request_log.check import check_log
 from paimon_features.project.verification.request_log.log_report import LogReport
 from paimon_features.serving.reading.fetcher import FeatureFetcher
 from paimon_features.serving.request_log.log import RequestLog
-from paimon_features.testing import generators
+from paimon_features.testing.generators import random_events
 from paimon_features.testing.reference.features import Event
 from paimon_features.testing.reference.tiler import event_rows
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version
+from tests import generators
 from tests.patient_stores import patient_store
 from tests.project.verification.shop import NAME, Shop, clock_ms
 from tests.stored import Stored
@@ -216,7 +217,7 @@ def test_the_same_with_redis_and_hashed_entities(tmp_path: Path, redis_url: str)
 def test_random_views_are_checked_without_a_difference(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     view = generators.random_view(rng)
-    events = generators.random_events(rng, view, 60)
+    events = random_events(rng, view, 60)
     waiting = [e for e in event_rows(events) if all(e[k] is not None for k in view.entity.keys)]
     waiting = [e for e in waiting if e[view.source.event_time] is not None]
     shop = Shop(tmp_path, [view], MemoryStore())

@@ -19,13 +19,13 @@ from paimon_features.lake.ownership.lease import Lease, ProcessHolder, acquire
 from paimon_features.lake.specs import served_spec
 from paimon_features.online.store import MemoryStore
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.clicks import clicks_view
+from tests.clicks import clicks_view
 from tests.os_processes import line_with
 from tests.project.verification.shop import NAME, Shop, clock_ms
 
 ROOT = Path(__file__).parents[3]
 DEFINITIONS = """
-from paimon_features.testing.clicks import clicks_view
+from tests.clicks import clicks_view
 view = clicks_view()
 """
 

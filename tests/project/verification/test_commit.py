@@ -21,7 +21,7 @@ from paimon_features.serving.request_log import commit as module
 from paimon_features.serving.request_log.commit import SpoolCommitter
 from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import SpoolFile, described_schema
-from paimon_features.testing.clicks import clicks_view
+from tests.clicks import clicks_view
 from tests.project.verification.shop import NAME, Shop, counts
 
 DAY_1 = 1_700_000_000_000

@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from paimon_features.cli import cli
 from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import COMPLETE, OPEN, read_spool
-from paimon_features.testing.clicks import clicks_view, random_clicks
+from tests.clicks import clicks_view, random_clicks
 from tests.patient_stores import patient_store
 from tests.project.verification.shop import Shop, clock_ms
 from tests.serving.live import serving
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.redis
 SALT = "the salt of all servers"
 FEATURES = """
 import paimon_features as pf
-from paimon_features.testing.clicks import clicks_view
+from tests.clicks import clicks_view
 
 view = clicks_view()
 payment = pf.RequestSource("payment", schema={"amount": pf.Float64})

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 from paimon_features.core.errors import OnlineStoreError
-from paimon_features.testing.servers.online_servers import SentinelServers, send_command, wait_for
 from paimon_features.testing.servers.redis_server import RedisServer
+from tests.servers.online_servers import SentinelServers, send_command, wait_for
 from tests.serving.chaos.processes import Follower, Proxy, Server
 from tests.serving.chaos.shop import Shop
 

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from paimon_features.testing.servers.online_servers import wait_for
 from tests.os_processes import is_running
+from tests.servers.online_servers import wait_for
 
 ROOT = Path(__file__).parents[3]
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from paimon_features.testing.servers.online_servers import SentinelServers, free_ports, wait_for
 from paimon_features.testing.servers.redis_server import RedisServer
 from tests.os_processes import is_running
+from tests.servers.online_servers import SentinelServers, free_ports, wait_for
 from tests.serving.chaos.faults import Fault
 from tests.serving.chaos.processes import Follower, Proxy, Server, resident_mb
 from tests.serving.chaos.readers import Judge, Readers, Reported

@@ -35,8 +35,8 @@ from paimon_features.serving.client import AsyncFeatureClient, FeatureClient
 from paimon_features.serving.client.retries import RetryPolicy, RetryState
 from paimon_features.serving.client.row_cache import RowCache
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.serving.client.served import FeatureServer
+from tests.tile_lake import PROJECT, TileLake
 
 ROOT = Path(__file__).parents[3]
 SOURCE = EventSource(

@@ -36,8 +36,8 @@ from paimon_features.online_features import FeatureCache
 from paimon_features.serving.client import AsyncFeatureClient, FeatureClient
 from paimon_features.serving.http.access.tokens import add_token
 from paimon_features.serving.http.definitions.definition_set import DefinitionSet
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.serving.live import LiveServer
+from tests.tile_lake import PROJECT, TileLake
 
 NOW = 1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS
 SOURCE = EventSource(

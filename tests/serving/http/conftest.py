@@ -36,7 +36,7 @@ from paimon_features.serving.http.definitions.definition_set import DefinitionSe
 from paimon_features.serving.http.logs import AccessLog
 from paimon_features.serving.http.messages import BodyPart, Reply, Request, reply_bytes
 from paimon_features.serving.http.server.app import FeatureApp
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S
 
 CLICKS = EventSource(

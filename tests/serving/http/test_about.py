@@ -343,6 +343,7 @@ def test_a_broken_file_of_counts_costs_the_counts_only(tmp_path: Path) -> None:
 def test_the_openapi_document_names_what_there_is_and_its_references_resolve(client: Any) -> None:
     document = client.get("/openapi.json").json
     assert document["openapi"] == "3.1.0"
+    assert not re.search(r"'\{\w+\}'|x-error", str(document)), "a part of the template is left"
     for found in re.findall(r"#/components/schemas/\w+", str(document)):
         assert found.rpartition("/")[2] in document["components"]["schemas"]
     request = document["components"]["schemas"]["Request"]["properties"]

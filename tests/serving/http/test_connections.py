@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from paimon_features.testing.servers.online_servers import wait_for
+from tests.servers.online_servers import wait_for
 from tests.serving.chaos.processes import Server, resident_mb
 from tests.serving.http.test_hostile_clients import served
 from tests.waiting import LONG_S

@@ -26,11 +26,11 @@ import pytest
 
 from paimon_features.testing.servers.redis_server import RedisServer
 from paimon_features.testing.sizes import seeds
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.patient_stores import PATIENT_TOML, patient_store
 from tests.serving.chaos.processes import Server, resident_mb
 from tests.serving.http.conftest import CLICK_VIEW, VISIT_VIEW
 from tests.serving.http.test_fuzz import mangled, request_document
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S
 
 pytestmark = pytest.mark.redis

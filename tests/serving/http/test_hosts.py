@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from paimon_features.core.process.host_names import LOCAL
-from paimon_features.serving.http.hosts import Hosts
+from paimon_features.serving.http.access.hosts import Hosts
 from paimon_features.serving.http.http_errors import RequestRejected
 from tests.serving.chaos.processes import Server
 from tests.serving.http.test_hostile_clients import served

@@ -25,7 +25,6 @@ from paimon_features.serving.request_log.prediction_log import (
 from paimon_features.serving.request_log.prediction_rows import prediction_schema
 from paimon_features.serving.request_log.spool import read_spool
 from paimon_features.serving.request_log.spool_folder import SpoolLimits
-from paimon_features.testing.tile_lake import PROJECT
 from tests.serving.http.test_predict import (
     COUNT,
     MODEL,
@@ -36,6 +35,7 @@ from tests.serving.http.test_predict import (
     predict,
 )
 from tests.serving.prediction.networks import linear, state
+from tests.tile_lake import PROJECT
 from tests.waiting import LONG_S
 
 CHALLENGER = linear([0.0, 1.0], [SUM, COUNT], version=2)

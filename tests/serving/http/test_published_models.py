@@ -21,10 +21,10 @@ pytest.importorskip("onnxruntime", reason="the runtime of models")
 
 from paimon_features.models import ModelStates, VersionState
 from paimon_features.online.store.models import ModelPlace, PublishedModels, ServedModel
-from paimon_features.testing.tile_lake import PROJECT
 from tests.patient_stores import patient_store
 from tests.serving.http.test_server import Running, folder, run
 from tests.serving.prediction.networks import linear, looping, number, sigmoid, state
+from tests.tile_lake import PROJECT
 from tests.waiting import await_true
 
 __all__ = ["folder", "run"]  # fixtures

@@ -20,7 +20,7 @@ from paimon_features.online.store import MemoryStore
 from paimon_features.serving.http.access.tokens import add_token
 from paimon_features.serving.http.definitions.definition_set import DefinitionSet
 from paimon_features.serving.http.server.reload import Reloader
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.tile_lake import PROJECT, TileLake
 
 OLD = {"features": ["clicks:count_12d"], "entities": {"user": [1]}}
 NEW = {"features": ["clicks:count_12d", "clicks:count_60d"], "entities": {"user": [1]}}

@@ -15,7 +15,7 @@ from paimon_features.serving.http.metrics import page
 from paimon_features.serving.request_log.log import RequestLog, open_request_log
 from paimon_features.serving.request_log.log_rows import log_schema
 from paimon_features.serving.request_log.spool import read_spool
-from paimon_features.testing.tile_lake import PROJECT
+from tests.tile_lake import PROJECT
 
 
 def rows_of(folder: Path) -> list[dict[str, Any]]:

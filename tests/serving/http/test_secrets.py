@@ -126,7 +126,7 @@ COMMANDS = (
     ["describe"],
     ["materialize"],
     ["lookup", "clicks", "user=1"],
-    ["doctor"],
+    ["check", "installation"],
     ["ingest", "clicks", "missing.csv"],
 )
 

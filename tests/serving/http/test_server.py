@@ -22,14 +22,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from paimon_features.definitions import FeatureView
 from paimon_features.definitions.aggregates import Count, Sum
-from paimon_features.testing.clicks import CLICKS, USER
 from paimon_features.testing.servers.resp import connect
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from paimon_features.transformers import FittedVersion, StandardScaler
 from paimon_features.transformers.fitted_version import write_version
+from tests.clicks import CLICKS, USER
 from tests.os_processes import is_running
 from tests.patient_stores import PATIENT_TOML, patient_store
 from tests.serving.http.conftest import PATIENT
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S, await_true
 
 pytestmark = pytest.mark.redis

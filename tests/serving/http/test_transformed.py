@@ -24,7 +24,6 @@ from paimon_features.definitions import (
 )
 from paimon_features.serving.http.bodies.formats import Format
 from paimon_features.serving.http.server.reload import Reloader
-from paimon_features.testing.tile_lake import PROJECT
 from paimon_features.transformers import (
     FittedVersion,
     OneHotEncoder,
@@ -32,6 +31,7 @@ from paimon_features.transformers import (
     StoredTransformer,
 )
 from paimon_features.transformers.fitted_version import write_version
+from tests.tile_lake import PROJECT
 from tests.waiting import LONG_S
 
 JSON, PACK, ARROW = (format_.value for format_ in Format)

@@ -30,13 +30,13 @@ from paimon_features.serving.publishing import (
     publisher,
 )
 from paimon_features.serving.reading.fetcher import FeatureFetcher
-from paimon_features.testing.clicks import START_MS, ClickStream, clicks_view
 from paimon_features.testing.reference.features import answer
-from paimon_features.testing.servers.kafka_server import KafkaServer
-from paimon_features.testing.tile_lake import PROJECT, TileLake
+from tests.clicks import START_MS, ClickStream, clicks_view
 from tests.kafka_topics import OTHER_PASSWORD, OTHER_USER, Message, Topic
 from tests.patient_stores import PATIENT_TOML, patient_store
+from tests.servers.kafka_server import KafkaServer
 from tests.shop_projects import make_project
+from tests.tile_lake import PROJECT, TileLake
 from tests.waiting import LONG_S
 
 pytestmark = [pytest.mark.kafka, pytest.mark.redis]
@@ -282,7 +282,7 @@ count = pf.FeatureView("views", source=clicks, entity=pf.Entity("id", keys={"id"
 def test_the_command_publishes_a_view_of_a_project(
     tmp_path: Path, topic: Topic, redis_url: str
 ) -> None:
-    from paimon_features.testing.tile_jobs import append_events
+    from tests.tile_jobs import append_events
 
     config = f'[project]\nname = "shop"\n[online]\nurl = "{redis_url}"\n{PATIENT_TOML}'
     project = make_project(tmp_path, FEATURES, config)

@@ -33,9 +33,9 @@ from paimon_features.serving.http.definitions.definition_set import DefinitionSe
 from paimon_features.serving.reading.explain import explain
 from paimon_features.serving.reading.explain_query import ExplainQuery
 from paimon_features.serving.ui import assets, content_security_policy
-from paimon_features.testing.tile_lake import PROJECT, TileLake
 from tests.serving.live import LiveServer
 from tests.serving.ui.chromium import Chromium
+from tests.tile_lake import PROJECT, TileLake
 
 NOW = 1_700_000_000_000 // DAY_MS * DAY_MS + 12 * HOUR_MS
 BIG = 2**60 + 1

@@ -23,7 +23,7 @@ from paimon_features.lake.storage.file_path import (
     modified_ns,
     read_bytes,
 )
-from paimon_features.testing.servers.object_store import object_store
+from tests.servers.object_store import object_store
 
 A, B = "a" * 32, "b" * 32
 

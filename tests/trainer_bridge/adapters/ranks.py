@@ -26,10 +26,10 @@ from torch.utils.data import DataLoader
 from paimon_features.core.process.waiting import wait_until
 from paimon_features.lake.catalog import Lake
 from tests.os_processes import is_running
+from tests.trainer_bridge.leaks import shared_memory
 from tests.waiting import LONG_S
 from trainer_bridge.adapters.torch import TorchLoader, loader
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.testing.leaks import shared_memory
 
 FORK = multiprocessing.get_context("fork")
 BATCH = 12

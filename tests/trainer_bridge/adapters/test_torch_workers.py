@@ -15,9 +15,9 @@ import pytest
 from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.lake.catalog import Lake
 from tests.chaos import CHAOS
+from tests.trainer_bridge.leaks import kept_each_time, shared_memory
 from tests.waiting import await_true
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.testing.leaks import kept_each_time, shared_memory
 from trainer_bridge.testing.sample_tables import make_samples
 
 pytestmark = [

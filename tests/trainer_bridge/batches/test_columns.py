@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from paimon_features.core.errors import ConfigurationError, RequestError, UnknownNameError
-from paimon_features.testing.reference.column_values import reference_item_mask, reference_values
 from paimon_features.testing.sizes import every_seed
+from tests.reference.column_values import reference_item_mask, reference_values
 from trainer_bridge.batches import numpy_form
 from trainer_bridge.batches.numpy_form import NumpyForm
 from trainer_bridge.batches.ragged import Ragged, Rows

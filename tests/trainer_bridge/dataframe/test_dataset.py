@@ -20,6 +20,7 @@ from paimon_features.core.errors import (
     UnknownNameError,
 )
 from paimon_features.lake import Lake, append_arrow
+from tests.trainer_bridge.leaks import own_threads
 from trainer_bridge.dataframe import (
     DataFrame,
     Dataset,
@@ -29,7 +30,6 @@ from trainer_bridge.dataframe import (
     to_sparse,
     unbatch_and_to_sparse,
 )
-from trainer_bridge.testing.leaks import own_threads
 
 SCHEMA = pa.schema(
     [

@@ -22,7 +22,7 @@ from paimon_features.lake.catalog import Lake
 from paimon_features.lake.reading.table_reader import read_arrow
 from paimon_features.offline.store import OfflineStore
 from paimon_features.testing.reference.tiler import event_rows
-from paimon_features.testing.tile_lake import TileLake
+from tests.tile_lake import TileLake
 from trainer_bridge.feedback.difficulty import (
     FEATURES,
     difficulty_view,

@@ -27,10 +27,10 @@ from paimon_features.core.types.schema import Int64, String
 from paimon_features.definitions import FeedbackSource
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.snapshots import snapshots
-from paimon_features.lake.ownership import claims
+from paimon_features.lake.ownership.fence import held
 from paimon_features.lake.ownership.lease import ProcessHolder, acquire
 from paimon_features.lake.reading.table_reader import read_arrow
-from paimon_features.testing.servers.online_servers import wait_for
+from tests.servers.online_servers import wait_for
 from trainer_bridge.feedback import writer as feedback
 from trainer_bridge.feedback.memory import LastCorrect
 from trainer_bridge.feedback.writer import FeedbackWriter
@@ -407,7 +407,7 @@ def test_feedback_waits_while_the_table_is_maintained(lake: Lake) -> None:
     #  writer             commit refused, again --- committed
     with make(lake, flush_rows=1) as writer:
         maintenance = acquire(lake, TABLE, ProcessHolder.of(os.getppid()), "maintain it")
-        claims.held.remove(lake.lease_key(TABLE), maintenance._fence.claim)  # of another process
+        held.remove(lake.lease_key(TABLE), maintenance._fence.claim)  # of another process
         writer.write({"sample_id": [1, 2]}, [0.1, 0.2], 0)
         try:
             wait_for(lambda: writer.stats.retries > 1, "a second attempt")

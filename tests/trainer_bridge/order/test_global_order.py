@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paimon_features.testing.reference.order import reference_order
 from paimon_features.testing.sizes import every_seed
+from tests.reference.order import reference_order
 from trainer_bridge.order.global_order import GlobalOrder, choose_streams
 from trainer_bridge.order.permutation import derive_key, mix64, permute, radices, uniform
 from trainer_bridge.order.quality import shuffle_quality

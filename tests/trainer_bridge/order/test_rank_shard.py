@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.core.errors import ConfigurationError
-from paimon_features.testing.reference.order import reference_batches
+from tests.reference.order import reference_batches
 from trainer_bridge.order.rank_shard import Last, RankShard
 
 LASTS = st.sampled_from(["drop", "pad", "short"])

@@ -26,12 +26,12 @@ from paimon_features.core.types.schema import Bool, Float64, Int64, String
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
+from tests.trainer_bridge.leaks import own_threads
 from tests.waiting import LONG_S
 from trainer_bridge.preprocess import PreprocessPipeline
 from trainer_bridge.preprocess.stages import Rows
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler, WeightedRandomSampler
-from trainer_bridge.testing.leaks import own_threads
 from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
 
 SIZES = (9, 3, 17, 30, 1, 26)

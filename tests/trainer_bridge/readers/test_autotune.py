@@ -14,12 +14,12 @@ from paimon_features.core.types.schema import Int64
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
+from tests.trainer_bridge.leaks import own_threads
 from trainer_bridge.readers.autotune import Autotune, Choices, most_threads
 from trainer_bridge.readers.read_stats import ReadStats
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
 from trainer_bridge.streams.following_reader import FollowingReader
-from trainer_bridge.testing.leaks import own_threads
 from trainer_bridge.testing.sample_tables import make_samples
 
 SIZES = (9, 3, 17, 30, 1, 26, 8, 13)

@@ -19,9 +19,9 @@ import pytest
 
 from paimon_features.core.errors import RequestError
 from paimon_features.lake.catalog import Lake
+from tests.trainer_bridge.leaks import kept_each_time, shared_memory
 from trainer_bridge.readers.block_store import BlockStore
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
-from trainer_bridge.testing.leaks import kept_each_time, shared_memory
 from trainer_bridge.testing.sample_tables import make_samples, x_by_row_number
 
 OPTIONS: dict[str, Any] = {"columns": ["x"], "batch_size": 5, "block_rows": 16, "threads": 3}

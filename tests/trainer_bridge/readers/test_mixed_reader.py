@@ -20,7 +20,7 @@ from paimon_features.core.types.schema import Float64, Int64
 from paimon_features.lake.catalog import Lake
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
-from paimon_features.testing.reference.order import (
+from tests.reference.order import (
     reference_batches,
     reference_mix,
     reference_order,

@@ -19,13 +19,13 @@ import numpy as np
 import pytest
 
 from paimon_features.lake.catalog import Lake
-from paimon_features.testing.reference.order import reference_batches, reference_order
+from tests.reference.order import reference_batches, reference_order
+from tests.trainer_bridge.leaks import own_threads
 from trainer_bridge.order.global_order import GlobalOrder
 from trainer_bridge.order.rank_shard import Last, RankShard
 from trainer_bridge.readers.mixed_reader import mix
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import DifficultyWeightedSampler
-from trainer_bridge.testing.leaks import own_threads
 from trainer_bridge.testing.sample_tables import make_samples
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 12, 64)

@@ -14,7 +14,7 @@ import pytest
 
 from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.lake import Lake, append_arrow
-from paimon_features.testing.reference.column_values import reference_item_mask, reference_values
+from tests.reference.column_values import reference_item_mask, reference_values
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.batches.vocabulary import Vocabulary
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

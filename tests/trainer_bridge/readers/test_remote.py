@@ -17,8 +17,8 @@ from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.consumers import consumers
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
-from paimon_features.testing.reference.order import reference_order
-from paimon_features.testing.servers.object_store import ObjectStore, object_store
+from tests.reference.order import reference_order
+from tests.servers.object_store import ObjectStore, object_store
 from tests.waiting import LONG_S
 from trainer_bridge.dataframe import Dataset
 from trainer_bridge.readers.snapshot_reader import SnapshotReader

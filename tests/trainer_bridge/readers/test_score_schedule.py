@@ -17,7 +17,7 @@ from paimon_features.definitions import FeatureRef, FeedbackSource
 from paimon_features.lake import TableSpec, append_arrow, read_arrow
 from paimon_features.offline.store import OfflineStore
 from paimon_features.testing.reference.tiler import event_rows
-from paimon_features.testing.tile_lake import TileLake
+from tests.tile_lake import TileLake
 from trainer_bridge.feedback.difficulty import difficulty_view, read_difficulty
 from trainer_bridge.feedback.writer import FeedbackWriter
 from trainer_bridge.readers.score_schedule import ScoreSchedule, scheduled_batches

@@ -25,12 +25,12 @@ from paimon_features.lake.catalog import Lake
 from paimon_features.lake.metadata.consumers import consumers
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
-from paimon_features.testing.reference.order import reference_batches, reference_order
 from tests.data_files import replace_file
+from tests.reference.order import reference_batches, reference_order
+from tests.trainer_bridge.leaks import kept_each_time, own_threads
 from trainer_bridge.batches.forms import Batch
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.samplers import WeightedRandomSampler
-from trainer_bridge.testing.leaks import kept_each_time, own_threads
 from trainer_bridge.testing.sample_tables import make_samples, sample_rows, x_by_row_number
 
 WORLDS = (1, 2, 3, 4, 5, 6, 8, 12, 64)

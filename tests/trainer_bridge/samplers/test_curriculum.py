@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paimon_features.core.errors import ConfigurationError, RequestError
-from paimon_features.testing.reference import samplers as naive
+from tests.reference import samplers as naive
 from trainer_bridge.samplers import CurriculumSampler, sqrt_pace
 from trainer_bridge.testing.sampler_contract import SamplerContract
 

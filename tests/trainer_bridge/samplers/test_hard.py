@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.core.errors import ConfigurationError, RequestError
-from paimon_features.testing.reference import samplers as naive
+from tests.reference import samplers as naive
 from trainer_bridge.samplers import HardExampleMiningSampler
 from trainer_bridge.samplers.groups import split_by_score
 from trainer_bridge.testing.sampler_contract import SamplerContract

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from paimon_features.core.errors import ConfigurationError
-from paimon_features.testing.reference import samplers as naive
+from tests.reference import samplers as naive
 from trainer_bridge.samplers import (
     BinnedDifficultySampler,
     DifficultyWeightedSampler,

@@ -10,7 +10,7 @@ import pytest
 
 from paimon_features.core.errors import ConfigurationError, RequestError
 from paimon_features.core.types.array_types import Ints
-from paimon_features.testing.reference import samplers as naive
+from tests.reference import samplers as naive
 from trainer_bridge.order.key_hashes import key_hashes
 from trainer_bridge.samplers import AdvancedSampler, PoissonSampler
 from trainer_bridge.testing.sampler_contract import SamplerContract

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.testing.reference import samplers as naive
 from paimon_features.testing.sizes import seeds
+from tests.reference import samplers as naive
 from trainer_bridge.samplers import (
     AdvancedSampler,
     BalancedBatchSampler,

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from paimon_features.core.errors import ConfigurationError
-from paimon_features.testing.reference import samplers as naive
 from paimon_features.testing.sizes import every_seed
+from tests.reference import samplers as naive
 from trainer_bridge.samplers import StratifiedSampler
-from trainer_bridge.samplers.interleave import Interleave
+from trainer_bridge.samplers.stratified import Interleave
 from trainer_bridge.testing.sampler_contract import SamplerContract
 
 LABELS = ["b", "a", "c", "a", "a", "b", "a", "b", "a", "a"] * 5

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paimon_features.core.errors import ConfigurationError, RequestError
-from paimon_features.testing.reference import samplers as naive
 from paimon_features.testing.sizes import every_seed
+from tests.reference import samplers as naive
 from trainer_bridge.samplers import WeightedRandomSampler, WeightedReservoir
 from trainer_bridge.testing.sampler_contract import SamplerContract
 

@@ -28,10 +28,10 @@ from paimon_features.lake.metadata.consumers import consumers, delete_consumer
 from paimon_features.lake.metadata.snapshots import snapshot
 from paimon_features.lake.specs import TableSpec
 from paimon_features.lake.writing.table_writer import append_arrow
-from paimon_features.testing.reference.order import reference_stream
+from tests.reference.order import reference_stream
+from tests.trainer_bridge.leaks import kept_each_time, own_threads
 from trainer_bridge.readers.snapshot_reader import SnapshotReader
 from trainer_bridge.streams.following_reader import FollowingReader, Lag
-from trainer_bridge.testing.leaks import kept_each_time, own_threads
 from trainer_bridge.testing.sample_tables import make_samples, sample_rows
 
 SIZES = (9, 3, 17, 30, 1, 26)

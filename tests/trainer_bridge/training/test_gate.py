@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from paimon_features.testing.equal_versions import (
+from paimon_features.testing.sizes import seeds
+from tests.equal_versions import (
     RATES,
     ZIPFS,
     SimulatedRows,
@@ -16,7 +17,6 @@ from paimon_features.testing.equal_versions import (
     scaled_version,
     visits,
 )
-from paimon_features.testing.sizes import seeds
 from trainer_bridge.training.gate import (
     GateVerdict,
     RowLosses,

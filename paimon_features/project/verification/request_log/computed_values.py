@@ -15,7 +15,7 @@ from paimon_features.project.verification.request_log.log_report import LogRepor
 from paimon_features.project.verification.request_log.sampled_rows import LoggedRow, RequestKey
 from paimon_features.serving.request_log.log_rows import loads
 from paimon_features.testing.reference.interactions import agrees, interaction_value
-from paimon_features.testing.reference.transformers import agrees_transformed, transformed_value
+from paimon_features.testing.reference.transformed import agrees_transformed, transformed_value
 
 Computation = CompiledInteraction | CompiledTransformed
 

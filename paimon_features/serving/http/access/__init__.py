@@ -1,1 +1,1 @@
-"""Who may send requests, and how many: tokens, OIDC, quotas, admission."""
+"""Who may send requests, and how many: hosts, tokens, OIDC, quotas, admission."""

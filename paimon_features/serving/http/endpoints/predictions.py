@@ -27,8 +27,8 @@ from paimon_features.serving.http.bodies.formats import (
     format_of_body,
     format_of_reply,
 )
+from paimon_features.serving.http.bodies.model_bodies import PredictRequest, decode_predict
 from paimon_features.serving.http.bodies.rendered_reply import freshness_headers, statuses_once
-from paimon_features.serving.http.definitions.model_bodies import PredictRequest, decode_predict
 from paimon_features.serving.http.definitions.served_models import BoundVersion
 from paimon_features.serving.http.definitions.state import ServerState
 from paimon_features.serving.http.endpoints.entity_requests import (

@@ -4,9 +4,9 @@ A feature read or prediction of entities whose body has arrived is begun in the 
 answered by the store's reply, without a task of its own. Everything else is answered by a task.
 
 Here are routes, errors, and what is logged and counted for every request; the endpoints are in
-``feature_reads``, ``predictions``, ``model_pages`` and ``admin_pages``. A request is rejected by
-``RequestRejected`` or by one of our errors; any other exception is a defect, answered with 500 and
-a traceback in the log.
+``feature_reads``, ``predictions``, ``inference_protocols`` and ``admin_pages``. A request is
+rejected by ``RequestRejected`` or by one of our errors; any other exception is a defect, answered
+with 500 and a traceback in the log.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from paimon_features.core.process.traces import Tracer, ended_now
 from paimon_features.core.times.clock import now_ms
 from paimon_features.serving.http import logs
 from paimon_features.serving.http.access.admission import Admission
+from paimon_features.serving.http.access.hosts import Hosts
 from paimon_features.serving.http.access.quotas import Quotas
 from paimon_features.serving.http.access.token_use import TokenUse
 from paimon_features.serving.http.access.tokens import Tokens
@@ -32,11 +33,10 @@ from paimon_features.serving.http.endpoints.admin_pages import AdminPages
 from paimon_features.serving.http.endpoints.feast_errors import PATH as READ_PATH
 from paimon_features.serving.http.endpoints.feast_errors import feast_document, is_feast
 from paimon_features.serving.http.endpoints.feature_reads import FeatureReads
-from paimon_features.serving.http.endpoints.model_pages import ModelPages, model_error
+from paimon_features.serving.http.endpoints.inference_protocols import ModelPages, model_error
 from paimon_features.serving.http.endpoints.predictions import PREFIX as PREDICT_PREFIX
 from paimon_features.serving.http.endpoints.predictions import ROUTE as PREDICT_ROUTE
 from paimon_features.serving.http.endpoints.predictions import Predictions
-from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.http_errors import MEDIA_TYPE, RequestRejected, rejection_of
 from paimon_features.serving.http.limits import Limits
 from paimon_features.serving.http.messages import (

@@ -26,9 +26,9 @@ from paimon_features.core.process.host_names import LOCAL
 from paimon_features.core.process.traces import open_tracer
 from paimon_features.online.store import OnlineSettings, open_store
 from paimon_features.online.store.models import model_place_of
+from paimon_features.serving.http.access.hosts import Hosts
 from paimon_features.serving.http.access.quotas import Quotas
 from paimon_features.serving.http.access.token_use import TokenUse
-from paimon_features.serving.http.hosts import Hosts
 from paimon_features.serving.http.logs import LOGGER, AccessLog, set_up_logging
 from paimon_features.serving.http.metrics import CountsFile
 from paimon_features.serving.http.no_pandas import forbid_pandas
@@ -37,7 +37,7 @@ from paimon_features.serving.http.server.connections import Connections, raise_f
 from paimon_features.serving.http.server.model_reload import ModelReloader
 from paimon_features.serving.http.server.reload import Reloader
 from paimon_features.serving.http.server.server import HttpServer
-from paimon_features.serving.http.supervisor import is_loopback
+from paimon_features.serving.http.server.supervisor import is_loopback
 from paimon_features.serving.request_log.log import open_request_log
 from paimon_features.serving.request_log.prediction_log import open_prediction_log
 

@@ -1,0 +1,104 @@
+"""Options of the whole command line: accepted before the command and anywhere after it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+_FLAGS = {
+    "--json": "as_json", "-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose",
+}  # fmt: skip
+_OPTIONAL = {"path": "--project", "as_json": "--json"}
+"""Parameters that a command must ask for, by ``PROJECT`` and ``JSON``."""
+
+
+def _shared(parameter: str, default: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Return a decorator that passes an option of the command line to a command."""
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def _call(*arguments: Any, **options: Any) -> Any:
+            params = click.get_current_context().find_root().params
+            options.setdefault(parameter, params.get(parameter, default))
+            return function(*arguments, **options)
+
+        _call.__dict__["shared_options"] = {parameter, *shared_options(function)}
+        return _call
+
+    return decorate
+
+
+def shared_options(function: object) -> set[str]:
+    """Return the parameters that a command's function takes from the command line."""
+    return set(getattr(function, "shared_options", ()))
+
+
+PROJECT = _shared("path", ".")
+JSON = _shared("as_json", False)
+
+
+def take_shared(context: click.Context, command: click.Command, words: Sequence[str]) -> list[str]:
+    """Move options of the whole command line from the words after a command to ``context``.
+
+    Raises
+    ------
+    click.UsageError
+        If the command has no use for one of them.
+    """
+    rest: list[str] = []
+    remaining = iter(words)
+    for word in remaining:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            rest += [word, *remaining]
+        elif name == "--project":
+            following = value if equals else next(remaining, None)
+            if following is None:
+                raise click.BadOptionUsage(name, f"Option '{name}' requires an argument.", context)
+            context.params["path"] = following
+        elif word in _FLAGS:
+            parameter = _FLAGS[word]
+            context.params[parameter] = context.params.get(parameter, 0) + 1
+        else:
+            rest.append(word)
+    called = _called(context, command, rest)
+    accepted = shared_options(called.command.callback)
+    if isinstance(called.command, click.Group) and not accepted:
+        accepted = set(_OPTIONAL)  # the group says what is missing
+    for parameter, option in _OPTIONAL.items():
+        if parameter not in accepted and context.params.get(parameter) not in (None, False, "."):
+            raise click.NoSuchOption(option, ctx=called)
+    options = [f"{o} FOLDER" if p == "path" else o for p, o in _OPTIONAL.items() if p in accepted]
+    called.command.epilog = f"Also: {', '.join([*options, '--quiet, --verbose'])}."
+    for flag in ("as_json", "quiet"):
+        context.params[flag] = bool(context.params.get(flag))
+    return rest
+
+
+def _called(context: click.Context, command: click.Command, words: Sequence[str]) -> click.Context:
+    """Return a context of the command, or of the one that ``words`` name in it."""
+    called = click.Context(command, context, command.name)
+    for word in words:
+        if not isinstance(called.command, click.Group) or word == "--":
+            break
+        inner = called.command.get_command(called, word)
+        if inner is not None:
+            called = click.Context(inner, called, word)
+    return called
+
+
+def command_words(words: Sequence[str]) -> list[str]:
+    """Return the command and its arguments: words that are no options.
+
+    >>> command_words(["--project", "shop", "-q", "ingest", "retail"])
+    ['ingest', 'retail']
+    """
+    before = ("", *words)
+    return [
+        word
+        for word, previous in zip(words, before, strict=False)
+        if not word.startswith("-") and previous != "--project"
+    ]

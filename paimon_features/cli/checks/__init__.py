@@ -1,0 +1,1 @@
+"""The topics of ``check``, each imported when it is checked."""
