@@ -365,7 +365,12 @@ def _parsed(text: str, where: str, number: int | None, version: Any = None) -> C
     """Return the claim in a file; ``number`` is that of the file's name."""
     shown = number or 0
     try:
-        content = mapping(json.loads(text), "nonce", "number", _CRC)
+        content = mapping(json.loads(text), "nonce")
+        if number is not None and not {"number", _CRC} & content.keys():
+            # of an earlier release, which had neither, and released by a claim without an owner
+            released = content.keys() <= {"table", "token", "nonce"}
+            return Claim(number, {**content, **RELEASED} if released else content, None, version)
+        mapping(content, "number", _CRC)
         stated = {key: value for key, value in content.items() if key != _CRC}
         if number is None and type(stated["number"]) is int:
             shown = stated["number"]

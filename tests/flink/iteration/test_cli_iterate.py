@@ -144,6 +144,9 @@ def test_an_interrupted_iteration_resumes_as_its_message_says(program: Path) -> 
     assert not list(state.glob("savepoints/*")), "of what is over nothing is kept"
 
 
+# process mode runs in this process, where Beam's threads end with a failed task
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.flink
 @pytest.mark.parametrize("mode", ["thread", "process"])
 def test_restarts_of_a_local_job_are_listed_with_their_reason(program: Path, mode: str) -> None:
