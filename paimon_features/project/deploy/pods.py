@@ -142,18 +142,18 @@ class Deployment:
         assert state is not None
         # one volume for one claim: a pod cannot mount it under two names
         volume = "state" if settings.state_claim else "warehouse"
-        found = []
+        claims = []
         if uses.lake:
-            found.append((volume, state, self.state_path, "state"))
+            claims.append((volume, state, self.state_path, "state"))
             if not is_remote(config):
                 assert settings.warehouse_claim is not None
                 path = in_pod(config, config.warehouse)
-                found.insert(0, ("warehouse", settings.warehouse_claim, path, "lake"))
+                claims.insert(0, ("warehouse", settings.warehouse_claim, path, "lake"))
             elif config.side_folder is not None:
-                found.append((volume, state, in_pod(config, config.side_folder), "side"))
+                claims.append((volume, state, in_pod(config, config.side_folder), "side"))
         if config.serve.audit is not None and (uses.lake or uses.audit):
-            found.append((volume, state, in_pod(config, config.serve.audit), "audit"))
-        return found
+            claims.append((volume, state, in_pod(config, config.serve.audit), "audit"))
+        return claims
 
 
 def pod_security() -> Json:

@@ -40,8 +40,8 @@ class SampledLoop:
                 continue
             for batch in iter_batches(lake, table, list(dict.fromkeys([*entities.columns, *keys]))):
                 rows = pa.Table.from_batches([batch])
-                own = rows.filter(pa.array(entities.mask(rows))).select(keys)
-                found.update(zip(*(column.to_pylist() for column in own.columns), strict=True))
+                matches = rows.filter(pa.array(entities.mask(rows))).select(keys)
+                found.update(zip(*(column.to_pylist() for column in matches.columns), strict=True))
         found = {sample for sample in found if None not in sample}
         return EntitySet(tuple(keys), dict(self.source.sample_keys), frozenset(found))
 
@@ -55,7 +55,9 @@ def loops(lake: Lake, definitions: Definitions, entities: EntitySet) -> Iterator
         views = [n for n, v in definitions.views.items() if v.compiled.source.name == source.name]
         records = [record for view in views for record in generations.load(lake, view)]
         tiles = {record.table for record in records} | {record.skipped_table for record in records}
-        own = frozenset({source.table, *tiles} & columns.keys())
+        loop_tables = frozenset({source.table, *tiles} & columns.keys())
         wanted = {*entities.columns, *source.sample_keys}
-        origins = sorted(t for t, names in columns.items() if wanted <= names and t not in own)
-        yield SampledLoop(source, tuple(views), own, tuple(origins))
+        origins = sorted(
+            t for t, names in columns.items() if wanted <= names and t not in loop_tables
+        )
+        yield SampledLoop(source, tuple(views), loop_tables, tuple(origins))

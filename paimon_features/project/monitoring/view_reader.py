@@ -77,9 +77,9 @@ class ViewReader:
         done = 0
         for table in tables:
             done += table.num_rows
-            times, found = entering(self.view, table, [within])
+            times, entered = entering(self.view, table, [within])
             arrays = {
-                name: evaluate(expression, found, len(times)).to_arrow(expression.type.arrow)
+                name: evaluate(expression, entered, len(times)).to_arrow(expression.type.arrow)
                 for name, expression in expressions.items()
             }
             progress(done, total)

@@ -113,11 +113,11 @@ class OutcomeRecorder:
         days, first_ms = self._days(since_ms)
         if not days:
             return done
-        known = self._events.watermark_ms(first_ms) if until_ms is None else until_ms
-        done.known_until_ms = known
+        known_ms = self._events.watermark_ms(first_ms) if until_ms is None else until_ms
+        done.known_until_ms = known_ms
         with acquire(self._lake, self.table, purpose="record outcomes"):
             for rows in self._pending(days, since_ms):
-                self._record(rows, known, done)
+                self._record(rows, known_ms, done)
         return done
 
     def _days(self, since_ms: int) -> tuple[list[int], int]:
@@ -134,10 +134,10 @@ class OutcomeRecorder:
             within = {SERVED_DAY: (day, day + 1)}
             rows = read_arrow(self._lake, self._predictions, list(_READ), partitions=within)
             rows = rows.filter(pc.greater_equal(rows.column("served_at_ms"), since_ms))
-            there = read_arrow(self._lake, self.table, list(_IDENTITY), partitions=within)
-            missing = pc.invert(pc.is_in(_identity(rows), _identity(there)))
+            recorded = read_arrow(self._lake, self.table, list(_IDENTITY), partitions=within)
+            missing = pc.invert(pc.is_in(_identity(rows), _identity(recorded)))
             held.append(rows.filter(missing))
-            if sum(each.num_rows for each in held) >= COMMIT_ROWS:
+            if sum(part.num_rows for part in held) >= COMMIT_ROWS:
                 yield pa.concat_tables(held)
                 held = []
         if held:
@@ -165,22 +165,24 @@ class OutcomeRecorder:
         labels = join_outcomes(codes, times, outcomes, horizon, rule.take, rule.default)
         labelled = ~np.isnan(labels.labels)
         done.without_label += int((~labelled).sum())
-        found = labels.found[labelled]
+        has_outcome = labels.found[labelled]
         columns = {
             **self._key_columns(entities, keys, codes[labelled], done),
             "event_time_ms": pa.array(times[labelled]),
             "label": pa.array(labels.labels[labelled]),
-            "outcome_time_ms": pa.array(labels.times[labelled], mask=~found),
+            "outcome_time_ms": pa.array(labels.times[labelled], mask=~has_outcome),
             "matured_at_ms": pa.array(times[labelled] + horizon),
         }
         kept = rows.filter(pa.array(labelled))
         days = pc.divide(kept.column("served_at_ms"), DAY_MS).cast(pa.int32())
-        own = ("version", "role", "prediction", "entity", "request_id", "worker", "number", "row",
-               "served_at_ms", "status")  # fmt: skip
-        table = pa.table({SERVED_DAY: days, **columns, **{name: kept.column(name) for name in own}})
+        copied = ("version", "role", "prediction", "entity", "request_id", "worker", "number",
+                  "row", "served_at_ms", "status")  # fmt: skip
+        table = pa.table(
+            {SERVED_DAY: days, **columns, **{name: kept.column(name) for name in copied}}
+        )
         append_arrow(self._lake, self.table, table)
         done.written += table.num_rows
-        done.with_outcome += int(found.sum())
+        done.with_outcome += int(has_outcome.sum())
         done.commits += bool(table.num_rows)
         self._tell(f"{done.written:,} predictions with outcomes in {self.table}")
 
