@@ -251,7 +251,7 @@ class LocalCluster:
             return ClusterStatus(log_dir=str(self.log_dir))
         states = read_states(self.folder)
         pids = tuple(state.pid for state in states if state.pid is not None and _exists(state.pid))
-        known = ClusterStatus(
+        without_rest = ClusterStatus(
             address=record.address,
             pids=pids,
             processes=states,
@@ -265,9 +265,9 @@ class LocalCluster:
             overview = rest.overview()
             jobs = tuple(rest.jobs())
         except JobError:
-            return replace(known, starting=True)
+            return replace(without_rest, starting=True)
         return replace(
-            known,
+            without_rest,
             slots_total=int(overview["slots-total"]),
             slots_free=int(overview["slots-available"]),
             jobs=jobs,

@@ -60,16 +60,16 @@ class PossibleOutcomes:
         beyond = np.maximum(sign * (self.values - mean), 0.0)
         cost = beyond * weights[:, None] * (1.0 if self.chances is None else self.chances)
         total = cost.sum(axis=0)
-        found: Floats = (cost * beyond).sum(axis=0) / np.where(total > 0, total, 1.0)
-        return found
+        costs: Floats = (cost * beyond).sum(axis=0) / np.where(total > 0, total, 1.0)
+        return costs
 
     def counts(self, clusters: Ints) -> Ints | None:
         """The rows of each cluster with each outcome, shape (clusters, outcomes)."""
         if self.happened is None:
             return None
         outcomes, count = self.values.shape[1], int(clusters.max(initial=0)) + 1
-        found = np.bincount(clusters * outcomes + self.happened, minlength=count * outcomes)
-        return found.reshape(count, outcomes)
+        counts = np.bincount(clusters * outcomes + self.happened, minlength=count * outcomes)
+        return counts.reshape(count, outcomes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,15 +187,15 @@ class Tracker:
         self._ensure_model(client, name)
         numbers = self._known(client, name)
         aliases: dict[str, str] = {}
-        for each in states.versions:
-            number = str(each.version)
-            if number not in numbers and each.state in _ALIASES:
-                missing = manifest(each.version)
+        for entry in states.versions:
+            number = str(entry.version)
+            if number not in numbers and entry.state in _ALIASES:
+                missing = manifest(entry.version)
                 numbers[number] = self._version(missing, partial(read, missing), ())
             if number in numbers:
-                client.set_model_version_tag(name, numbers[number], f"{_TAG}.state", each.state)
-                if each.state in _ALIASES:
-                    aliases[each.state] = numbers[number]
+                client.set_model_version_tag(name, numbers[number], f"{_TAG}.state", entry.state)
+                if entry.state in _ALIASES:
+                    aliases[entry.state] = numbers[number]
         for alias in client.get_registered_model(name).aliases:
             if alias in _ALIASES and alias not in aliases:
                 client.delete_registered_model_alias(name, alias)

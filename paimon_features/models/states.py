@@ -181,7 +181,7 @@ class ModelStates:
         """
         if state not in STATES:
             raise RequestError(f"state {state!r}; expected one of: {', '.join(STATES)}")
-        found = self.of(version)
+        entry_before = self.of(version)
         if (state == "challenger") != (traffic > 0):
             raise RequestError(
                 f"model {self.name!r}, version {version}: "
@@ -196,7 +196,9 @@ class ModelStates:
                     "promote one first"
                 )
             others = [entry for entry in self.versions if entry.version != version]
-            slots = _slots(found.slots, [s for entry in others for s in entry.slots], traffic)
+            slots = _slots(
+                entry_before.slots, [s for entry in others for s in entry.slots], traffic
+            )
             if slots is None:
                 other_traffic = sum(
                     entry.traffic for entry in others if entry.state == "challenger"

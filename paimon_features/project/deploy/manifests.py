@@ -32,7 +32,7 @@ class Manifests:
     @property
     def documents(self) -> tuple[Json, ...]:
         """All documents that a cluster takes, in the order of the files."""
-        files = (each for name, each in self.files.items() if name != "kustomization.yaml")
+        files = (of_file for name, of_file in self.files.items() if name != "kustomization.yaml")
         return tuple(document for documents in files for document in documents)
 
     def to_text(self) -> str:

@@ -96,35 +96,35 @@ class Deployment:
 
     def volumes(self, uses: Uses) -> list[Json]:
         """The volumes of a pod."""
-        found = [self.files.volume(), {"name": "tmp", "emptyDir": {}}]
+        volumes = [self.files.volume(), {"name": "tmp", "emptyDir": {}}]
         claims = {name: _claim(claim) for name, claim, _, _ in self._claims(uses)}
-        found += [{"name": name, **claim} for name, claim in claims.items()]
-        found += [folder.volume() for folder in self.secrets(*uses.secrets)]
+        volumes += [{"name": name, **claim} for name, claim in claims.items()]
+        volumes += [folder.volume() for folder in self.secrets(*uses.secrets)]
         if uses.spools:
-            found += [{"name": _label(name), "emptyDir": {}} for name in self.spools()]
-        return found
+            volumes += [{"name": _label(name), "emptyDir": {}} for name in self.spools()]
+        return volumes
 
     def mounts(self, uses: Uses) -> list[Json]:
         """The mounts of a container with these volumes."""
-        found = [*self.files.mounts(), {"name": "tmp", "mountPath": "/tmp"}]
-        found += [
+        mounts = [*self.files.mounts(), {"name": "tmp", "mountPath": "/tmp"}]
+        mounts += [
             {"name": name, "mountPath": str(path), "subPath": folder}
             for name, _, path, folder in self._claims(uses)
         ]
-        found += [folder.mount() for folder in self.secrets(*uses.secrets)]
+        mounts += [folder.mount() for folder in self.secrets(*uses.secrets)]
         if uses.spools:
-            found += [
+            mounts += [
                 {"name": _label(name), "mountPath": str(path)}
                 for name, path in self.spools().items()
             ]
-        return found
+        return mounts
 
     def variables(self, uses: Uses) -> list[Json]:
         """The variables of a container with these volumes: a writable home, paths of Secrets."""
-        found = self.base_variables()
+        variables = self.base_variables()
         for folder in self.secrets(*uses.secrets):
-            found += folder.variables()
-        return found
+            variables += folder.variables()
+        return variables
 
     def spools(self) -> dict[str, PurePosixPath]:
         """The folders of logs in a pod, by setting."""

@@ -34,16 +34,18 @@ class SampledLoop:
     def samples(self, lake: Lake, entities: EntitySet) -> EntitySet:
         """Return the samples of the entities, by the rows of all origins."""
         keys = list(self.source.sample_keys)
-        found: set[tuple[Any, ...]] = set()
+        samples: set[tuple[Any, ...]] = set()
         for table in self.origins:
             if latest_snapshot(lake, table) is None:
                 continue
             for batch in iter_batches(lake, table, list(dict.fromkeys([*entities.columns, *keys]))):
                 rows = pa.Table.from_batches([batch])
                 matches = rows.filter(pa.array(entities.mask(rows))).select(keys)
-                found.update(zip(*(column.to_pylist() for column in matches.columns), strict=True))
-        found = {sample for sample in found if None not in sample}
-        return EntitySet(tuple(keys), dict(self.source.sample_keys), frozenset(found))
+                samples.update(
+                    zip(*(column.to_pylist() for column in matches.columns), strict=True)
+                )
+        samples = {sample for sample in samples if None not in sample}
+        return EntitySet(tuple(keys), dict(self.source.sample_keys), frozenset(samples))
 
 
 def loops(lake: Lake, definitions: Definitions, entities: EntitySet) -> Iterator[SampledLoop]:

@@ -71,7 +71,7 @@ def drift_since(version: FittedVersion, statistics: Sequence[ColumnStatistics]) 
             out.append(Drift(column.column, column.count or 0, 0))
             continue
         counts, before = ([*of["bins"], of["nulls"] or 0] for of in (now, then))
-        since = [here - there for here, there in zip(counts, before, strict=True)]
+        since = [here - earlier for here, earlier in zip(counts, before, strict=True)]
         if min(since) < 0:
             since = counts
         nulls = since.pop(), before.pop()

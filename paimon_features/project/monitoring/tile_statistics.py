@@ -106,10 +106,12 @@ class TileColumn:
     def partials(self) -> Sequence[Partial]:
         """The partials to read."""
         kept = [self.variance, self.low, self.high, self.bins, self.categories]
-        found = [p for aggregate in kept if aggregate for p in aggregate.partials(self.view.scope)]
+        partials = [
+            p for aggregate in kept if aggregate for p in aggregate.partials(self.view.scope)
+        ]
         if self.counts:
-            found += Count(self.column).partials(self.view.scope)
-        return [ROWS, *{p.name: p for p in found}.values()]
+            partials += Count(self.column).partials(self.view.scope)
+        return [ROWS, *{p.name: p for p in partials}.values()]
 
     def statistics(self, merged: Merged) -> ColumnStatistics:
         """Return the statistics from merged partials."""

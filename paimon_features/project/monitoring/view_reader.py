@@ -55,7 +55,7 @@ class ViewReader:
         """Return statistics of columns over a range, from tiles (events where it cuts a tile)."""
         kept = self.tile_columns(columns)
         partials = {p.name: p for column in kept for p in column.partials}
-        found = merged(
+        merged_partials = merged(
             self.lake,
             self.view,
             list(partials.values()),
@@ -65,7 +65,7 @@ class ViewReader:
             progress,
         )
         self._check_pins()
-        return [column.statistics(found) for column in kept]
+        return [column.statistics(merged_partials) for column in kept]
 
     def rows(
         self, columns: Sequence[str], within: TimeRange, progress: OnProgress = ignore_progress

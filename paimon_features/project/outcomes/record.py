@@ -124,8 +124,8 @@ class OutcomeRecorder:
         """The days with predictions, and the earliest time that one is as of."""
         days = {SERVED_DAY: (since_ms // DAY_MS, None)}
         rows = read_arrow(self._lake, self._predictions, [SERVED_DAY, "as_of_ms"], partitions=days)
-        found: list[int] = sorted(pc.unique(rows.column(SERVED_DAY)).to_pylist())
-        return found, pc.min(rows.column("as_of_ms")).as_py() or 0
+        served_days: list[int] = sorted(pc.unique(rows.column(SERVED_DAY)).to_pylist())
+        return served_days, pc.min(rows.column("as_of_ms")).as_py() or 0
 
     def _pending(self, days: Sequence[int], since_ms: int) -> Iterator[pa.Table]:
         """Predictions without outcome, some days at a time."""
@@ -207,7 +207,7 @@ class OutcomeRecorder:
     ) -> tuple[OutcomeValues, dict[int, tuple[object, ...]]]:
         """The outcomes of these entities in all their windows, and the keys they have shown."""
         code_of = {text: code for code, text in enumerate(entities)}
-        known: dict[tuple[object, ...], int] = {}
+        code_of_key: dict[tuple[object, ...], int] = {}
         keys: dict[int, tuple[object, ...]] = {}
         parts: list[tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
         end = int(times.max()) + self._rule.within_ms
@@ -217,10 +217,10 @@ class OutcomeRecorder:
             ]
             codes = np.empty(len(rows.times), np.int64)
             for at, key in enumerate(zip(*columns, strict=True)):
-                code = known.get(key)
+                code = code_of_key.get(key)
                 if code is None:
                     # of entities that were never predicted only the number is remembered
-                    code = known[key] = self._code(key, code_of)
+                    code = code_of_key[key] = self._code(key, code_of)
                 codes[at] = code
                 if code >= 0:
                     keys[code] = key

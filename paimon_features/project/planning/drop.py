@@ -105,9 +105,9 @@ def plan_drop(
     if kind == "training_set":
         return _drop_training_set(lake, name)
     applied = registry.applied(lake)
-    known = [applied_name for of, applied_name in applied if of == kind]
-    if name not in known:
-        raise UnknownNameError.of(f"applied {kind.replace('_', ' ')}", name, known)
+    applied_names = [applied_name for of, applied_name in applied if of == kind]
+    if name not in applied_names:
+        raise UnknownNameError.of(f"applied {kind.replace('_', ' ')}", name, applied_names)
     if name in definitions.by_kind().get(kind, {}):
         raise DefinitionError(
             f"{kind.replace('_', ' ')} {name!r} is still defined, and 'apply' would make it again; "

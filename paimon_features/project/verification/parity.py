@@ -319,9 +319,9 @@ class _ViewParity:
             if entity in moving:
                 continue
             for as_of_ms in moments:
-                own = events.get(entity, Entered())
+                entity_events = events.get(entity, Entered())
                 differences += self._check(
-                    entity, as_of_ms, own, online[as_of_ms][i], offline[as_of_ms][i]
+                    entity, as_of_ms, entity_events, online[as_of_ms][i], offline[as_of_ms][i]
                 )
         return differences
 
@@ -333,7 +333,7 @@ class _ViewParity:
         online: dict[str, Any] | None,
         offline: dict[str, Any],
     ) -> list[ParityDifference]:
-        found = []
+        wrong = []
         for path, values, whole in (("online", online, True), ("tiles", offline, False)):
             if values is None:
                 continue
@@ -341,7 +341,7 @@ class _ViewParity:
             self.report.compared += len(values)
             every = {**expected.values, **values}
             texts = differences(self.definition, events, as_of_ms, expected, every, online=whole)
-            found += [
+            wrong += [
                 ParityDifference(self.view.name, entity, as_of_ms, path, text) for text in texts
             ]
             if whole:
@@ -351,8 +351,8 @@ class _ViewParity:
         for name, value in (online or {}).items() if at_border else ():
             if value != offline[name] and not _near(value, offline[name]):
                 detail = f"{name}: {value!r}, but tiles: {offline[name]!r}"
-                found.append(ParityDifference(self.view.name, entity, as_of_ms, "online", detail))
-        return found
+                wrong.append(ParityDifference(self.view.name, entity, as_of_ms, "online", detail))
+        return wrong
 
     def _note_pairs(self, values: dict[str, Any], expected: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -377,8 +377,10 @@ class _ViewParity:
         rows = pa.table({**columns, "event_time_ms": pa.repeat(pa.scalar(as_of_ms), len(entities))})
         texts = [str(ref) for ref in self.refs]
         table = self.project.get_historical_features(texts, rows)
-        found: list[dict[str, Any]] = table.select([ref.feature for ref in self.refs]).to_pylist()
-        return found
+        feature_rows: list[dict[str, Any]] = table.select(
+            [ref.feature for ref in self.refs]
+        ).to_pylist()
+        return feature_rows
 
     def _columns(self, entities: Sequence[Key]) -> dict[str, pa.Array]:
         lists = zip(*entities, strict=True)

@@ -203,9 +203,11 @@ class _ModelCheck:
             if row_reads is None:
                 report.unchecked["what was read is not logged"] += 1
                 continue
-            found, is_from_lake = self._known(row_reads)
+            feature_values, is_from_lake = self._known(row_reads)
             try:
-                inputs = [self._input(model_input, row, found) for model_input in network.inputs]
+                inputs = [
+                    self._input(model_input, row, feature_values) for model_input in network.inputs
+                ]
             except KeyError as error:
                 report.unchecked[f"the log lacks the input {error}"] += 1
                 continue

@@ -248,10 +248,10 @@ class ProjectPages:
                 {key: entities.column(key) for key in view.keys},
                 as_of_ms,
             )
-            found = answer.to_pylist()
+            answer_rows = answer.to_pylist()
             values = [
                 {name: row.get(f"{view.name}:{name}", row.get(name)) for name in names}
-                for row in found
+                for row in answer_rows
             ]
         else:
             table = self._project.get_historical_features(refs, rows)
