@@ -134,10 +134,10 @@ def find_checkpoints(folder: FilePath | None) -> tuple[Checkpoint, ...]:
     """
     if folder is None:
         return ()
-    found = []
+    checkpoints = []
     for metadata in folder.glob(f"*/*/{METADATA}"):
         try:
-            found.append(read_checkpoint(metadata.parent))
+            checkpoints.append(read_checkpoint(metadata.parent))
         except GenerationError:
             continue
-    return tuple(sorted(found, key=lambda c: (c.id, str(c.path))))
+    return tuple(sorted(checkpoints, key=lambda c: (c.id, str(c.path))))

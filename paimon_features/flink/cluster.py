@@ -216,18 +216,18 @@ class LocalCluster:
         if ha is not None:
             HighAvailability.parse(ha)
         with locked(self.folder / "lock", "the local cluster", timeout_s=START_TIMEOUT_S):
-            found = self.record()
-            if found is not None and _alive(found.supervisor):
-                other = shape is not None and shape != found.shape
-                if other or (ha is not None and ha != found.ha):
+            record = self.record()
+            if record is not None and _alive(record.supervisor):
+                other = shape is not None and shape != record.shape
+                if other or (ha is not None and ha != record.ha):
                     raise ConfigurationError(
-                        f"a cluster of another shape runs at {found.address} ({found.shape}, high "
-                        f"availability: {found.ha}); 'paimon-features cluster stop' ends it"
+                        f"a cluster of another shape runs at {record.address} ({record.shape}, "
+                        f"high availability: {record.ha}); 'paimon-features cluster stop' ends it"
                     )
-                self._await_slots(found)
-                return found
-            if found is not None:
-                self._end(found)
+                self._await_slots(record)
+                return record
+            if record is not None:
+                self._end(record)
             return self._start(shape or ClusterShape(), ha)
 
     def stop(self) -> tuple[int, ...]:
@@ -241,33 +241,33 @@ class LocalCluster:
             If a process cannot be ended.
         """
         with locked(self.folder / "lock", "the local cluster", timeout_s=START_TIMEOUT_S):
-            found = self.record()
-            return () if found is None else self._end(found)
+            record = self.record()
+            return () if record is None else self._end(record)
 
     def status(self) -> ClusterStatus:
         """The current state."""
-        found = self.record()
-        if found is None or not _alive(found.supervisor):
+        record = self.record()
+        if record is None or not _alive(record.supervisor):
             return ClusterStatus(log_dir=str(self.log_dir))
         states = read_states(self.folder)
         pids = tuple(state.pid for state in states if state.pid is not None and _exists(state.pid))
-        known = ClusterStatus(
-            address=found.address,
+        without_rest = ClusterStatus(
+            address=record.address,
             pids=pids,
             processes=states,
-            supervisor=found.supervisor.pid,
+            supervisor=record.supervisor.pid,
             log_dir=str(self.log_dir),
-            ha=found.ha,
+            ha=record.ha,
             running=True,
         )
-        rest = FlinkRest(found.address)
+        rest = FlinkRest(record.address)
         try:
             overview = rest.overview()
             jobs = tuple(rest.jobs())
         except JobError:
-            return replace(known, starting=True)
+            return replace(without_rest, starting=True)
         return replace(
-            known,
+            without_rest,
             slots_total=int(overview["slots-total"]),
             slots_free=int(overview["slots-available"]),
             jobs=jobs,
@@ -279,11 +279,11 @@ class LocalCluster:
         That is the job manager; with high availability jobs outlive it, but not the supervisor.
         None for another cluster.
         """
-        found = self.record()
-        if found is None or found.address != address:
+        record = self.record()
+        if record is None or record.address != address:
             return None
-        if found.ha is not None:
-            return found.supervisor
+        if record.ha is not None:
+            return record.supervisor
         pids = [state.pid for state in read_states(self.folder) if state.name == JOB_MANAGER]
         if not pids or pids[0] is None or not _exists(pids[0]):
             raise JobError(
@@ -297,8 +297,8 @@ class LocalCluster:
 
     def _start(self, shape: ClusterShape, ha: str | None) -> ClusterRecord:
         rest_port, rpc_port = free_ports(2)
-        own = "127.0.0.1"
-        place = _Endpoint(own, own, own, rest_port, rpc_port, self.folder / "tmp")
+        loopback = "127.0.0.1"
+        place = _Endpoint(loopback, loopback, loopback, rest_port, rpc_port, self.folder / "tmp")
         options = _options(shape, place, self.state_dir, self._availability(ha))
         # a lost process is missed after some seconds, and is then there again
         options["heartbeat.interval"] = 2_000
@@ -318,7 +318,9 @@ class LocalCluster:
         (self.folder / PROCESSES).unlink(missing_ok=True)
         supervisor = _supervisor(self.folder, self.log_dir, environment)
         try:
-            record = ClusterRecord(f"{own}:{rest_port}", shape, ProcessHolder.of(supervisor), ha)
+            record = ClusterRecord(
+                f"{loopback}:{rest_port}", shape, ProcessHolder.of(supervisor), ha
+            )
             # written before the wait, so that stop() finds the processes in any case
             write_json(self._record_path, asdict(record))
             self._await_slots(record)
@@ -352,13 +354,13 @@ class LocalCluster:
             failing = max(restarts.values(), default=0) >= START_ATTEMPTS
             gone = not _alive(record.supervisor)
             if failing or gone or time.monotonic() > deadline:
-                what = "not all slots are available"
+                reason = "not all slots are available"
                 if gone:
-                    what = "its supervisor has ended"
+                    reason = "its supervisor has ended"
                 elif failing:
-                    what = "; ".join(str(state) for state, count in restarts.items() if count)
+                    reason = "; ".join(str(state) for state, count in restarts.items() if count)
                 raise JobError(
-                    f"the cluster at {record.address} did not start: {what}; "
+                    f"the cluster at {record.address} did not start: {reason}; "
                     f"its logs are in {self.log_dir}"
                 )
             time.sleep(0.2)
@@ -417,9 +419,9 @@ def run_manager(
     SetupError, MissingExtraError
         If Java, a jar or pyflink is missing.
     """
-    own = host or socket.gethostname()
-    folder = state_dir / "cluster" / f"{manager}-{own}"
-    place = _Endpoint(address, own, listen, rest_port, rpc_port, Path(tempfile.gettempdir()))
+    hostname = host or socket.gethostname()
+    folder = state_dir / "cluster" / f"{manager}-{hostname}"
+    place = _Endpoint(address, hostname, listen, rest_port, rpc_port, Path(tempfile.gettempdir()))
     options = _options(shape, place, state_dir, {})
     if ha is not None:
         store = checkpoint_store()

@@ -52,8 +52,8 @@ def container_environment() -> dict[str, str]:
 def opened_modules(home: Path) -> str:
     """The options that open Java's modules for Flink, from its standard configuration."""
     lines = (home / "conf" / "config.yaml").read_text("utf-8").splitlines()
-    found = (line.strip().removeprefix("all: ") for line in lines if "all: --add-" in line)
-    return next(found, "")
+    options = (line.strip().removeprefix("all: ") for line in lines if "all: --add-" in line)
+    return next(options, "")
 
 
 if __name__ == "__main__":

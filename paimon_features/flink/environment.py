@@ -167,11 +167,11 @@ def host_cluster() -> str | None:
     """
     if not started_by_flink():
         return None
-    found = _host_configuration()
+    configuration = _host_configuration()
     from pyflink.java_gateway import get_gateway
 
     rest = get_gateway().jvm.org.apache.flink.configuration.RestOptions
-    address = f"{found.get(rest.ADDRESS) or '127.0.0.1'}:{found.get(rest.PORT)}"
+    address = f"{configuration.get(rest.ADDRESS) or '127.0.0.1'}:{configuration.get(rest.PORT)}"
     if is_application() and not wait_until(FlinkRest(address).alive, ANSWER_TIMEOUT_S):
         raise JobError(
             f"the cluster that runs this program does not answer at {address}: rest.address and "
@@ -210,8 +210,8 @@ def application_options() -> dict[str, str]:
     from pyflink.java_gateway import get_gateway
 
     loader = get_gateway().jvm.java.lang.ClassLoader.getSystemClassLoader()
-    known = loader.getResource(_PYTHON_CLASS) is not None
-    return {"pipeline.jars": ""} if known else {}
+    is_loaded = loader.getResource(_PYTHON_CLASS) is not None
+    return {"pipeline.jars": ""} if is_loaded else {}
 
 
 def _host_configuration() -> Any:
@@ -345,8 +345,8 @@ def java_causes(error: BaseException) -> list[str]:
 
 def _causes_of_trace(trace: str) -> list[str]:
     lines = trace.splitlines()
-    found = lines[:1] + [line for line in lines if line.startswith("Caused by: ")]
-    return list(dict.fromkeys(_one_line(line.removeprefix("Caused by: ")) for line in found))
+    causes = lines[:1] + [line for line in lines if line.startswith("Caused by: ")]
+    return list(dict.fromkeys(_one_line(line.removeprefix("Caused by: ")) for line in causes))
 
 
 def _one_line(message: str) -> str:

@@ -305,9 +305,9 @@ def flink_environment() -> dict[str, str]:
     # variables of another Flink installation would mix its jars and settings with these
     for name in ("FLINK_HOME", "FLINK_CONF_DIR", "FLINK_LIB_DIR", "FLINK_OPT_DIR"):
         environment.pop(name, None)
-    own = environment.get("HADOOP_CLASSPATH", "")
+    classpath = environment.get("HADOOP_CLASSPATH", "")
     jars = class_path(needed_groups(JAR_GROUPS))
-    environment["HADOOP_CLASSPATH"] = os.pathsep.join(filter(None, [jars, own]))
+    environment["HADOOP_CLASSPATH"] = os.pathsep.join(filter(None, [jars, classpath]))
     environment["JAVA_HOME"] = str(find_java_home())
     store = checkpoint_store()
     if store is not None:
@@ -317,8 +317,10 @@ def flink_environment() -> dict[str, str]:
     environment["PATH"] = os.pathsep.join([scripts, environment.get("PATH", os.defpath)])
     # Python functions there import this package, also when it is a checkout
     own_packages = str(Path(__file__).parents[2])
-    known = environment.get("PYTHONPATH", "").split(os.pathsep)
-    environment["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, [own_packages, *known])))
+    packages = environment.get("PYTHONPATH", "").split(os.pathsep)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys(filter(None, [own_packages, *packages]))
+    )
     return environment
 
 
@@ -328,16 +330,16 @@ def plugin_folder() -> Path:
     Flink loads each plugin with its own classes; on the class path this one and the Hadoop of
     the other jars exclude each other. The wheel itself is not changed.
     """
-    own = flink_home() / "plugins"
+    plugins = flink_home() / "plugins"
     jars = fetch_jars([CHECKPOINT_GROUP])
-    name = hashlib.sha256(repr((str(own), *map(str, jars))).encode()).hexdigest()[:12]
+    name = hashlib.sha256(repr((str(plugins), *map(str, jars))).encode()).hexdigest()[:12]
     folder = cache_root() / "plugins" / name
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
             draft = Path(scratch) / name
             draft.mkdir()
-            for plugin in own.iterdir():
+            for plugin in plugins.iterdir():
                 (draft / plugin.name).symlink_to(plugin)
             (draft / CHECKPOINT_GROUP).mkdir()
             for jar in jars:

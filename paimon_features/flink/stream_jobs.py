@@ -157,8 +157,8 @@ def list_stream_jobs(lake: Lake, state_dir: Path, timeout_s: float = TIMEOUT_S) 
 
 
 def _records(state_dir: Path) -> list[StreamJobRecord]:
-    found = [read_json(path) for path in sorted((state_dir / FOLDER).glob("*.json"))]
-    return [StreamJobRecord.of(raw) for raw in found if raw is not None]
+    records = [read_json(path) for path in sorted((state_dir / FOLDER).glob("*.json"))]
+    return [StreamJobRecord.of(raw) for raw in records if raw is not None]
 
 
 def _path(state_dir: Path, kind: str, name: str) -> Path:

@@ -77,10 +77,10 @@ class ProcessState:
 def read_states(folder: Path) -> tuple[ProcessState, ...]:
     """The states of a cluster's processes; none if it was never started."""
     try:
-        found = json.loads((folder / PROCESSES).read_text("utf-8"))
+        document = json.loads((folder / PROCESSES).read_text("utf-8"))
     except FileNotFoundError:
         return ()
-    return tuple(ProcessState(**state) for state in found["processes"])
+    return tuple(ProcessState(**state) for state in document["processes"])
 
 
 def back_off_s(failures: int) -> float:

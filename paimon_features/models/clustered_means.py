@@ -58,18 +58,18 @@ class PossibleOutcomes:
         outcome that costs something in some of the rows only is as rare as these.
         """
         beyond = np.maximum(sign * (self.values - mean), 0.0)
-        each = beyond * weights[:, None] * (1.0 if self.chances is None else self.chances)
-        total = each.sum(axis=0)
-        found: Floats = (each * beyond).sum(axis=0) / np.where(total > 0, total, 1.0)
-        return found
+        cost = beyond * weights[:, None] * (1.0 if self.chances is None else self.chances)
+        total = cost.sum(axis=0)
+        costs: Floats = (cost * beyond).sum(axis=0) / np.where(total > 0, total, 1.0)
+        return costs
 
     def counts(self, clusters: Ints) -> Ints | None:
         """The rows of each cluster with each outcome, shape (clusters, outcomes)."""
         if self.happened is None:
             return None
         outcomes, count = self.values.shape[1], int(clusters.max(initial=0)) + 1
-        found = np.bincount(clusters * outcomes + self.happened, minlength=count * outcomes)
-        return found.reshape(count, outcomes)
+        counts = np.bincount(clusters * outcomes + self.happened, minlength=count * outcomes)
+        return counts.reshape(count, outcomes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
     ) / a  # fmt: skip
     # Lentz's method, from the first convergent on
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or 1e-300)
-    found = d
+    fraction = d
     for m in range(1, 10_000):
         for term in (
             m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m)),
@@ -247,7 +247,7 @@ def _incomplete_beta(a: float, b: float, x: float) -> float:
         ):
             d = 1 / (1 + term * d or 1e-300)
             c = 1 + term / c or 1e-300
-            found *= c * d
+            fraction *= c * d
         if abs(c * d - 1) < 1e-15:
             break
-    return front * found
+    return front * fraction

@@ -55,23 +55,23 @@ def save_fitted(
     # the lease excludes other owners, the lock other threads of this process
     with locked(lock, f"saving {name!r}"), acquire(lake, table, purpose="save a version"):
         lake.create(fitted_spec(table))
-        known = fitted_versions(lake, name)
-        newest = known[-1] if known else None
+        versions = fitted_versions(lake, name)
+        newest = versions[-1] if versions else None
         if newest is not None and _is(newest, transformer, fitted_on):
             return newest
         number = 1 if newest is None else newest.version + 1
-        made = FittedVersion(name, number, transformer, now_ms, dict(fitted_on))
+        fitted = FittedVersion(name, number, transformer, now_ms, dict(fitted_on))
         row = {
             "version": pa.array([number], pa.int32()),
-            "kind": [made.kind],
-            "params": [made.params],
-            "fitted_on": [canonical(made.fitted_on)],
+            "kind": [fitted.kind],
+            "params": [fitted.params],
+            "fitted_on": [canonical(fitted.fitted_on)],
             "rows": [transformer.rows_seen],
             "fitted_at_ms": [now_ms],
-            "digest": [made.digest],
+            "digest": [fitted.digest],
         }
         append_arrow(lake, table, pa.table(row), commit_user=COMMIT_USER, commit_identifier=number)
-        if load_fitted(lake, name, number).digest != made.digest:
+        if load_fitted(lake, name, number).digest != fitted.digest:
             raise TableError(
                 f"table {table!r}: version {number} differs from what was written; another process "
                 "commits to this table without its lease"
@@ -90,18 +90,18 @@ def load_fitted(lake: Lake, name: str, version: int | None = None) -> FittedVers
     TableError
         If its row is corrupt.
     """
-    known = fitted_versions(lake, name)
-    if not known:
+    versions = fitted_versions(lake, name)
+    if not versions:
         raise UnknownNameError.of("fitted transformer", name, fitted_names(lake))
     if version is None:
-        return known[-1]
-    found = next((each for each in known if each.version == version), None)
-    if found is None:
-        numbers = ", ".join(str(each.version) for each in known)
+        return versions[-1]
+    fitted = next((candidate for candidate in versions if candidate.version == version), None)
+    if fitted is None:
+        numbers = ", ".join(str(candidate.version) for candidate in versions)
         raise UnknownNameError(
             f"fitted transformer {name!r} has no version {version}; it has: {numbers}"
         )
-    return found
+    return fitted
 
 
 def fitted_versions(lake: Lake, name: str) -> list[FittedVersion]:
@@ -110,8 +110,8 @@ def fitted_versions(lake: Lake, name: str) -> list[FittedVersion]:
     if not lake.exists(table):
         return []
     rows = read_arrow(lake, table).to_pylist()
-    found = {row["version"]: _version(table, name, row) for row in rows}
-    return [found[number] for number in sorted(found)]
+    versions = {row["version"]: _version(table, name, row) for row in rows}
+    return [versions[number] for number in sorted(versions)]
 
 
 def fitted_names(lake: Lake) -> list[str]:

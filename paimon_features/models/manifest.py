@@ -182,7 +182,7 @@ class ModelManifest:
                 _check(_PARENT.fullmatch(parent), f"the parent {_shown(parent)}; expected NAME@1")
             for name, metric in self.metrics.items():
                 numbers = (metric.value, metric.low, metric.high)
-                finite = all(each is None or math.isfinite(each) for each in numbers)
+                finite = all(number is None or math.isfinite(number) for number in numbers)
                 _check(finite, f"the metric {_shown(name)} is not finite")
         except (ModelError, DefinitionError) as error:
             raise ModelError(f"model {shortened(str(self.name))!r}: {error}") from error
@@ -255,14 +255,14 @@ class ModelManifest:
                 )
             if type(version) is not int or version < 1:
                 raise ValueError(f"format={_shown(version)}, expected {FORMAT}")
-            made: ModelManifest = typed(cls, document)
+            manifest: ModelManifest = typed(cls, document)
         except ModelError as error:
             raise ModelError(f"{where}: {error}") from error
         except (ValueError, RecursionError) as error:
             raise ModelError(f"{where} is no manifest of a model: {str(error)[:300]}") from error
         # another release may write it differently, and its hash is what versions are known by
-        made.__dict__["_bytes"] = data
-        return made
+        manifest.__dict__["_bytes"] = data
+        return manifest
 
 
 def sha256_of(data: bytes) -> str:
@@ -303,23 +303,31 @@ def _check_signature(signature: ModelSignature) -> None:
     keys = {key.name for key in signature.entities}
     for kind, names in (
         ("entity key", [key.name for key in signature.entities]),
-        ("input", [each.name for each in inputs]),
-        ("output", [each.name for each in outputs]),
+        ("input", [field_.name for field_ in inputs]),
+        ("output", [field_.name for field_ in outputs]),
     ):
         twice = sorted(duplicates(names))
         _check(not twice, f"the {kind} {_shown(next(iter(twice), ''))} is there twice")
     values = 0
-    for each in inputs:
-        _check_text("input", each.name)
-        _check_text("input", each.of)
-        _check(len(each.null_text) <= _MAX_TEXT, f"the null_text of input {each.name!r} is long")
-        _check(len(each.definition) <= 64, f"the definition of input {each.name!r} is no digest")
-        _check(len(each.type) <= 100, f"the type of input {each.name!r} is long")
-        type_from_text(each.type)
-        _check(0 < each.width <= MAX_WIDTH, f"input {each.name!r} has the width {each.width:,}")
-        unknown = each.source == "entity" and each.of not in keys
-        _check(not unknown, f"input {each.name!r} is of {_shown(each.of)}, no key of its entity")
-        values += each.width
+    for field_ in inputs:
+        _check_text("input", field_.name)
+        _check_text("input", field_.of)
+        _check(
+            len(field_.null_text) <= _MAX_TEXT, f"the null_text of input {field_.name!r} is long"
+        )
+        _check(
+            len(field_.definition) <= 64, f"the definition of input {field_.name!r} is no digest"
+        )
+        _check(len(field_.type) <= 100, f"the type of input {field_.name!r} is long")
+        type_from_text(field_.type)
+        _check(
+            0 < field_.width <= MAX_WIDTH, f"input {field_.name!r} has the width {field_.width:,}"
+        )
+        unknown = field_.source == "entity" and field_.of not in keys
+        _check(
+            not unknown, f"input {field_.name!r} is of {_shown(field_.of)}, no key of its entity"
+        )
+        values += field_.width
     _check(values <= MAX_VALUES, f"{values:,} values in a row, expected at most {MAX_VALUES:,}")
     for out in outputs:
         _check_text("output", out.name)

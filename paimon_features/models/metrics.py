@@ -74,14 +74,14 @@ def _auc_bounds(value: float, positives: float, negatives: float) -> tuple[float
         )  # fmt: skip
         return abs(value - area) - quantile * math.sqrt(variance)
 
-    found = []
+    bounds = []
     for end in (0.0, 1.0):
         inside, outside = value, end
         for _ in range(60):
             middle = (inside + outside) / 2
             inside, outside = (middle, outside) if apart(middle) <= 0 else (inside, middle)
-        found.append(end if apart(end) <= 0 and value == end else inside)
-    return found[0], found[1]
+        bounds.append(end if apart(end) <= 0 and value == end else inside)
+    return bounds[0], bounds[1]
 
 
 def _below(values: Floats, weights: Floats) -> Floats:
@@ -89,8 +89,8 @@ def _below(values: Floats, weights: Floats) -> Floats:
     order = np.argsort(values, kind="stable")
     sums = np.concatenate([[0.0], np.cumsum(weights[order])])
     left, right = (np.searchsorted(values[order], values, side) for side in ("left", "right"))
-    found: Floats = (sums[left] + sums[right]) / 2
-    return found
+    below: Floats = (sums[left] + sums[right]) / 2
+    return below
 
 
 def log_losses(chosen: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -99,8 +99,8 @@ def log_losses(chosen: npt.NDArray[Any]) -> npt.NDArray[Any]:
     >>> log_losses(np.array([1.0, 0.5])).round(3).tolist()
     [-0.0, 0.693]
     """
-    found: npt.NDArray[Any] = -np.log(np.clip(chosen, _LEAST, 1.0))
-    return found
+    losses: npt.NDArray[Any] = -np.log(np.clip(chosen, _LEAST, 1.0))
+    return losses
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +133,13 @@ def mean_metric(
     ``clusters`` is the entity of each row; ``possible`` are the values by outcomes that the rows
     may lack.
     """
-    found = ClusteredMean.of(values, clusters, weights, possible)
-    low, high = found.low(_SIDE), found.high(_SIDE)
-    known = math.isfinite(high - low)
+    mean = ClusteredMean.of(values, clusters, weights, possible)
+    low, high = mean.low(_SIDE), mean.high(_SIDE)
+    has_bounds = math.isfinite(high - low)
     return Metric(
-        found.mean, low if known else None, high if known else None, found.rows, "t, by entity"
+        mean.mean,
+        low if has_bounds else None,
+        high if has_bounds else None,
+        mean.rows,
+        "t, by entity",
     )

@@ -117,11 +117,11 @@ class Tracker:
         client = self._client()
         name = self._name(manifest.name)
         self._ensure_model(client, name)
-        known = self._known(client, name)
-        if str(manifest.version) in known:
-            return known[str(manifest.version)]
+        versions = self._known(client, name)
+        if str(manifest.version) in versions:
+            return versions[str(manifest.version)]
         run_id = self._run(client, manifest, read, history)
-        found = client.create_model_version(
+        created = client.create_model_version(
             name,
             f"runs:/{run_id}/model",
             run_id,
@@ -129,7 +129,7 @@ class Tracker:
             description=f"{manifest}, {manifest.kind}",
             await_creation_for=0,
         )
-        return str(found.version)
+        return str(created.version)
 
     def _run(
         self, client: Any, manifest: ModelManifest, read: Callable[[str], bytes], history: History
@@ -185,17 +185,17 @@ class Tracker:
     ) -> None:
         client, name = self._client(), self._name(states.name)
         self._ensure_model(client, name)
-        known = self._known(client, name)
+        numbers = self._known(client, name)
         aliases: dict[str, str] = {}
-        for each in states.versions:
-            number = str(each.version)
-            if number not in known and each.state in _ALIASES:
-                missing = manifest(each.version)
-                known[number] = self._version(missing, partial(read, missing), ())
-            if number in known:
-                client.set_model_version_tag(name, known[number], f"{_TAG}.state", each.state)
-                if each.state in _ALIASES:
-                    aliases[each.state] = known[number]
+        for entry in states.versions:
+            number = str(entry.version)
+            if number not in numbers and entry.state in _ALIASES:
+                missing = manifest(entry.version)
+                numbers[number] = self._version(missing, partial(read, missing), ())
+            if number in numbers:
+                client.set_model_version_tag(name, numbers[number], f"{_TAG}.state", entry.state)
+                if entry.state in _ALIASES:
+                    aliases[entry.state] = numbers[number]
         for alias in client.get_registered_model(name).aliases:
             if alias in _ALIASES and alias not in aliases:
                 client.delete_registered_model_alias(name, alias)
@@ -213,16 +213,16 @@ class Tracker:
 
     def _known(self, client: Any, name: str) -> dict[str, str]:
         """Versions in MLflow by their numbers here."""
-        found: dict[str, str] = {}
+        versions: dict[str, str] = {}
         token = None
         while True:
             page = client.search_model_versions(f"name = '{name}'", page_token=token)
-            for each in page:
-                if f"{_TAG}.version" in each.tags:
-                    found[each.tags[f"{_TAG}.version"]] = str(each.version)
+            for model_version in page:
+                if f"{_TAG}.version" in model_version.tags:
+                    versions[model_version.tags[f"{_TAG}.version"]] = str(model_version.version)
             token = page.token
             if not token:
-                return found
+                return versions
 
 
 @contextmanager

@@ -118,14 +118,14 @@ def check_network(data: bytes, signature: ModelSignature | None = None) -> None:
     if graphs != 1 or not nodes:
         raise ModelError("the network is no ONNX model: it has no graph, or several")
     if signature is not None:
-        found = [each for each in inputs if each.name not in initialized]
-        wanted = [(each.name, each.dtype, each.width) for each in signature.inputs]
-        _compare("inputs", found, wanted)
+        required = [value for value in inputs if value.name not in initialized]
+        wanted = [(column.name, column.dtype, column.width) for column in signature.inputs]
+        _compare("inputs", required, wanted)
         _compare("outputs", outputs, [(o.name, "float32", o.width) for o in signature.outputs])
 
 
 def _compare(what: str, found: Sequence[_Value], wanted: Sequence[tuple[str, str, int]]) -> None:
-    actual = [(each.name, each.dtype, each.dims) for each in found]
+    actual = [(value.name, value.dtype, value.dims) for value in found]
     expected = [(name, dtype, (None, width)) for name, dtype, width in wanted]
     if actual == expected:
         return
@@ -181,7 +181,9 @@ def _value_of(data: bytes, where: slice) -> _Value:
                 dtype = _DTYPES.get(part, f"type {part}")
             elif field == 2:
                 shape = read_fields(data, "shape", part.start, part.stop)
-                dims = [_dim(data, each) for _, each in shape if isinstance(each, slice)]
+                dims = [
+                    _dim(data, dimension) for _, dimension in shape if isinstance(dimension, slice)
+                ]
     return _Value(_text(data, name) if isinstance(name, slice) else "", dtype, tuple(dims))
 
 

@@ -47,14 +47,14 @@ def read_fields(data: bytes, kind: str, start: int, end: int) -> Iterator[tuple[
     ModelError
         For bytes that are not as a writer of this message makes them.
     """
-    known = FIELDS[kind]
+    wires = FIELDS[kind]
     seen: set[int] = set()
     at = start
     while at < end:
         begin = at
         key, at = _varint(data, at, end)
         field, wire = key >> 3, key & 7
-        letter, allowed = _LETTERS.get(wire, "?"), known.get(field, "")
+        letter, allowed = _LETTERS.get(wire, "?"), wires.get(field, "")
         if key >> 32 or letter not in allowed.lower():
             raise ModelError(
                 f"the network is no ONNX model that can be read: field {field} of wire type {wire} "

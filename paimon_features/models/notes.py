@@ -53,9 +53,9 @@ class VersionNote:
     def from_text(cls, text: str) -> VersionNote:
         """The note of a JSON text; ModelError for one that is none."""
         try:
-            made: VersionNote = typed(cls, strict_json(text))
+            note: VersionNote = typed(cls, strict_json(text))
         except ModelError:
             raise
         except ValueError as error:
             raise ModelError(f"{shortened(text)} is no note about a version: {error}") from error
-        return made
+        return note

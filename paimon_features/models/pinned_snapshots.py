@@ -20,14 +20,14 @@ def oldest_pins(lake: Lake) -> dict[str, int]:
     DamagedFileError
         If a manifest cannot be read: then it is not known what it needs.
     """
-    found: dict[str, int] = {}
+    oldest: dict[str, int] = {}
     for name in model_names(lake):
         for manifest in load_manifests(lake, name).values():
             pins = manifest.training
             if pins is not None:
                 number = split_ref(pins.snapshot)[0]
-                found[pins.table] = min(number, found.get(pins.table, number))
-    return found
+                oldest[pins.table] = min(number, oldest.get(pins.table, number))
+    return oldest
 
 
 def hold_pinned(lake: Lake, table: str, oldest: int | None) -> None:

@@ -75,44 +75,47 @@ class ModelStates:
         check_name("model", self.name)
         if len(self.versions) > MAX_VERSIONS or len(self.salt) > 64 or self.serial < 0:
             raise ModelError(f"model {self.name!r}: its states are not as they are written")
-        numbers = [each.version for each in self.versions]
+        numbers = [version.version for version in self.versions]
         if numbers != sorted(set(numbers)) or (numbers and numbers[0] < 1):
             raise ModelError(f"model {self.name!r}: its versions are not in ascending order")
-        if sum(each.state == "production" for each in self.versions) > 1:
+        if sum(version.state == "production" for version in self.versions) > 1:
             raise ModelError(f"model {self.name!r}: two versions are in production")
-        if any(not _SHA256.fullmatch(each.manifest) for each in self.versions):
+        if any(not _SHA256.fullmatch(version.manifest) for version in self.versions):
             raise ModelError(f"model {self.name!r}: a manifest is not named by its SHA-256")
-        taken: list[tuple[int, int]] = []
-        for each in self.versions:
-            if each.slots and each.state != "challenger":
-                raise ModelError(f"model {self.name!r}: version {each.version} has slots")
-            taken += each.slots
-        taken.sort()
-        bounds = [0, *(edge for pair in taken for edge in pair), SHARES]
-        if bounds != sorted(bounds) or any(start == end for start, end in taken):
+        slots: list[tuple[int, int]] = []
+        for version in self.versions:
+            if version.slots and version.state != "challenger":
+                raise ModelError(f"model {self.name!r}: version {version.version} has slots")
+            slots += version.slots
+        slots.sort()
+        bounds = [0, *(edge for pair in slots for edge in pair), SHARES]
+        if bounds != sorted(bounds) or any(start == end for start, end in slots):
             raise ModelError(f"model {self.name!r}: the slots of its challengers overlap")
-        rest = SHARES - sum(end - start for start, end in taken)
-        for each in self.versions:
-            own = sum(end - start for start, end in each.slots)
-            if each.traffic != (rest if each.state == "production" else own):
+        rest = SHARES - sum(end - start for start, end in slots)
+        for entry in self.versions:
+            own_share = sum(end - start for start, end in entry.slots)
+            if entry.traffic != (rest if entry.state == "production" else own_share):
                 raise ModelError(
-                    f"model {self.name!r}: version {each.version} has the traffic {each.traffic:,}"
+                    f"model {self.name!r}: version {entry.version} has the traffic "
+                    f"{entry.traffic:,}"
                 )
 
     @cached_property
     def production(self) -> VersionState | None:
         """The version in production."""
-        return next((each for each in self.versions if each.state == "production"), None)
+        return next((version for version in self.versions if version.state == "production"), None)
 
     @cached_property
     def serving(self) -> tuple[VersionState, ...]:
         """The versions that answer: production and challengers."""
-        return tuple(each for each in self.versions if each.state in ("production", "challenger"))
+        return tuple(
+            version for version in self.versions if version.state in ("production", "challenger")
+        )
 
     @cached_property
     def shadows(self) -> tuple[VersionState, ...]:
         """The versions that predict next to production; their predictions are not returned."""
-        return tuple(each for each in self.versions if each.state == "shadow")
+        return tuple(version for version in self.versions if version.state == "shadow")
 
     def _repr_html_(self) -> str:
         from paimon_features.core.notebook.markup import card, table, utc
@@ -126,11 +129,11 @@ class ModelStates:
 
     def of(self, version: int) -> VersionState:
         """The state of a version; UnknownNameError if there is none."""
-        for each in self.versions:
-            if each.version == version:
-                return each
-        known = ", ".join(str(each.version) for each in self.versions[-20:]) or "none"
-        raise UnknownNameError(f"model {self.name!r} has no version {version}; it has: {known}")
+        for entry in self.versions:
+            if entry.version == version:
+                return entry
+        existing = ", ".join(str(entry.version) for entry in self.versions[-20:]) or "none"
+        raise UnknownNameError(f"model {self.name!r} has no version {version}; it has: {existing}")
 
     def slot(self, entity: bytes | str) -> int:
         """The slot of an entity: the same for equal bytes, whatever the versions are."""
@@ -149,7 +152,9 @@ class ModelStates:
 
     @cached_property
     def _challenged(self) -> tuple[tuple[int, int, int], ...]:
-        return tuple((*slots, each.version) for each in self.versions for slots in each.slots)
+        return tuple(
+            (*slots, version.version) for version in self.versions for slots in version.slots
+        )
 
     # -- changes ---------------------------------------------------------------------------
 
@@ -176,7 +181,7 @@ class ModelStates:
         """
         if state not in STATES:
             raise RequestError(f"state {state!r}; expected one of: {', '.join(STATES)}")
-        found = self.of(version)
+        entry_before = self.of(version)
         if (state == "challenger") != (traffic > 0):
             raise RequestError(
                 f"model {self.name!r}, version {version}: "
@@ -190,13 +195,17 @@ class ModelStates:
                     f"model {self.name!r}: a challenger needs another version in production; "
                     "promote one first"
                 )
-            others = [each for each in self.versions if each.version != version]
-            slots = _slots(found.slots, [s for each in others for s in each.slots], traffic)
+            others = [entry for entry in self.versions if entry.version != version]
+            slots = _slots(
+                entry_before.slots, [s for entry in others for s in entry.slots], traffic
+            )
             if slots is None:
-                taken = sum(each.traffic for each in others if each.state == "challenger")
+                other_traffic = sum(
+                    entry.traffic for entry in others if entry.state == "challenger"
+                )
                 raise RequestError(
                     f"model {self.name!r}: {traffic / 100:g} % of the entities for version "
-                    f"{version}, and other challengers have {taken / 100:g} %"
+                    f"{version}, and other challengers have {other_traffic / 100:g} %"
                 )
         else:
             slots = ()
@@ -206,13 +215,13 @@ class ModelStates:
         if current is not None and state != "production" and current.version == version:
             previous = (*previous, current.version)
         after: list[VersionState] = []
-        for each in self.versions:
-            if each.version == version:
-                after.append(replace(each, state=state, slots=slots))
-            elif state == "production" and each.state == "production":
-                after.append(replace(each, state="archived"))
+        for entry in self.versions:
+            if entry.version == version:
+                after.append(replace(entry, state=state, slots=slots))
+            elif state == "production" and entry.state == "production":
+                after.append(replace(entry, state="archived"))
             else:
-                after.append(each)
+                after.append(entry)
         return self._next(after, now_ms, previous)
 
     def rolled_back(self, now_ms: int) -> ModelStates:
@@ -235,15 +244,15 @@ class ModelStates:
     def _next(
         self, versions: Sequence[VersionState], now_ms: int, previous: tuple[int, ...]
     ) -> ModelStates:
-        rest = SHARES - sum(end - start for each in versions for start, end in each.slots)
+        rest = SHARES - sum(end - start for version in versions for start, end in version.slots)
         after = tuple(
             replace(
-                each,
+                version,
                 traffic=rest
-                if each.state == "production"
-                else sum(end - start for start, end in each.slots),
+                if version.state == "production"
+                else sum(end - start for start, end in version.slots),
             )
-            for each in versions
+            for version in versions
         )
         return replace(
             self,
@@ -280,20 +289,20 @@ def _slots(
     >>> _slots([(0, 100)], [(100, 200)], 30)
     ((0, 30),)
     """
-    taken = sorted([*own, *others])
-    edges = [0, *(edge for pair in taken for edge in pair), SHARES]
+    occupied = sorted([*own, *others])
+    edges = [0, *(edge for pair in occupied for edge in pair), SHARES]
     free = list(zip(edges[::2], edges[1::2], strict=True))
-    found: list[tuple[int, int]] = []
+    ranges: list[tuple[int, int]] = []
     for start, end in [*sorted(own), *free]:
         end = min(end, start + count)
         if end > start:
-            found.append((start, end))
+            ranges.append((start, end))
             count -= end - start
     if count:
         return None
-    found.sort()
+    ranges.sort()
     joined: list[tuple[int, int]] = []
-    for start, end in found:
+    for start, end in ranges:
         if joined and joined[-1][1] == start:
             joined[-1] = (joined[-1][0], end)
         else:

@@ -73,34 +73,34 @@ def register_version(
         check_network(files[NETWORK], manifest.signature)
     hashed = {name: ModelFile(sha256_of(data), len(data)) for name, data in files.items()}
     manifest = replace(manifest, files=hashed, created_at_ms=now_ms)
-    made: ModelManifest | None = None
+    saved: ModelManifest | None = None
 
     def change(states: ModelStates) -> tuple[ModelStates, list[dict[str, Any]]]:
-        nonlocal made
-        numbers = [each.version for each in states.versions]
+        nonlocal saved
+        numbers = [version.version for version in states.versions]
         if numbers:
             newest = load_manifest(lake, manifest.name, numbers[-1])
             if _same(newest, manifest):
-                made = newest
+                saved = newest
                 return states, []
-        made = replace(manifest, version=max(numbers, default=0) + 1)
-        document = made.to_bytes()
+        saved = replace(manifest, version=max(numbers, default=0) + 1)
+        document = saved.to_bytes()
         digest = sha256_of(document)
         rows = [
-            {FILES_OF: made.version, "kind": "file", "name": hashed[name].sha256, "part": part,
+            {FILES_OF: saved.version, "kind": "file", "name": hashed[name].sha256, "part": part,
              "data": data[start : start + _PART_BYTES]}
             for name, data in files.items()
             for part, start in enumerate(range(0, len(data), _PART_BYTES))
         ]  # fmt: skip
         rows.append(
-            {FILES_OF: 0, "kind": "manifest", "name": str(made.version),
+            {FILES_OF: 0, "kind": "manifest", "name": str(saved.version),
              "document": document.decode(), "digest": digest}
         )  # fmt: skip
-        return states.with_version(made.version, digest, now_ms), rows
+        return states.with_version(saved.version, digest, now_ms), rows
 
     _change(lake, manifest.name, now_ms, change, create=True)
-    assert made is not None
-    return made
+    assert saved is not None
+    return saved
 
 
 def change_states(
@@ -150,16 +150,16 @@ def notes_of(lake: Lake, name: str) -> list[VersionNote]:
     """
     states_of(lake, name)  # UnknownNameError
     rows = [row for row in _documents(lake, name) if row["kind"] == "note"]
-    found = []
+    notes = []
     for row in sorted(rows, key=lambda row: row["serial"]):
         where = f"table {MODELS_PREFIX + name!r}, change {row['serial']}: the note"
         if sha256_of(row["document"].encode()) != row["digest"]:
             raise DamagedFileError(f"{where} does not match its digest: {_RESTORE}")
         try:
-            found.append(VersionNote.from_text(row["document"]))
+            notes.append(VersionNote.from_text(row["document"]))
         except ModelError as error:
             raise DamagedFileError(f"{where}: {error}: {_RESTORE}") from error
-    return found
+    return notes
 
 
 def model_names(lake: Lake) -> list[str]:
@@ -178,10 +178,10 @@ def states_of(lake: Lake, name: str) -> ModelStates:
     DamagedFileError
         If they are not what was written.
     """
-    found = _newest_states(lake, name)
-    if found is None:
+    states = _newest_states(lake, name)
+    if states is None:
         raise UnknownNameError.of("model", name, model_names(lake))
-    return found
+    return states
 
 
 def load_manifest(lake: Lake, name: str, version: int) -> ModelManifest:
@@ -199,16 +199,16 @@ def load_manifests(
         for row in _documents(lake, name)
         if row["kind"] == "manifest" and row["name"].isdecimal()
     }
-    found = {}
-    for version in [each.version for each in states.versions] if versions is None else versions:
+    manifests = {}
+    for version in [entry.version for entry in states.versions] if versions is None else versions:
         state = states.of(version)
         data = documents.get(version)
         where = f"table {MODELS_PREFIX + name!r}, version {version}: the manifest"
         if data is None or sha256_of(data) != state.manifest:
             problem = "is missing" if data is None else "does not match its SHA-256"
             raise DamagedFileError(f"{where} {problem}: {_RESTORE}")
-        found[version] = ModelManifest.from_bytes(data, where)
-    return found
+        manifests[version] = ModelManifest.from_bytes(data, where)
+    return manifests
 
 
 def load_file(lake: Lake, manifest: ModelManifest, file: str) -> bytes:

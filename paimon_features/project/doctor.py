@@ -67,10 +67,12 @@ def check_python(version: tuple[int, int] = sys.version_info[:2]) -> Check:
     if version < (3, 11):
         return Check("Python", "missing", text, "use Python 3.11 or later; 3.11 or 3.12 for Flink")
     without = [
-        what for what, newest in (("Flink", (3, 12)), ("the lake", (3, 13))) if version > newest
+        feature
+        for feature, newest in (("Flink", (3, 12)), ("the lake", (3, 13)))
+        if version > newest
     ]
-    found = f"{text}, without {' and '.join(without)}" if without else text
-    return Check("Python", "ok", found)
+    detail = f"{text}, without {' and '.join(without)}" if without else text
+    return Check("Python", "ok", detail)
 
 
 def check_native() -> Check:
@@ -86,10 +88,10 @@ def check_extra(extra: str) -> Check:
         return Check(name, "optional", "not installed", remedy)
     distribution = _DISTRIBUTIONS.get(extra, module)
     try:
-        found = f"{distribution} {metadata.version(distribution)}"
+        detail = f"{distribution} {metadata.version(distribution)}"
     except metadata.PackageNotFoundError:
-        found = f"module {module}"
-    return Check(name, "ok", found)
+        detail = f"module {module}"
+    return Check(name, "ok", detail)
 
 
 def check_java(needed: bool) -> Check:
@@ -114,8 +116,8 @@ def check_jars(group: str, needed: bool) -> Check:
         else:
             size += path.stat().st_size
     if not absent and not corrupt:
-        found = f"{len(jars)} in {jar_folder()}, {size / 1e6:.1f} MB, all hashes correct"
-        return Check(f"jars {group}", "ok", found)
+        detail = f"{len(jars)} in {jar_folder()}, {size / 1e6:.1f} MB, all hashes correct"
+        return Check(f"jars {group}", "ok", detail)
     missing = [f"not in the cache: {', '.join(absent)}"] if absent else []
     # remove the file first: `jars` may skip it, because size and time are as recorded
     remove = "".join(f"rm {text.split(' is corrupt')[0]} && " for text in corrupt)
@@ -181,7 +183,7 @@ def check_folder(name: str, folder: Path) -> Check:
     except OSError as error:
         return Check(name, "missing", f"{folder} is not writable: {error}", "choose another folder")
     free = shutil.disk_usage(place).free
-    found = f"{folder} is writable, {free / (1 << 30):.1f} GiB free"
+    detail = f"{folder} is writable, {free / (1 << 30):.1f} GiB free"
     if free < _ENOUGH_BYTES:
-        return Check(name, "missing", found, "free up disk space: at least 2 GiB are required")
-    return Check(name, "ok", found)
+        return Check(name, "missing", detail, "free up disk space: at least 2 GiB are required")
+    return Check(name, "ok", detail)

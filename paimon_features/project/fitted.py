@@ -173,5 +173,5 @@ class FittedTransformers:
             entity_rows = points.entity_rows(self._project.lake, reader.view, reader.tiles, at)
         names = list(features or ())
         offline = self._project.offline
-        found = points.feature_rows(offline, reader.view, names, entity_rows, progress)
-        return fitting.fit_features(transformer, reader.view, names, *found, origin_of_rows)
+        tables = points.feature_rows(offline, reader.view, names, entity_rows, progress)
+        return fitting.fit_features(transformer, reader.view, names, *tables, origin_of_rows)

@@ -59,7 +59,7 @@ def fitted_manifest(
     result = "value" if task == "regression" else "probability"
     network = network_of(
         model,
-        [each.name for each in inputs],
+        [column.name for column in inputs],
         result,
         None if transformer is None else transformer.transformer,
     )
@@ -75,19 +75,19 @@ def fitted_manifest(
     )
     versions = [fitted, *([] if transformer is None else [transformer])]
     files = {NETWORK: network}
-    for file, each in zip(("model.json", "transformer.json"), versions, strict=False):
-        files[file] = each.to_text().encode()
+    for file, version in zip(("model.json", "transformer.json"), versions, strict=False):
+        files[file] = version.to_text().encode()
     pin = Pin.from_document(fitted.fitted_on) if fitted.fitted_on else None
     pins = TrainingPins(
         table="" if pin is None else pin.table,
         snapshot="" if pin is None else str(pin.ref),
         rows=model.rows_seen,
-        fitted={str(each): each.digest for each in versions},
+        fitted={str(version): version.digest for version in versions},
         code={"paimon_features": __version__},
         weights=sha256_of(fitted.params.encode()),
         finished_at_ms=fitted.fitted_at_ms,
     )
-    made = ModelManifest(
+    manifest = ModelManifest(
         name=name,
         version=1,
         created_at_ms=now_ms(),
@@ -97,10 +97,10 @@ def fitted_manifest(
         training=pins,
         card=card or _card(name, versions, pins),
     )
-    return made, files
+    return manifest, files
 
 
 def _card(name: str, versions: list[FittedVersion], pins: TrainingPins) -> str:
-    of = ", ".join(f"`{each}`" for each in versions)
+    of = ", ".join(f"`{version}`" for version in versions)
     where = f", fitted on `{pins.table}`, snapshot {pins.snapshot}" if pins.table else ""
     return f"# {name}\n\nOf the iteration runtime: {of}{where}.\n"

@@ -88,9 +88,9 @@ class ProjectModels:
         """
         from paimon_features.models.versions_table import register_version
 
-        found = register_version(self._project.lake, manifest, files, now_ms())
-        self._tracker.registered(found, files.__getitem__, history)
-        return found
+        registered = register_version(self._project.lake, manifest, files, now_ms())
+        self._tracker.registered(registered, files.__getitem__, history)
+        return registered
 
     @property
     def _tracker(self) -> Tracker:
@@ -230,12 +230,12 @@ class ProjectModels:
         models: dict[str, ModelStates] = {}
         for name in self.names():
             states = self.states(name)
-            served = tuple(each for each in states.versions if each.state in PUBLISHED)
+            served = tuple(version for version in states.versions if version.state in PUBLISHED)
             models[name] = replace(states, versions=served)
-            found = load_manifests(lake, name, [each.version for each in served])
-            for each in served:
-                manifest = found[each.version]
-                files[each.manifest] = manifest.to_bytes
+            manifests = load_manifests(lake, name, [version.version for version in served])
+            for version in served:
+                manifest = manifests[version.version]
+                files[version.manifest] = manifest.to_bytes
                 files[manifest.network.sha256] = partial(load_file, lake, manifest, "network.onnx")
         index = PublishedModels(self._project.name, now_ms(), models)
         return self.place.publish(index, files)
@@ -255,9 +255,9 @@ class ProjectModels:
         chosen = list(files or manifest.files)
         contents = {name: self.file(manifest, name) for name in chosen}
         contents["manifest.json"] = manifest.to_bytes()
-        there = next((name for name in contents if (folder / name).exists()), None)
-        if there is not None:
-            raise RequestError(f"{folder / there} exists already; export to another folder")
+        existing = next((name for name in contents if (folder / name).exists()), None)
+        if existing is not None:
+            raise RequestError(f"{folder / existing} exists already; export to another folder")
         try:
             folder.mkdir(parents=True, exist_ok=True)
             for name, data in contents.items():

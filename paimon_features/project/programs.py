@@ -26,10 +26,10 @@ def programs_folder() -> Path:
     """
     package = Path(__file__).resolve().parents[1]
     for folder in FOLDERS:
-        found = (package / folder).resolve()
+        programs = (package / folder).resolve()
         # a project may have a folder of that name next to the installed package
-        if all((found / f"{name}.py").is_file() for name in PROGRAMS):
-            return found
+        if all((programs / f"{name}.py").is_file() for name in PROGRAMS):
+            return programs
     raise SetupError("this installation came without the programs for Flink; install it again")
 
 

@@ -132,8 +132,8 @@ class Project(ProjectContext):
             lake = self.lake
             from paimon_features.lake.side_folder import generations
 
-            found = ((view, generations.active(lake, view)) for view in self.definitions.views)
-            active = {view: record.generation for view, record in found if record is not None}
+            records = ((view, generations.active(lake, view)) for view in self.definitions.views)
+            active = {view: record.generation for view, record in records if record is not None}
         return Bundle(self.name, self.definitions, now_ms(), active)
 
     def publish_bundle(self, where: str | None = None) -> int | None:

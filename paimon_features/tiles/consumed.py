@@ -112,14 +112,14 @@ def consumed_events(
     if reached is None or reached >= newest.id:
         return newest
     _check_same_events(lake, record, table)
-    found = None
+    consumed = None
     for number in range(reached + 1, newest.id + 1):
         later = read_snapshot_file(lake, f"{lake.path(table)}/snapshot", number)
         if later is None or later.kind == "APPEND":
             break
-        found = later  # compaction and deletion: the same events, or fewer
-    if found is not None or reached == 0:
-        return found
+        consumed = later  # compaction and deletion: the same events, or fewer
+    if consumed is not None or reached == 0:
+        return consumed
     try:
         return snapshot(lake, table, reached)
     except SnapshotExpiredError as error:
@@ -183,8 +183,8 @@ def _appended(lake: Lake, table: str, after: int, newest: Snapshot) -> int:
     if newest.id - first >= COUNTED:
         return newest.id - after
     folder = f"{lake.path(table)}/snapshot"
-    found = (read_snapshot_file(lake, folder, n) for n in range(first, newest.id + 1))
-    return expired + sum(one is None or one.kind == "APPEND" for one in found)
+    snapshots = (read_snapshot_file(lake, folder, n) for n in range(first, newest.id + 1))
+    return expired + sum(one is None or one.kind == "APPEND" for one in snapshots)
 
 
 def hold_position(lake: Lake, record: GenerationRecord) -> None:

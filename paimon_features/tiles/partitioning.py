@@ -71,9 +71,9 @@ def partitions_for(lake: Lake, table: str, buckets: int = 1) -> PartitionChoice:
     events, first_days = 0, np.zeros(0, np.int64)
     if newest is not None:
         events, first_days = _events(lake, table, newest.id, newest.ref)
-    known = lake.partition_days(table) if events else 1
-    chosen = choose_partition_days(events, first_days, buckets, known)
-    return PartitionChoice(chosen, events, first_days, known, buckets)
+    current_days = lake.partition_days(table) if events else 1
+    chosen = choose_partition_days(events, first_days, buckets, current_days)
+    return PartitionChoice(chosen, events, first_days, current_days, buckets)
 
 
 @lru_cache(maxsize=16)
@@ -84,8 +84,8 @@ def _events(lake: Lake, table: str, snapshot_id: int, ref: str) -> tuple[int, In
     number can be used again.
     """
     files = live_files(lake, table, snapshot_id)
-    found = {days.start for file in files if (days := file.days(EVENT_DAY)) is not None}
-    return sum(file.rows for file in files), np.array(sorted(found), np.int64)
+    starts = {days.start for file in files if (days := file.days(EVENT_DAY)) is not None}
+    return sum(file.rows for file in files), np.array(sorted(starts), np.int64)
 
 
 def tiles_table(view: CompiledView, generation: int, partition_days: int = 1) -> TableSpec:

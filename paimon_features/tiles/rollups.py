@@ -111,8 +111,8 @@ class Rollups:
         """The existing rollups; None if the table has none."""
         if lake.rollup_folder(table) is None:
             return None
-        found = cls(lake, view, table)
-        return found if found.folder.is_dir() else None
+        rollups = cls(lake, view, table)
+        return rollups if rollups.folder.is_dir() else None
 
     def cover(self, files: Iterable[DataFile], whole: Whole) -> list[DataFile]:
         """Files with the same content as ``files`` in fewer rows, by bucket and time.
@@ -128,8 +128,8 @@ class Rollups:
         return [*wide, *out]
 
     def _cover(self, unit: Unit, whole: Whole, out: list[DataFile]) -> None:
-        if whole(unit.first_day, unit.end_day) and (found := self.find(unit)) is not None:
-            out.append(found)
+        if whole(unit.first_day, unit.end_day) and (file := self.find(unit)) is not None:
+            out.append(file)
         elif unit.has_parts:
             for part in unit.parts():
                 self._cover(part, whole, out)
@@ -207,7 +207,7 @@ class Rollups:
         """
         live = {self._path(unit, suffix) for unit in units for suffix in _SUFFIXES}
         stale = self.folder / "stale.json"
-        known = read_json(stale) or {}
+        unused = read_json(stale) or {}
         since: dict[str, int] = {}
         deleted = 0
         for level in LEVELS_DAYS:
@@ -215,12 +215,12 @@ class Rollups:
                 if path in live:
                     continue
                 name = f"{level}/{path.name}"
-                since[name] = known.get(name, now_ms)
+                since[name] = unused.get(name, now_ms)
                 if since[name] <= now_ms - STALE_KEPT_MS:
                     path.unlink(missing_ok=True)
                     del since[name]
                     deleted += path.suffix != _SEAL
-        if since != known:
+        if since != unused:
             write_json(stale, since)
         return deleted
 
@@ -254,13 +254,13 @@ def _top_units(files: Iterable[DataFile], wide: list[DataFile] | None = None) ->
             by_bucket.setdefault(file.bucket, []).append(file)
         elif wide is not None:
             wide.append(file)
-    for bucket, own in sorted(by_bucket.items()):
-        yield from _units(len(LEVELS_DAYS) - 1, bucket, own)
+    for bucket, bucket_files in sorted(by_bucket.items()):
+        yield from _units(len(LEVELS_DAYS) - 1, bucket, bucket_files)
 
 
 def _units(level: int, bucket: int, files: Iterable[DataFile]) -> Iterator[Unit]:
     by_span: dict[int, list[DataFile]] = {}
     for file in files:
         by_span.setdefault(int(file.partition[TILE_DAY]) // LEVELS_DAYS[level], []).append(file)
-    for index, own in sorted(by_span.items()):
-        yield Unit(level, index, bucket, own)
+    for index, span_files in sorted(by_span.items()):
+        yield Unit(level, index, bucket, span_files)

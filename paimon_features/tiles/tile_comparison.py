@@ -105,7 +105,7 @@ def compare_day(
         before = lake.partition_days(view.source.table) - 1
         partition = {EVENT_DAY: (day - before, day + days)}
         pin = ref_of(lake, view.source.table, events_snapshot)
-        low, high = (pa.scalar(each * DAY_MS, pa.int64()) for each in (day, day + days))
+        low, high = (pa.scalar(bound * DAY_MS, pa.int64()) for bound in (day, day + days))
         for batch in iter_batches(lake, view.source.table, columns, pin, partition):
             times = batch.column(view.source.event_time)
             inside = batch.filter(pc.and_(pc.greater_equal(times, low), pc.less(times, high)))
@@ -114,14 +114,14 @@ def compare_day(
     expected.fold()
     partitions = {TILE_DAY: (day, day + days)}
     names = [*keys, *(p.name for p in view.partials)]
-    found = (
+    actual = (
         pa.schema([lake.schema(table).field(name) for name in names]).empty_table()
         if tiles_snapshot is None
         else read_arrow(lake, table, names, ref_of(lake, table, tiles_snapshot), partitions)
     )
-    made = expected.table(lake.schema(table), lake.partition_days(table))
-    result = DayComparison(day, events, made, days=days)
-    return _compared(view, result, expected, found)
+    table_tiles = expected.table(lake.schema(table), lake.partition_days(table))
+    result = DayComparison(day, events, table_tiles, days=days)
+    return _compared(view, result, expected, actual)
 
 
 def _compared(
@@ -210,9 +210,9 @@ class _ExpectedTiles:
             of = partials[size.name[:-1]]
             partials[size.name] = Column(np.abs(of.values), of.valid)
         partials[self._counted.name] = Column(np.ones(len(inside), np.int64))
-        taken = events.take(pa.array(inside)).select(list(view.keys))
+        rows = events.take(pa.array(inside)).select(list(view.keys))
         starts = pa.array(floor_ms(times, view.tile_ms), pa.int64())
-        keys = taken.append_column(TILE_START, starts).cast(_key_schema(view))
+        keys = rows.append_column(TILE_START, starts).cast(_key_schema(view))
         self._held.append((keys, partials))
         self._rows += len(inside)
         if self._rows >= FOLD_ROWS:

@@ -30,9 +30,9 @@ def write_python(folder: Path) -> Path:
     to be put first in PATH or used for Flink's ``python.executable``."""
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / "python"
-    own = shlex.quote(str(Path(__file__).parent))
+    own_folder = shlex.quote(str(Path(__file__).parent))
     blas = " ".join(f'{name}="${{{name}:-1}}"' for name in BLAS_THREADS)
-    script = _SCRIPT.format(python=shlex.quote(sys.executable), folder=own, blas=blas)
+    script = _SCRIPT.format(python=shlex.quote(sys.executable), folder=own_folder, blas=blas)
     program.write_text(script, "utf-8")
     program.chmod(0o755)
     return folder

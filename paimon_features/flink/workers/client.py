@@ -135,8 +135,8 @@ def _folder(environment: Mapping[str, str]) -> str:
     try:
         os.mkdir(path, 0o700)
     except FileExistsError:
-        found = os.lstat(path)
-        if found.st_uid != os.getuid() or (found.st_mode & 0o170777) != 0o040700:
+        status = os.lstat(path)
+        if status.st_uid != os.getuid() or (status.st_mode & 0o170777) != 0o040700:
             raise NoServerError(f"{path} is accessible to other users") from None
     return path
 

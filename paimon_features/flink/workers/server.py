@@ -156,8 +156,8 @@ def _respond(connection: socket.socket, answer: bytes) -> None:
 
 def _receive(connection: socket.socket) -> tuple[list[int], Worker]:
     about = struct.Struct("3i")
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, about.size)
-    if about.unpack(found)[1] != os.getuid():
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, about.size)
+    if about.unpack(credentials)[1] != os.getuid():
         raise ValueError("not of this user")
     _, streams, _, _ = socket.recv_fds(connection, 1, 3)
     try:
@@ -173,16 +173,16 @@ def _receive(connection: socket.socket) -> tuple[list[int], Worker]:
 
 def imported_files() -> dict[str, tuple[int, int] | None]:
     """Return modification time and size of every imported file."""
-    found: dict[str, tuple[int, int] | None] = {}
+    files: dict[str, tuple[int, int] | None] = {}
     for module in list(sys.modules.values()):
         path = getattr(module, "__file__", None)
         if path is not None:
             try:
                 about = os.stat(path)
-                found[path] = about.st_mtime_ns, about.st_size
+                files[path] = about.st_mtime_ns, about.st_size
             except OSError:
-                found[path] = None
-    return found
+                files[path] = None
+    return files
 
 
 def run(worker: Worker) -> None:
@@ -203,8 +203,8 @@ def run(worker: Worker) -> None:
 
 def main() -> None:
     """Run the server; in a worker's process, run the worker."""
-    own = os.path.dirname(os.path.abspath(__file__))
-    if sys.path and sys.path[0] == own:  # added for this script; a worker does not have it
+    own_folder = os.path.dirname(os.path.abspath(__file__))
+    if sys.path and sys.path[0] == own_folder:  # added for this script; a worker does not have it
         del sys.path[0]
     address, owner = sys.argv[1], int(sys.argv[2])
     lock = _lock(address)

@@ -116,7 +116,7 @@ def back_up(
             on_message(f"{table}: copied")
         _check_tags(lake, cut)
     sizes = [path.stat().st_size for path in target.rglob("*") if path.is_file()]
-    made = Backup(
+    backup = Backup(
         project.name,
         lake.database,
         cut_ms,
@@ -124,8 +124,8 @@ def back_up(
         len(sizes),
         sum(sizes),
     )
-    write_json(target / DESCRIPTION, {"format": FORMAT, **asdict(made)})
-    return made
+    write_json(target / DESCRIPTION, {"format": FORMAT, **asdict(backup)})
+    return backup
 
 
 def restore(
@@ -152,8 +152,8 @@ def restore(
     StorageWriteError
         If the file system refuses the copy.
     """
-    made = describe(source)
-    check_content(source, made)
+    backup = describe(source)
+    check_content(source, backup)
     # a configuration has absolute paths; those here are compared with them
     source, target = source.resolve(), target.resolve()
     _check_empty(target)
@@ -171,11 +171,11 @@ def restore(
     )
     on_message(f"{copied:,} files copied")
     lake = Project.open(target).lake
-    for table in made.tables:
+    for table in backup.tables:
         ended = release(lake, table)
         if ended is not None:
             on_message(f"{table}: {ended.holder} of the original does not own the copy")
-    return made
+    return backup
 
 
 def describe(source: Path) -> Backup:

@@ -60,20 +60,20 @@ def take_cut(lake: Lake, state_dir: Path, timeout_s: float = TIMEOUT_S) -> Cut:
         If there was no moment without a commit.
     """
     deadline = time.monotonic() + timeout_s
-    known: Cut | None = None
+    previous: Cut | None = None
     while True:
         try:
-            found: Cut | None = _read(lake, state_dir)
+            current: Cut | None = _read(lake, state_dir)
         except FileNotFoundError:  # a checkpoint was replaced
-            found = None
-        if found is not None and found == known:
-            return found
+            current = None
+        if current is not None and current == previous:
+            return current
         if time.monotonic() > deadline:
             raise TableError(
                 f"something was committed all the time for {timeout_s:g} s; stop an ingest or a "
                 "job for a moment, then repeat the backup"
             )
-        known = found
+        previous = current
 
 
 def _read(lake: Lake, state_dir: Path) -> Cut:
@@ -118,8 +118,8 @@ def _checkpoints(state_dir: Path) -> Iterator[tuple[str, bytes]]:
     newest: dict[Path, Path] = {}
     for metadata in root.glob(f"**/{METADATA}"):
         folder = metadata.parent
-        known = newest.get(folder.parent)
-        if known is None or _time(known) < _time(folder):
+        previous = newest.get(folder.parent)
+        if previous is None or _time(previous) < _time(folder):
             newest[folder.parent] = folder
     total = 0
     for path in sorted(root.rglob("*")):

@@ -76,8 +76,8 @@ def _targets(lake: Lake, time_ms: int) -> dict[str, int | None]:
             newest = latest_snapshot(lake, table)
             if newest is None or newest.time_ms <= time_ms or table == "registry":
                 continue
-            found = snapshot_as_of(lake, table, time_ms)
-            targets[table] = None if found is None else found.id
+            snapshot = snapshot_as_of(lake, table, time_ms)
+            targets[table] = None if snapshot is None else snapshot.id
         except UnknownNameError:  # dropped meanwhile
             continue
         except SnapshotExpiredError as error:

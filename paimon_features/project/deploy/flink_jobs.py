@@ -102,8 +102,8 @@ def _job(
     parallelism: int,
     slots: int | None = None,
 ) -> Json:
-    made = _cluster(deployment, name[0], name, slots or deployment.settings.slots)
-    made["spec"]["job"] = {
+    document = _cluster(deployment, name[0], name, slots or deployment.settings.slots)
+    document["spec"]["job"] = {
         "jarURI": PYTHON_JAR,
         "entryClass": PYTHON_DRIVER,
         "args": ["-py", f"{PROGRAMS}/{program}", *arguments, "--project", str(PROJECT)],
@@ -112,7 +112,7 @@ def _job(
         "upgradeMode": "stateless",
         "state": "running",
     }
-    return made
+    return document
 
 
 def _cluster(deployment: Deployment, component: str, name: tuple[str, ...], slots: int) -> Json:

@@ -32,8 +32,8 @@ class Manifests:
     @property
     def documents(self) -> tuple[Json, ...]:
         """All documents that a cluster takes, in the order of the files."""
-        found = (each for name, each in self.files.items() if name != "kustomization.yaml")
-        return tuple(document for documents in found for document in documents)
+        files = (of_file for name, of_file in self.files.items() if name != "kustomization.yaml")
+        return tuple(document for documents in files for document in documents)
 
     def to_text(self) -> str:
         """All documents as one YAML stream, for ``kubectl apply -f -``."""

@@ -23,7 +23,7 @@ def network(deployment: Deployment) -> list[Json]:
     project's pods (REST alone, to see whether a job lives) do.
     """
     settings = deployment.settings
-    own = [{"podSelector": {"matchLabels": deployment.instance}}]
+    instance = [{"podSelector": {"matchLabels": deployment.instance}}]
     monitoring = _namespace(settings.monitoring_namespace)
     operator = _namespace(settings.operator_namespace)
     flink = {
@@ -57,7 +57,7 @@ def network(deployment: Deployment) -> list[Json]:
             flink,
             [
                 {"from": [{"podSelector": flink}]},
-                _rule([*own, *operator], REST_PORT),
+                _rule([*instance, *operator], REST_PORT),
                 _rule(monitoring, METRICS_PORT),
             ],
         ),

@@ -96,35 +96,35 @@ class Deployment:
 
     def volumes(self, uses: Uses) -> list[Json]:
         """The volumes of a pod."""
-        found = [self.files.volume(), {"name": "tmp", "emptyDir": {}}]
+        volumes = [self.files.volume(), {"name": "tmp", "emptyDir": {}}]
         claims = {name: _claim(claim) for name, claim, _, _ in self._claims(uses)}
-        found += [{"name": name, **claim} for name, claim in claims.items()]
-        found += [folder.volume() for folder in self.secrets(*uses.secrets)]
+        volumes += [{"name": name, **claim} for name, claim in claims.items()]
+        volumes += [folder.volume() for folder in self.secrets(*uses.secrets)]
         if uses.spools:
-            found += [{"name": _label(name), "emptyDir": {}} for name in self.spools()]
-        return found
+            volumes += [{"name": _label(name), "emptyDir": {}} for name in self.spools()]
+        return volumes
 
     def mounts(self, uses: Uses) -> list[Json]:
         """The mounts of a container with these volumes."""
-        found = [*self.files.mounts(), {"name": "tmp", "mountPath": "/tmp"}]
-        found += [
+        mounts = [*self.files.mounts(), {"name": "tmp", "mountPath": "/tmp"}]
+        mounts += [
             {"name": name, "mountPath": str(path), "subPath": folder}
             for name, _, path, folder in self._claims(uses)
         ]
-        found += [folder.mount() for folder in self.secrets(*uses.secrets)]
+        mounts += [folder.mount() for folder in self.secrets(*uses.secrets)]
         if uses.spools:
-            found += [
+            mounts += [
                 {"name": _label(name), "mountPath": str(path)}
                 for name, path in self.spools().items()
             ]
-        return found
+        return mounts
 
     def variables(self, uses: Uses) -> list[Json]:
         """The variables of a container with these volumes: a writable home, paths of Secrets."""
-        found = self.base_variables()
+        variables = self.base_variables()
         for folder in self.secrets(*uses.secrets):
-            found += folder.variables()
-        return found
+            variables += folder.variables()
+        return variables
 
     def spools(self) -> dict[str, PurePosixPath]:
         """The folders of logs in a pod, by setting."""
@@ -142,18 +142,18 @@ class Deployment:
         assert state is not None
         # one volume for one claim: a pod cannot mount it under two names
         volume = "state" if settings.state_claim else "warehouse"
-        found = []
+        claims = []
         if uses.lake:
-            found.append((volume, state, self.state_path, "state"))
+            claims.append((volume, state, self.state_path, "state"))
             if not is_remote(config):
                 assert settings.warehouse_claim is not None
                 path = in_pod(config, config.warehouse)
-                found.insert(0, ("warehouse", settings.warehouse_claim, path, "lake"))
+                claims.insert(0, ("warehouse", settings.warehouse_claim, path, "lake"))
             elif config.side_folder is not None:
-                found.append((volume, state, in_pod(config, config.side_folder), "side"))
+                claims.append((volume, state, in_pod(config, config.side_folder), "side"))
         if config.serve.audit is not None and (uses.lake or uses.audit):
-            found.append((volume, state, in_pod(config, config.serve.audit), "audit"))
-        return found
+            claims.append((volume, state, in_pod(config, config.serve.audit), "audit"))
+        return claims
 
 
 def pod_security() -> Json:

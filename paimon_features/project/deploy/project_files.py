@@ -138,8 +138,8 @@ def _check_modules(root: Path, paths: set[Path], modules: Iterable[Any]) -> None
         path = Path(file).resolve()
         inside = path.is_relative_to(root) and path.suffix == ".py"
         # a virtual environment, or this package itself, may lie in the folder
-        own = str(getattr(module, "__name__", "")).partition(".")[0] == "paimon_features"
-        if inside and not own and path not in paths:
+        is_of_package = str(getattr(module, "__name__", "")).partition(".")[0] == "paimon_features"
+        if inside and not is_of_package and path not in paths:
             raise ConfigurationError(
                 f"the definitions import {path.relative_to(root)}, which is not among the files "
                 f"of the ConfigMap; add --file {path.relative_to(root)}"

@@ -43,8 +43,8 @@ class Topic:
         """
         source, equals, rest = text.partition("=")
         brokers, slash, topic = rest.rpartition("/")
-        known = all(_BROKER.fullmatch(broker) for broker in brokers.split(","))
-        if not (source and equals and slash and known and _TOPIC.fullmatch(topic)):
+        valid_brokers = all(_BROKER.fullmatch(broker) for broker in brokers.split(","))
+        if not (source and equals and slash and valid_brokers and _TOPIC.fullmatch(topic)):
             raise ConfigurationError(
                 f"--kafka {text!r}: expected SOURCE=HOST:PORT,.../TOPIC, for example "
                 "clicks=kafka:9092/clicks"

@@ -31,7 +31,7 @@ def to_yaml(documents: Sequence[Document]) -> str:
         For a value that YAML has no type for.
     """
     options = {"sort_keys": False, "allow_unicode": True, "width": float("inf")}
-    return "---\n".join(yaml.dump(each, Dumper=_Dumper, **options) for each in documents)
+    return "---\n".join(yaml.dump(document, Dumper=_Dumper, **options) for document in documents)
 
 
 class _Dumper(yaml.SafeDumper):  # type: ignore[misc]

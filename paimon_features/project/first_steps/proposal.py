@@ -51,7 +51,7 @@ def propose(profile: InputProfile, name: str, entity: Sequence[str] = ()) -> Pro
     """
     candidates = list(iter_roles(profile))
     if entity:
-        keys = tuple(_key(profile, each) for each in entity)
+        keys = tuple(_key(profile, column) for column in entity)
     else:
         keys = tuple(candidates[:1])
     others = tuple(c for c in candidates if c not in keys)[:5]
@@ -120,8 +120,8 @@ def _median_gap(profile: InputProfile, keys: Sequence[InputColumnProfile]) -> fl
 
 def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
     """The text of features.py."""
-    known = [c for c in profile.columns if c.type is not None]
-    width = max(len(c.name) for c in known)
+    typed = [c for c in profile.columns if c.type is not None]
+    width = max(len(c.name) for c in typed)
     source = _variable(proposal.source, "source")
     entity = _variable(proposal.entity, "entity", source)
     lines = [
@@ -139,7 +139,7 @@ def definitions_text(profile: InputProfile, proposal: Proposal) -> str:
         f"    {python_literal(proposal.source)},",
         "    schema={",
     ]
-    for c in known:
+    for c in typed:
         comment = f"  # {_about(c, profile)}"
         key = f"{python_literal(c.name)}:".ljust(width + 3)
         lines.append(f"        {key} pf.{c.type!r},{comment}".rstrip())

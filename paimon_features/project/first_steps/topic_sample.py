@@ -105,21 +105,21 @@ def _starts(
     """Where to begin in each partition that has messages."""
     from confluent_kafka import TopicPartition
 
-    known: dict[str, Any] = {}
+    topics: dict[str, Any] = {}
 
     def is_known() -> bool:
-        nonlocal known
-        known = _topics(consumer, settings, brokers, failures)
-        return topic in known and known[topic].error is None and bool(known[topic].partitions)
+        nonlocal topics
+        topics = _topics(consumer, settings, brokers, failures)
+        return topic in topics and topics[topic].error is None and bool(topics[topic].partitions)
 
     if not wait_until(is_known, NEW_TOPIC_S):
-        visible = sorted(name for name in known if not name.startswith("__"))
+        visible = sorted(name for name in topics if not name.startswith("__"))
         more = f" and {len(visible) - 20} more" if len(visible) > 20 else ""
         raise ConfigurationError(
             f"{brokers} has no topic {topic!r} that this login may read"
             f"; it has: {', '.join(visible[:20]) or 'none'}{more}{did_you_mean(topic, visible)}"
         )
-    partitions = known[topic].partitions
+    partitions = topics[topic].partitions
     starts = []
     share = max(1, messages // len(partitions))
     for number in partitions:
@@ -208,11 +208,11 @@ def _add(sample: TopicSample, value: bytes | None) -> None:
     if value[:1] == b"\0" and value[_REGISTRY_HEADER:].lstrip()[:1] == b"{":
         text = value[_REGISTRY_HEADER:]
     try:
-        found = json.loads(text) if len(text) <= LARGEST_MESSAGE else None
+        message = json.loads(text) if len(text) <= LARGEST_MESSAGE else None
     except (ValueError, RecursionError):
-        found = None
-    if isinstance(found, dict):
-        sample.lines.append(json.dumps(found).encode())
+        message = None
+    if isinstance(message, dict):
+        sample.lines.append(json.dumps(message).encode())
     else:
         sample.unreadable += 1
         sample.first_unreadable = sample.first_unreadable or value[:40]

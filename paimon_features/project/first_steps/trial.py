@@ -81,11 +81,11 @@ def read_events(
     examples: dict[str, str] = {}
     ignored: tuple[str, ...] = ()
     count, size, complete = 0, 0, True
-    known = dict(mapping)
+    names = dict(mapping)
     parts = (
-        read_apart(path, _parts_apart, path, source, settings, known, on_rows=on_rows)
+        read_apart(path, _parts_apart, path, source, settings, names, on_rows=on_rows)
         if apart
-        else _parts(path, source, settings, known, on_rows)
+        else _parts(path, source, settings, names, on_rows)
     )
     with closing_of(parts):
         for part in parts:
@@ -110,9 +110,9 @@ def _parts(
     on_rows: OnRows,
 ) -> Iterator[_TrialPart]:
     forms = InputCopies(source, settings, on_rows)
-    found = forms.find([path])
+    paths = forms.find([path])
     run = IngestRun("trial", now_ms())
-    files = [forms.inspect(p) if forms.handles(p) else inspect_file(p) for p in found]
+    files = [forms.inspect(p) if forms.handles(p) else inspect_file(p) for p in paths]
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="paimon-features-"))
         ready = stack.enter_context(forms.copied(files, Path(folder)))

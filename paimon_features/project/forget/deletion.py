@@ -118,8 +118,8 @@ class Deletion:
         """What would be deleted; nothing is changed, and no lease is needed."""
         report = ForgetReport(len(self.entities), True)
         self._samples = self._read_samples()
-        for found in self._find(self._composites(), report):
-            report.tables.append(_described(found))
+        for rows in self._find(self._composites(), report):
+            report.tables.append(_described(rows))
         report.remains = remaining(self.lake, [t.table for t in report.tables if t.rows])
         self._note(report)
         return report
@@ -145,10 +145,10 @@ class Deletion:
             self._samples = self._read_samples()
             composites = self._composites()
             self._delete_records(composites, report)
-            for found in self._find(composites, report):
-                if found.rows:
-                    self._say(f"{found.table}: deleting {found.rows:,} rows")
-                report.tables.append(_described(found, delete_rows(self.lake, found)))
+            for rows in self._find(composites, report):
+                if rows.rows:
+                    self._say(f"{rows.table}: deleting {rows.rows:,} rows")
+                report.tables.append(_described(rows, delete_rows(self.lake, rows)))
             for record in self._generations():
                 release_older_events(self.lake, record)
             self._delete_records(composites, report)
@@ -159,7 +159,7 @@ class Deletion:
     def _tables(self) -> list[str]:
         """The tables that can contain the entities, in the order in which they are rewritten."""
         log = served_table(self.project.name)
-        found = [
+        tables = [
             name
             for name in self.lake.list()
             if name == log
@@ -179,7 +179,7 @@ class Deletion:
                 return 3, name
             return (name in tiles) + 2 * (name in events or name.startswith("events_")), name
 
-        return sorted(found, key=rank)
+        return sorted(tables, key=rank)
 
     def _loop_of(self, table: str) -> SampledLoop | None:
         """The loop whose samples name the rows of a table, if it can be searched."""
@@ -270,15 +270,15 @@ class Deletion:
                 places = [entities.columns.index(key) for key in keys]
                 out[name] = [tuple(key[p] for p in places) for key in sorted(entities.keys)]
                 continue
-            found: set[tuple[Any, ...]] = set()
+            composites: set[tuple[Any, ...]] = set()
             for record in generations.load(self.lake, name):
                 if latest_snapshot(self.lake, record.table) is None:
                     continue
                 for batch in iter_batches(self.lake, record.table, keys):
                     rows = pa.Table.from_batches([batch])
-                    own = rows.filter(pa.array(entities.mask(rows)))
-                    found.update(zip(*(c.to_pylist() for c in own.columns), strict=True))
-            out[name] = sorted(found)
+                    matches = rows.filter(pa.array(entities.mask(rows)))
+                    composites.update(zip(*(c.to_pylist() for c in matches.columns), strict=True))
+            out[name] = sorted(composites)
         return out
 
     def _delete_records(
@@ -335,13 +335,13 @@ class Deletion:
         composites: dict[str, list[tuple[Any, ...]]],
         report: ForgetReport,
     ) -> TableRows:
-        known: set[tuple[Any, ...]] = set()
-        for name, found in composites.items():
-            own = list(self.project.definitions.view(name).compiled.keys)
-            if set(own) == set(keys):
-                places = [own.index(key) for key in keys]
-                known.update(tuple(key[place] for place in places) for key in found)
-        predicted = PredictedEntities(self.entities, keys, known, optional_salt())
+        complete: set[tuple[Any, ...]] = set()
+        for name, composite_keys in composites.items():
+            view_keys = list(self.project.definitions.view(name).compiled.keys)
+            if set(view_keys) == set(keys):
+                places = [view_keys.index(key) for key in keys]
+                complete.update(tuple(key[place] for place in places) for key in composite_keys)
+        predicted = PredictedEntities(self.entities, keys, complete, optional_salt())
         rows = find_rows(self.lake, table, PREDICTED_COLUMNS, predicted.mask)
         self._note_hidden(table, predicted.hidden, report)
         return rows

@@ -108,7 +108,7 @@ class EntitySet:
 
     def mask(self, rows: pa.Table) -> Bools:
         """Which rows are theirs; a null or a value of another type is not."""
-        found = np.ones(rows.num_rows, np.bool_)
+        mask = np.ones(rows.num_rows, np.bool_)
         for position, column in enumerate(self.columns):
             values = rows.column(column)
             try:
@@ -117,12 +117,12 @@ class EntitySet:
             except pa.ArrowException:
                 return np.zeros(rows.num_rows, np.bool_)
             one = pc.is_in(values, value_set=wanted)
-            found &= np.asarray(one.to_numpy(zero_copy_only=False), np.bool_)
+            mask &= np.asarray(one.to_numpy(zero_copy_only=False), np.bool_)
         if len(self.columns) > 1 and len(self.keys) > 1:  # of the right columns, not combined
-            for row in np.flatnonzero(found).tolist():
+            for row in np.flatnonzero(mask).tolist():
                 key = tuple(rows.column(c)[row].as_py() for c in self.columns)
-                found[row] = key in self.keys
-        return found
+                mask[row] = key in self.keys
+        return mask
 
     def of_skipped(self, details: Iterable[str], keys: Sequence[str]) -> Bools:
         """Which rows of a table of skipped events are theirs: ``... | key=value ... time=value``.

@@ -32,8 +32,8 @@ class Remaining:
 
 def remaining(lake: Lake, tables: Sequence[str]) -> list[Remaining]:
     """What remains of the rows that were deleted from these tables."""
-    found = (_of(lake, table) for table in tables)
-    return [one for one in found if one is not None]
+    remains = (_of(lake, table) for table in tables)
+    return [one for one in remains if one is not None]
 
 
 def _of(lake: Lake, table: str) -> Remaining | None:

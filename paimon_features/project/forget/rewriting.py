@@ -55,8 +55,8 @@ def find_rows(lake: Lake, table: str, columns: tuple[str, ...], mask: Mask) -> T
     wanted = list(dict.fromkeys([*columns, *keys]))
     for batch in iter_batches(lake, table, wanted, newest.ref):
         rows = pa.Table.from_batches([batch])
-        found = rows.filter(pa.array(mask(rows))).select(keys)
-        counts.update(_partitions(found))
+        matches = rows.filter(pa.array(mask(rows))).select(keys)
+        counts.update(_partitions(matches))
     return TableRows(table, columns, mask, newest.ref, dict(counts))
 
 

@@ -34,16 +34,18 @@ class SampledLoop:
     def samples(self, lake: Lake, entities: EntitySet) -> EntitySet:
         """Return the samples of the entities, by the rows of all origins."""
         keys = list(self.source.sample_keys)
-        found: set[tuple[Any, ...]] = set()
+        samples: set[tuple[Any, ...]] = set()
         for table in self.origins:
             if latest_snapshot(lake, table) is None:
                 continue
             for batch in iter_batches(lake, table, list(dict.fromkeys([*entities.columns, *keys]))):
                 rows = pa.Table.from_batches([batch])
-                own = rows.filter(pa.array(entities.mask(rows))).select(keys)
-                found.update(zip(*(column.to_pylist() for column in own.columns), strict=True))
-        found = {sample for sample in found if None not in sample}
-        return EntitySet(tuple(keys), dict(self.source.sample_keys), frozenset(found))
+                matches = rows.filter(pa.array(entities.mask(rows))).select(keys)
+                samples.update(
+                    zip(*(column.to_pylist() for column in matches.columns), strict=True)
+                )
+        samples = {sample for sample in samples if None not in sample}
+        return EntitySet(tuple(keys), dict(self.source.sample_keys), frozenset(samples))
 
 
 def loops(lake: Lake, definitions: Definitions, entities: EntitySet) -> Iterator[SampledLoop]:
@@ -55,7 +57,9 @@ def loops(lake: Lake, definitions: Definitions, entities: EntitySet) -> Iterator
         views = [n for n, v in definitions.views.items() if v.compiled.source.name == source.name]
         records = [record for view in views for record in generations.load(lake, view)]
         tiles = {record.table for record in records} | {record.skipped_table for record in records}
-        own = frozenset({source.table, *tiles} & columns.keys())
+        loop_tables = frozenset({source.table, *tiles} & columns.keys())
         wanted = {*entities.columns, *source.sample_keys}
-        origins = sorted(t for t, names in columns.items() if wanted <= names and t not in own)
-        yield SampledLoop(source, tuple(views), own, tuple(origins))
+        origins = sorted(
+            t for t, names in columns.items() if wanted <= names and t not in loop_tables
+        )
+        yield SampledLoop(source, tuple(views), loop_tables, tuple(origins))

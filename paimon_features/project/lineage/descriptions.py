@@ -55,16 +55,16 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
     UnknownNameError
         If there is no such definition.
     """
-    found = [(key, item) for key, item in _items(definitions) if key[1] == name]
-    stored = [each for each in describe_stored(lake) if each["name"] == name]
-    if not found and not stored:
-        known = [key[1] for key, _ in _items(definitions)]
-        known += [each["name"] for each in describe_stored(lake)]
-        raise UnknownNameError.of("definition", name, dict.fromkeys(known))
+    items = [(key, item) for key, item in _items(definitions) if key[1] == name]
+    stored = [document for document in describe_stored(lake) if document["name"] == name]
+    if not items and not stored:
+        names = [key[1] for key, _ in _items(definitions)]
+        names += [document["name"] for document in describe_stored(lake)]
+        raise UnknownNameError.of("definition", name, dict.fromkeys(names))
     versions = registry.versions(lake)
     graph = lineage(definitions, lake)
     out = []
-    for (kind, _), item in found:
+    for (kind, _), item in items:
         history = versions.get((kind, name), [])
         document: Document = dict(item.to_document())
         document["state"] = _state(history[-1] if history else None, item.to_document())
@@ -111,10 +111,10 @@ def describe(definitions: Definitions, lake: Lake, name: str) -> list[Document]:
                 if view.entity.name == name
             ]
         out.append(document)
-    for each in stored:
-        document = {**each, "tables": [_table(lake, each["table"])], "versions": []}
+    for stored_set in stored:
+        document = {**stored_set, "tables": [_table(lake, stored_set["table"])], "versions": []}
         for node in graph.nodes:
-            if (node.kind, node.name) == (each["kind"], name):
+            if (node.kind, node.name) == (stored_set["kind"], name):
                 document["made_of"] = list(map(_named, graph.parents(node)))
         out.append(document)
     return out
@@ -155,7 +155,9 @@ def _training_set(lake: Lake, table: str) -> Document:
 
 def _model(lake: Lake, name: str) -> Document:
     states = states_of(lake, name)
-    served = [f"{each.version} {each.state}" for each in states.versions if each.traffic]
+    served = [
+        f"{version.version} {version.state}" for version in states.versions if version.traffic
+    ]
     newest = states.versions[-1].version if states.versions else 0
     return {"state": f"version {', '.join(served) or f'{newest}, not promoted'}"}
 

@@ -34,10 +34,10 @@ class LineageGraph(NodesAndEdges):
         UnknownNameError
             If there is none.
         """
-        found = [node for node in self.nodes if node.name == name]
-        if not found:
+        nodes = [node for node in self.nodes if node.name == name]
+        if not nodes:
             raise UnknownNameError.of("definition", name, [node.name for node in self.nodes])
-        return found
+        return nodes
 
     def around(self, chosen: Iterable[LineageNode]) -> LineageGraph:
         """Return the subgraph of the ancestors and descendants of the chosen nodes."""
@@ -77,10 +77,10 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
     views = {view.name: _view_node(view) for view in defined}
     edges = [(sources[view.source.name], views[view.name]) for view in defined]
     derived = []
-    for made in definitions.derived.values():
-        note = f"{made.view.entity.name}, {_many(len(made.compiled.features), 'feature')}"
-        derived.append(LineageNode("derived_view", made.name, note))
-        edges.append((views[made.view.name], derived[-1]))
+    for view in definitions.derived.values():
+        note = f"{view.view.entity.name}, {_many(len(view.compiled.features), 'feature')}"
+        derived.append(LineageNode("derived_view", view.name, note))
+        edges.append((views[view.view.name], derived[-1]))
     interactions = {}
     for interaction in definitions.interactions.values():
         compiled = definitions.interaction(interaction)
@@ -90,13 +90,15 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
         edges += [(views[name], node) for name in _view_names(compiled.refs)]
     transformed = {}
     fitted: dict[str, LineageNode] = {}
-    for each in definitions.transformed.values():
-        made_of = definitions.transformation(each)
+    for feature in definitions.transformed.values():
+        made_of = definitions.transformation(feature)
         pinned, digest = str(made_of.fitted), made_of.fitted.digest
         fitted.setdefault(
             pinned, LineageNode("fitted_transformer", pinned, f"{made_of.fitted.kind}, {digest}")
         )
-        node = transformed[each.name] = LineageNode("transformed", each.name, made_of.type.text)
+        node = transformed[feature.name] = LineageNode(
+            "transformed", feature.name, made_of.type.text
+        )
         edges.append((fitted[pinned], node))
         plain = [part for part in made_of.parts if isinstance(part, FeatureRef)]
         edges += [(views[name], node) for name in _view_names(plain)]
@@ -119,12 +121,24 @@ def lineage(definitions: Definitions, lake: Lake | None = None) -> LineageGraph:
         edges += [(views[view], sets[-1]) for view in _view_names(refs) if view in views]
         edges += [(computed[name], sets[-1]) for name in features if name in computed]
         read = frozenset(features)
-        edges += [(each, sets[-1]) for each in services if read and read == items_of[each.name]]
+        edges += [
+            (service_node, sets[-1])
+            for service_node in services
+            if read and read == items_of[service_node.name]
+        ]
     models = []
     for name, of_service, trained_on, note in _models(lake):
         models.append(LineageNode("model", name, note))
-        edges += [(each, models[-1]) for each in services if each.name == of_service]
-        edges += [(each, models[-1]) for each in sets if TRAINING_PREFIX + each.name == trained_on]
+        edges += [
+            (service_node, models[-1])
+            for service_node in services
+            if service_node.name == of_service
+        ]
+        edges += [
+            (set_node, models[-1])
+            for set_node in sets
+            if TRAINING_PREFIX + set_node.name == trained_on
+        ]
     made_of_views = (
         *derived, *interactions.values(), *fitted.values(), *transformed.values(), *services,
         *sets, *models,

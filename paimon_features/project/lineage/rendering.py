@@ -154,8 +154,8 @@ def _middle(graph: NodesAndEdges, slot: Slot, before: Mapping[Slot, int]) -> flo
         [(a, b) for a, b in graph.edges if b == slot] if isinstance(slot, LineageNode) else [slot]
     )
     rows = [before.get(edge, before.get(edge[0])) for edge in edges]
-    known = [row for row in rows if row is not None]
-    return sum(known) / len(known) if known else 0.0
+    placed = [row for row in rows if row is not None]
+    return sum(placed) / len(placed) if placed else 0.0
 
 
 def _passing(columns: Sequence[Sequence[Slot]], edge: Edge) -> list[Slot]:

@@ -45,8 +45,8 @@ def to_compact(files: Iterable[DataFile], keyed: bool) -> list[tuple[tuple[str, 
         several[partition, file.bucket] += 1
         if keyed and file.level == 0:
             unmerged.add(partition)
-    found = {partition for (partition, _), count in several.items() if count > 1} | unmerged
-    return sorted(found)
+    partitions = {partition for (partition, _), count in several.items() if count > 1} | unmerged
+    return sorted(partitions)
 
 
 def compact_sql(table: str, keyed: bool, partitions: Iterable[tuple[tuple[str, int], ...]]) -> str:

@@ -92,8 +92,8 @@ def drift_of(
     the exact KS distance if known; by default it is computed at the edges of the bins.
     """
     count, before = sum(current), sum(reference)
-    here, there = count + nulls[0], before + nulls[1]
-    if not here or not there:
+    here, total_before = count + nulls[0], before + nulls[1]
+    if not here or not total_before:
         return Drift(column, count, before, *nulls)
     pair = coarse(current, reference) if ordered else frequent(current, reference)
     nulls_p_value = None
@@ -134,15 +134,15 @@ def coarse(current: Sequence[int], reference: Sequence[int], bins: int = BINS) -
     """
     share = max((sum(current) + sum(reference)) / bins, 1)
     out: list[list[int]] = [[0, 0]]
-    for here, there in zip(current, reference, strict=True):
+    for here, before in zip(current, reference, strict=True):
         if sum(out[-1]) >= share:
             out.append([0, 0])
         out[-1][0] += here
-        out[-1][1] += there
+        out[-1][1] += before
     if len(out) > 1 and sum(out[-1]) < share / 2:  # too small for a bin of its own
-        here, there = out.pop()
+        here, before = out.pop()
         out[-1][0] += here
-        out[-1][1] += there
+        out[-1][1] += before
     return [[pair[side] for pair in out] for side in (0, 1)]
 
 
@@ -156,7 +156,7 @@ def frequent(
     """
     if len(current) <= most + 1:
         return [list(current), list(reference)]
-    both = [here + there for here, there in zip(current, reference, strict=True)]
+    both = [here + before for here, before in zip(current, reference, strict=True)]
     order = sorted(range(len(both)), key=lambda place: -both[place])
     kept, others = sorted(order[:most]), order[most:]
     return [
@@ -171,10 +171,10 @@ def ks(current: Sequence[int], reference: Sequence[int]) -> float:
     >>> ks([10, 0], [5, 5]), ks([3, 3], [1, 1])
     (0.5, 0.0)
     """
-    here, there = (np.cumsum(np.asarray(side, np.float64)) for side in (current, reference))
-    if not (here[-1] and there[-1]):
+    here, before = (np.cumsum(np.asarray(side, np.float64)) for side in (current, reference))
+    if not (here[-1] and before[-1]):
         return 0.0
-    return float(np.max(np.abs(here / here[-1] - there / there[-1])))
+    return float(np.max(np.abs(here / here[-1] - before / before[-1])))
 
 
 def ks_of_values(current: Floats, reference: Floats) -> float:
@@ -185,10 +185,10 @@ def ks_of_values(current: Floats, reference: Floats) -> float:
     """
     if not (len(current) and len(reference)):
         return 0.0
-    here, there = np.sort(current), np.sort(reference)
-    at = np.concatenate([here, there])
+    here, before = np.sort(current), np.sort(reference)
+    at = np.concatenate([here, before])
     apart = np.searchsorted(here, at, side="right") / len(here)
-    apart -= np.searchsorted(there, at, side="right") / len(there)
+    apart -= np.searchsorted(before, at, side="right") / len(before)
     return float(np.max(np.abs(apart)))
 
 

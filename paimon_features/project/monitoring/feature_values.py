@@ -39,13 +39,13 @@ def newest_event_ms(lake: Lake, tiles: Pin) -> int:
         pc.max(rows.column(EVENT_TIME_MAX.name)).as_py()
         for rows in _rows(lake, tiles, [EVENT_TIME_MAX.name])
     ]
-    known = [time for time in newest if time is not None]
-    if not known:
+    times = [time for time in newest if time is not None]
+    if not times:
         raise RequestError(
             f"table {tiles.table!r} has no tiles yet; "
             "'paimon-features backfill' computes those of existing events"
         )
-    return int(max(known))
+    return int(max(times))
 
 
 def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa.Table:
@@ -65,16 +65,22 @@ def entity_rows(lake: Lake, view: CompiledView, tiles: Pin, as_of_ms: int) -> pa
             f"feature view {view.name!r} has no keys, and therefore no features of entities; use "
             "its columns"
         )
-    known: pa.Table | None = None
+    entities: pa.Table | None = None
     for rows in _rows(lake, tiles, [*keys, TILE_START]):
-        there = rows.filter(pc.less(rows.column(TILE_START), as_of_ms)).select(keys)
-        both = there if known is None else pa.concat_tables([known, there.cast(known.schema)])
-        known = both.group_by(keys).aggregate([])
-    if known is None or not known.num_rows:
+        batch_keys = rows.filter(pc.less(rows.column(TILE_START), as_of_ms)).select(keys)
+        both = (
+            batch_keys
+            if entities is None
+            else pa.concat_tables([entities, batch_keys.cast(entities.schema)])
+        )
+        entities = both.group_by(keys).aggregate([])
+    if entities is None or not entities.num_rows:
         raise RequestError(f"no entity of view {view.name!r} is known before {as_of_ms}")
     # in one order, so that a fit in parts returns the same bits each time
-    known = known.sort_by([(key, "ascending") for key in keys])
-    return known.append_column(EVENT_TIME_MS, pa.array([as_of_ms] * known.num_rows, pa.int64()))
+    entities = entities.sort_by([(key, "ascending") for key in keys])
+    return entities.append_column(
+        EVENT_TIME_MS, pa.array([as_of_ms] * entities.num_rows, pa.int64())
+    )
 
 
 def requested_rows(
@@ -128,8 +134,8 @@ def feature_rows(
     def tables() -> Iterator[pa.Table]:
         status = f"{features[0]}__status"
         for batch in read.stream(rows, statuses=True, progress=progress):
-            there = pc.not_equal(batch.column(status).cast(pa.string()), "MISSING")
-            table = pa.Table.from_batches([batch]).filter(there)
+            present = pc.not_equal(batch.column(status).cast(pa.string()), "MISSING")
+            table = pa.Table.from_batches([batch]).filter(present)
             if table.num_rows:
                 yield table.select(list(features))
 

@@ -95,7 +95,7 @@ def fit_columns(
         "from": chosen,
         "until_ms": until_ms,
         "tables": _documents(pins),
-        "distribution": {c.column: found for c in statistics if (found := distribution(c))},
+        "distribution": {c.column: counts for c in statistics if (counts := distribution(c))},
     }
     return Fit(transformer, document, statistics)
 
@@ -108,8 +108,8 @@ def fit_rows(transformer: StoredTransformer, tables: Iterable[pa.Table]) -> None
     """
     tables = (table for table in tables if table.num_rows)  # fit() refuses those without
     if not transformer.supports_partial_fit:
-        found = list(tables)
-        tables = [pa.concat_tables(found)] if found else []
+        parts = list(tables)
+        tables = [pa.concat_tables(parts)] if parts else []
     for number, table in enumerate(tables):
         if number:
             transformer.partial_fit(table)

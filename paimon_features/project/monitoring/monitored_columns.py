@@ -41,15 +41,18 @@ def of_columns(
 
     From events, all values of both ranges are kept in memory, 8 bytes each.
     """
-    whole = all(each.available & {"bins", "categories"} for each in reader.tile_columns(columns))
+    whole = all(
+        tile_column.available & {"bins", "categories"}
+        for tile_column in reader.tile_columns(columns)
+    )
     chosen = origin or ("tiles" if whole else "events")
     name = reader.view.name
     if chosen == "tiles":
         here = reader.statistics(columns, ranges[0], progress)
-        there: Sequence[ColumnStatistics | None] = [None] * len(here)
+        before: Sequence[ColumnStatistics | None] = [None] * len(here)
         if ranges[1] is not None:
-            there = reader.statistics(columns, ranges[1], progress)
-        pairs = zip(here, there, strict=True)
+            before = reader.statistics(columns, ranges[1], progress)
+        pairs = zip(here, before, strict=True)
         return MonitoringReport(name, chosen, *ranges, [ColumnReport.of(*pair) for pair in pairs])
     return _of_tables(name, chosen, columns, ranges, lambda of: reader.rows(columns, of, progress))
 
@@ -81,8 +84,8 @@ def of_features(
             raise RequestError("features are read at the end of a range; pass an end")
         else:
             requested = entity_rows(lake, view, tiles, of.until_ms)
-        _, found = feature_rows(store, view, features, requested, progress)
-        return found
+        _, chunks = feature_rows(store, view, features, requested, progress)
+        return chunks
 
     return _of_tables(view.name, "features", features, ranges, tables)
 
@@ -125,10 +128,10 @@ def _of_tables(
     tables: Callable[[TimeRange], Iterator[pa.Table]],
 ) -> MonitoringReport:
     here = collect(columns, tables(ranges[0]))
-    there: Sequence[ColumnValues | None] = [None] * len(columns)
+    before: Sequence[ColumnValues | None] = [None] * len(columns)
     if ranges[1] is not None:
-        there = collect(columns, tables(ranges[1]))
-    pairs = zip(here, there, strict=True)
+        before = collect(columns, tables(ranges[1]))
+    pairs = zip(here, before, strict=True)
     return MonitoringReport(
         name, origin, *ranges, [ColumnReport.of_values(*pair) for pair in pairs]
     )

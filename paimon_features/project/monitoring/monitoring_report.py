@@ -83,8 +83,8 @@ class ColumnReport:
         """Return the report from statistics in the same bins; ``distance`` is the exact KS."""
         drift = None
         if reference is not None:
-            here, there = counts(current), counts(reference)
-            if here is None or there is None:
+            here, before = counts(current), counts(reference)
+            if here is None or before is None:
                 drift = Drift(
                     current.column,
                     current.count or 0,
@@ -95,17 +95,17 @@ class ColumnReport:
             else:
                 nulls = current.nulls or 0, reference.nulls or 0
                 ordered = current.bins is not None
-                drift = drift_of(current.column, here, there, ordered, nulls, distance)
+                drift = drift_of(current.column, here, before, ordered, nulls, distance)
         return cls(current.column, current, reference, drift)
 
     @classmethod
     def of_values(cls, current: ColumnValues, reference: ColumnValues | None) -> ColumnReport:
         """Return the report from all values of both sides."""
-        here, there = compare(current, reference, SHARES)
+        here, before = compare(current, reference, SHARES)
         distance = None
         if reference is not None and current.is_number and reference.is_number:
             distance = ks_of_values(current.values, reference.values)
-        return cls.of(here, there, distance)
+        return cls.of(here, before, distance)
 
     def to_document(self) -> dict[str, Any]:
         """Return the document in JSON values."""

@@ -33,10 +33,10 @@ _SEED = 20_180_601
 
 def psi_of_counts(current: Floats | Ints, reference: Floats | Ints) -> Floats:
     """Return the PSI of each row of counts, shape (..., bins); half a count is added to each."""
-    here, there = current + 0.5, reference + 0.5
+    here, before = current + 0.5, reference + 0.5
     here /= here.sum(axis=-1, keepdims=True)
-    there /= there.sum(axis=-1, keepdims=True)
-    out: Floats = np.sum((here - there) * np.log(here / there), axis=-1)
+    before /= before.sum(axis=-1, keepdims=True)
+    out: Floats = np.sum((here - before) * np.log(here / before), axis=-1)
     return out
 
 
@@ -51,14 +51,14 @@ def psi_without_change(current: Sequence[int], reference: Sequence[int]) -> tupl
     >>> psi_without_change([0, 0, 900], [300, 300, 300])[1]
     1e-12
     """
-    here, there = (np.asarray(side, np.int64) for side in (current, reference))
-    found = float(psi_of_counts(here, there))
+    here, before = (np.asarray(side, np.int64) for side in (current, reference))
+    psi = float(psi_of_counts(here, before))
     generator = np.random.default_rng(_SEED)
-    draws = _psi_draws(here, there, DRAWS, generator)
-    p_value = _share_at_least(found, draws)
+    draws = _psi_draws(here, before, DRAWS, generator)
+    p_value = _share_at_least(psi, draws)
     if p_value < UNSUSPICIOUS:
-        draws = _psi_draws(here, there, MORE_DRAWS, generator)
-        p_value = _share_at_least(found, draws)
+        draws = _psi_draws(here, before, MORE_DRAWS, generator)
+        p_value = _share_at_least(psi, draws)
     return float(draws.mean()), p_value
 
 

@@ -35,7 +35,7 @@ class Saved:
             "rows": self.version.transformer.rows_seen,
             "fitted_on": dict(self.version.fitted_on),
             "against": self.against,
-            "drift": [asdict(each) for each in self.drift],
+            "drift": [asdict(drift) for drift in self.drift],
         }
 
 
@@ -47,8 +47,8 @@ def save_fit(lake: Lake, name: str, fit: Fit, now_ms: int) -> tuple[FittedVersio
     OwnershipError
         If another process writes versions of it.
     """
-    known = fitted_versions(lake, name)
-    newest = known[-1] if known else None
+    versions = fitted_versions(lake, name)
+    newest = versions[-1] if versions else None
     params = canonical(fit.transformer.to_params())
     if newest and newest.params == params and same_data(newest.fitted_on, fit.fitted_on):
         return newest, False
@@ -62,16 +62,16 @@ def drift_since(version: FittedVersion, statistics: Sequence[ColumnStatistics]) 
     Counts in tiles only grow, so the new data are the difference of two counts. If that is not
     valid (other bins, retracted events), all values are compared instead.
     """
-    known = version.fitted_on.get("distribution") or {}
+    fitted = version.fitted_on.get("distribution") or {}
     out = []
     for column in statistics:
-        now, then = distribution(column), known.get(column.column)
+        now, then = distribution(column), fitted.get(column.column)
         same = now is not None and then is not None and _bins(now) == _bins(then)
         if not same or now is None or then is None:
             out.append(Drift(column.column, column.count or 0, 0))
             continue
         counts, before = ([*of["bins"], of["nulls"] or 0] for of in (now, then))
-        since = [here - there for here, there in zip(counts, before, strict=True)]
+        since = [here - earlier for here, earlier in zip(counts, before, strict=True)]
         if min(since) < 0:
             since = counts
         nulls = since.pop(), before.pop()
@@ -96,12 +96,12 @@ def follow(
         newest = latest_snapshot(lake, table)
         if newest is not None and newest.commit != seen:
             seen = newest.commit
-            found: Saved | TransformError | SnapshotExpiredError
+            outcome: Saved | TransformError | SnapshotExpiredError
             try:
-                found = fit()
+                outcome = fit()
             except (TransformError, SnapshotExpiredError) as error:
-                found = error
-            yield found
+                outcome = error
+            yield outcome
         stop.wait(every_s)
 
 

@@ -164,14 +164,14 @@ def _title(column: ColumnReport) -> str:
 def _bars(column: ColumnReport) -> tuple[list[str], list[list[int] | None]]:
     """Return the labels of the bars, and the counts of both sides."""
     here = counts(column.current) or []
-    there = None if column.reference is None else counts(column.reference)
+    before = None if column.reference is None else counts(column.reference)
     if column.current.categories is not None:
         names = [str(value) for value in column.current.categories] + ["(others)"]
-        order = sorted(range(len(names) - 1), key=lambda i: -(there or here)[i])[:MOST_CATEGORIES]
+        order = sorted(range(len(names) - 1), key=lambda i: -(before or here)[i])[:MOST_CATEGORIES]
         rest = [i for i in range(len(names)) if i not in order]
         return [*(names[i] for i in order), "(others)"], [
             None if side is None else [*(side[i] for i in order), sum(side[i] for i in rest)]
-            for side in (here, there)
+            for side in (here, before)
         ]
     edges = column.current.edges or ()
     step = math.ceil(len(here) / MOST_BARS) or 1
@@ -181,7 +181,7 @@ def _bars(column: ColumnReport) -> tuple[list[str], list[list[int] | None]]:
     first = f"< {labels[0]}" if labels else ""
     return [first, *labels], [
         None if side is None else [sum(side[start : start + step]) for start in starts]
-        for side in (here, there)
+        for side in (here, before)
     ]
 
 

@@ -58,44 +58,60 @@ class TileColumn:
     @classmethod
     def of(cls, view: CompiledView, column: str) -> TileColumn:
         """Return the aggregates of a column of the view's source, or of a derived column."""
-        own = [
+        aggregates = [
             feature.aggregate
             for feature in view.features
             if feature.aggregate.column == column and feature.aggregate.where is None
         ]
         # smallest and greatest values of texts and dates are no range of numbers
-        ordered = own if view.scope.get(column, String).is_numeric else []
+        ordered = aggregates if view.scope.get(column, String).is_numeric else []
         counted = Count(column).partials(view.scope)[0].name if column in view.scope else ""
         return cls(
             column,
             view,
-            next((each for each in own if isinstance(each, Variance)), None),
-            next((each for each in ordered if isinstance(each, Min)), None),
-            next((each for each in ordered if isinstance(each, Max)), None),
-            next((each for each in own if isinstance(each, Histogram | Quantile)), None),
-            next((each for each in own if isinstance(each, CountBy) and each.other), None),
+            next((aggregate for aggregate in aggregates if isinstance(aggregate, Variance)), None),
+            next((aggregate for aggregate in ordered if isinstance(aggregate, Min)), None),
+            next((aggregate for aggregate in ordered if isinstance(aggregate, Max)), None),
+            next(
+                (
+                    aggregate
+                    for aggregate in aggregates
+                    if isinstance(aggregate, Histogram | Quantile)
+                ),
+                None,
+            ),
+            next(
+                (
+                    aggregate
+                    for aggregate in aggregates
+                    if isinstance(aggregate, CountBy) and aggregate.other
+                ),
+                None,
+            ),
             counted in view.partial,
         )
 
     @property
     def available(self) -> frozenset[Statistic]:
         """The available statistics."""
-        known: dict[Statistic, bool] = {
+        availability: dict[Statistic, bool] = {
             "moments": self.variance is not None,
             "range": self.low is not None and self.high is not None,
             "bins": self.bins is not None,
             "categories": self.categories is not None and self.counts,
         }
-        return frozenset(name for name, there in known.items() if there)
+        return frozenset(name for name, is_available in availability.items() if is_available)
 
     @property
     def partials(self) -> Sequence[Partial]:
         """The partials to read."""
         kept = [self.variance, self.low, self.high, self.bins, self.categories]
-        found = [p for each in kept if each for p in each.partials(self.view.scope)]
+        partials = [
+            p for aggregate in kept if aggregate for p in aggregate.partials(self.view.scope)
+        ]
         if self.counts:
-            found += Count(self.column).partials(self.view.scope)
-        return [ROWS, *{p.name: p for p in found}.values()]
+            partials += Count(self.column).partials(self.view.scope)
+        return [ROWS, *{p.name: p for p in partials}.values()]
 
     def statistics(self, merged: Merged) -> ColumnStatistics:
         """Return the statistics from merged partials."""
@@ -105,7 +121,7 @@ class TileColumn:
             if self.counts
             else None
         )
-        low, high = (self._extreme(each, merged) for each in (self.low, self.high))
+        low, high = (self._extreme(extreme, merged) for extreme in (self.low, self.high))
         moments = None if self.variance is None else self._moments(self.variance, merged, low, high)
         bins = None if self.bins is None else tuple(self._counts(self.bins, merged))
         categories, other = self._categories(merged)
@@ -135,7 +151,7 @@ class TileColumn:
             return MomentSums.around(int(count), shifted, square, variance.center)
         total, high2, cross, low2, count = values
         square = (high2 << 32) + (cross << 17) + low2
-        found = MomentSums.exact(count, total, square, 10**scale)
+        sums = MomentSums.exact(count, total, square, 10**scale)
         # a 64-bit sum that may have overflowed is useless
         if low is None or high is None:  # unknown: the largest possible event
             largest = float(min(variance.units_bound(scale), SQUARE_UNITS))
@@ -143,9 +159,9 @@ class TileColumn:
             largest = max(abs(low), abs(high)) * 10**scale + 1
         limb = LIMB if largest >= LIMB or (low or 0.0) < 0 else largest
         units = [largest, (largest / LIMB + 1) ** 2, (largest / LIMB + 1) * limb, limb**2]
-        if max(units) * count >= 2**63 or found.squares < 0:
-            return MomentSums(count, found.mean, found.rest, 0.0, float("inf"))
-        return found
+        if max(units) * count >= 2**63 or sums.squares < 0:
+            return MomentSums(count, sums.mean, sums.rest, 0.0, float("inf"))
+        return sums
 
     def _extreme(self, aggregate: Min | Max | None, merged: Merged) -> float | None:
         if aggregate is None:
@@ -160,8 +176,8 @@ class TileColumn:
     def _categories(self, merged: Merged) -> tuple[dict[Category, int] | None, int]:
         if self.categories is None:
             return None, 0
-        *known, other = self._counts(self.categories, merged)
-        return dict(zip(self.categories.values, known, strict=True)), other
+        *counts, other = self._counts(self.categories, merged)
+        return dict(zip(self.categories.values, counts, strict=True)), other
 
 
 def _integer(column: Column) -> int:

@@ -50,12 +50,12 @@ class ColumnValues:
         self.is_number = is_number
         self.rows += len(array)
         column = Column.from_arrow(array)
-        known = column.values[~missing(column)]
+        present = column.values[~missing(column)]
         if is_number:
-            values = known.astype(np.float64)
+            values = present.astype(np.float64)
             self.parts.append(values[np.isfinite(values)])
         else:
-            self.counts.update(known.tolist())
+            self.counts.update(present.tolist())
 
     @property
     def values(self) -> Floats:
@@ -71,11 +71,11 @@ class ColumnValues:
         """Return the statistics, with counts between these edges or of these categories."""
         if not self.is_number:
             named = list(categories or ())
-            known = {value: self.counts[value] for value in named}
+            counts = {value: self.counts[value] for value in named}
             total = self.counts.total()
             return ColumnStatistics(
                 self.column, self.rows, total,
-                categories=known, other=total - sum(known.values()),
+                categories=counts, other=total - sum(counts.values()),
             )  # fmt: skip
         values = self.values
         bins = None
@@ -126,11 +126,11 @@ def compare(
             both.update(side.counts)
         frequent = sorted(both.items(), key=lambda item: (-item[1], str(item[0])))
         named = [value for value, _ in frequent[:CATEGORIES]]
-        found = [side.statistics(categories=named) for side in sides]
+        statistics = [side.statistics(categories=named) for side in sides]
     else:
         edges = _edges(np.concatenate([side.values for side in sides]))
-        found = [side.statistics(edges, shares=shares) for side in sides]
-    return found[0], found[1] if reference is not None else None
+        statistics = [side.statistics(edges, shares=shares) for side in sides]
+    return statistics[0], statistics[1] if reference is not None else None
 
 
 def _edges(values: Floats) -> tuple[float, ...]:

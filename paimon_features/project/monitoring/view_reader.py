@@ -55,7 +55,7 @@ class ViewReader:
         """Return statistics of columns over a range, from tiles (events where it cuts a tile)."""
         kept = self.tile_columns(columns)
         partials = {p.name: p for column in kept for p in column.partials}
-        found = merged(
+        merged_partials = merged(
             self.lake,
             self.view,
             list(partials.values()),
@@ -65,7 +65,7 @@ class ViewReader:
             progress,
         )
         self._check_pins()
-        return [column.statistics(found) for column in kept]
+        return [column.statistics(merged_partials) for column in kept]
 
     def rows(
         self, columns: Sequence[str], within: TimeRange, progress: OnProgress = ignore_progress
@@ -77,9 +77,9 @@ class ViewReader:
         done = 0
         for table in tables:
             done += table.num_rows
-            times, found = entering(self.view, table, [within])
+            times, entered = entering(self.view, table, [within])
             arrays = {
-                name: evaluate(expression, found, len(times)).to_arrow(expression.type.arrow)
+                name: evaluate(expression, entered, len(times)).to_arrow(expression.type.arrow)
                 for name, expression in expressions.items()
             }
             progress(done, total)

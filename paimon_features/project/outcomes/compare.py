@@ -166,8 +166,8 @@ def compare_versions(
     losses = losses_of(task, metric)
     table = outcomes_table(project, model)
     rows, horizon_ms = _rows(project, table, numbers, since_ms, until_ms)
-    for number, own in zip(numbers, rows, strict=True):
-        if not len(own):
+    for number, version_rows in zip(numbers, rows, strict=True):
+        if not len(version_rows):
             raise RequestError(
                 f"table {table!r} has no outcomes of version {number} in this time; 'models "
                 f"outcomes {model}' records those of mature predictions"
@@ -178,11 +178,13 @@ def compare_versions(
             "probabilities: record outcomes with such a label, for instance 'amount > 0'"
         )
     days = tuple(
-        day for number, own in zip(numbers, rows, strict=True) for day in _by_day(number, own)
+        day
+        for number, version_rows in zip(numbers, rows, strict=True)
+        for day in _by_day(number, version_rows)
     )
     chosen = _ChosenRows.of(rows, horizon_ms)
-    found = tuple(_compared(loss, chosen, alpha) for loss in losses)
-    deciding, winner = found[0], None
+    compared = tuple(_compared(loss, chosen, alpha) for loss in losses)
+    deciding, winner = compared[0], None
     if deciding.low is not None and deciding.low > 0:
         winner = numbers[1]
     elif deciding.high is not None and deciding.high < 0:
@@ -194,17 +196,17 @@ def compare_versions(
             winner = None
     scores: dict[int, Metric] = {}
     curves: dict[int, tuple[CalibrationBin, ...]] = {}
-    for number, own in zip(numbers, (chosen.first, chosen.second), strict=True):
+    for number, stream in zip(numbers, (chosen.first, chosen.second), strict=True):
         if task != "binary":
             continue
-        curves[number] = tuple(calibration_curve(own.labels, own.predictions))
-        if 0 < (own.labels > 0.5).sum() < len(own):
-            scores[number] = auc(own.labels, own.predictions, own.entities)
+        curves[number] = tuple(calibration_curve(stream.labels, stream.predictions))
+        if 0 < (stream.labels > 0.5).sum() < len(stream):
+            scores[number] = auc(stream.labels, stream.predictions, stream.entities)
     times = np.concatenate([chosen.first.times, chosen.second.times])
     return VersionComparison(
         model, *numbers, chosen.design, alpha, winner, len(chosen.first), len(chosen.second),
-        chosen.repeated, chosen.unpaired, chosen.outside, int(times.min()), int(times.max()), found,
-        scores, curves, days, ratio,
+        chosen.repeated, chosen.unpaired, chosen.outside, int(times.min()), int(times.max()),
+        compared, scores, curves, days, ratio,
     )  # fmt: skip
 
 
@@ -230,17 +232,17 @@ def _versions(
         first = None if states.production is None else states.production.version
     if second is None:
         others = [
-            each.version
+            version.version
             for state in ("challenger", "shadow")
-            for each in reversed(states.versions)
-            if each.state == state and each.version != first
+            for version in reversed(states.versions)
+            if version.state == state and version.version != first
         ]
         second = others[0] if others else None
     if first is None or second is None or first == second:
-        known = ", ".join(f"{each.version} ({each.state})" for each in states.versions)
+        existing = ", ".join(f"{version.version} ({version.state})" for version in states.versions)
         raise RequestError(
             f"model {model!r}: name two versions to compare; without, it is production with a "
-            f"challenger or shadow. There are: {known}"
+            f"challenger or shadow. There are: {existing}"
         )
     return first, second
 
@@ -298,12 +300,12 @@ class _ChosenRows:
     @classmethod
     def of(cls, rows: Sequence[_Rows], horizon_ms: int) -> _ChosenRows:
         first, second = rows
-        _, at, there = np.intersect1d(first.requests, second.requests, return_indices=True)
-        answers = [own.take(own.answers) for own in rows]
+        _, at, other_at = np.intersect1d(first.requests, second.requests, return_indices=True)
+        answers = [version_rows.take(version_rows.answers) for version_rows in rows]
         # a version that was a shadow first and then a challenger has both
         if len(at) and len(at) >= min(map(len, answers)):
             order = np.argsort(at)  # rows are in the order of time
-            pairs = first.take(at[order]), second.take(there[order])
+            pairs = first.take(at[order]), second.take(other_at[order])
             counts = counted_once(pairs[0].entities, pairs[0].times, horizon_ms)
             return cls(
                 "pairs",
@@ -313,14 +315,14 @@ class _ChosenRows:
                 len(first) + len(second) - 2 * len(at),
                 0,
             )
-        begin = max((int(own.times[0]) for own in answers if len(own)), default=0)
-        end = min((int(own.times[-1]) for own in answers if len(own)), default=0)
+        begin = max((int(answer.times[0]) for answer in answers if len(answer)), default=0)
+        end = min((int(answer.times[-1]) for answer in answers if len(answer)), default=0)
         streams, repeated = [], 0
-        for own in answers:
-            own = own.take((own.times >= begin) & (own.times <= end))
-            counts = counted_once(own.entities, own.times, horizon_ms)
+        for answer in answers:
+            answer = answer.take((answer.times >= begin) & (answer.times <= end))
+            counts = counted_once(answer.entities, answer.times, horizon_ms)
             repeated += int((~counts).sum())
-            streams.append(own.take(counts))
+            streams.append(answer.take(counts))
         if not all(map(len, streams)):
             raise RequestError(
                 "the two versions have no time in common in which both predicted for the same "
@@ -337,20 +339,22 @@ def _compared(loss: OutcomeLoss, chosen: _ChosenRows, alpha: float) -> LossCompa
     else:
         ends = ends_of_looks(chosen.first.times, chosen.second.times)
         looks = split_looks(loss, first, second, ends, alpha)
-    known = [each for each in looks if math.isfinite(each.low)]
-    base, other = (float(loss.of(own.labels, own.predictions).mean()) for own in (first, second))
+    finite = [look for look in looks if math.isfinite(look.low)]
+    base, other = (
+        float(loss.of(stream.labels, stream.predictions).mean()) for stream in (first, second)
+    )
     difference = base - other
     return LossComparison(
         loss.name,
         base,
         other,
         difference,
-        known[-1].low if known else None,
-        known[-1].high if known else None,
+        finite[-1].low if finite else None,
+        finite[-1].high if finite else None,
         difference / base if base else None,
         METHOD,
-        next((each.rows for each in known if each.excludes(0.0)), None),
-        tuple((each.rows, each.low, each.high) for each in known),
+        next((look.rows for look in finite if look.excludes(0.0)), None),
+        tuple((look.rows, look.low, look.high) for look in finite),
     )
 
 
@@ -359,19 +363,19 @@ def ends_of_looks(times: Ints, other_times: Ints) -> list[tuple[int, int]]:
     is_second = np.repeat([False, True], [len(times), len(other_times)])
     order = np.argsort(np.concatenate([times, other_times]), kind="stable")
     seconds = np.cumsum(is_second[order])
-    found = [(rows, int(seconds[rows - 1])) for rows in look_rows(len(order))]
-    return [(rows - second, second) for rows, second in found]
+    ends = [(rows, int(seconds[rows - 1])) for rows in look_rows(len(order))]
+    return [(rows - second, second) for rows, second in ends]
 
 
 def _sample_ratio(
     states: ModelStates, numbers: tuple[int, int], chosen: _ChosenRows
 ) -> SampleRatio | None:
     """The entities since the shares are what they are; None for versions without a share."""
-    shares = [each.traffic for number in numbers for each in states.serving
-              if each.version == number]  # fmt: skip
+    shares = [version.traffic for number in numbers for version in states.serving
+              if version.version == number]  # fmt: skip
     counts = [
-        len(np.unique(own.entities[own.times >= states.changed_at_ms]))
-        for own in (chosen.first, chosen.second)
+        len(np.unique(stream.entities[stream.times >= states.changed_at_ms]))
+        for stream in (chosen.first, chosen.second)
     ]
     if len(shares) < 2 or not all(shares) or not any(counts):
         return None
@@ -382,11 +386,11 @@ def _by_day(number: int, rows: _Rows) -> list[DayOfVersion]:
     days = rows.times // DAY_MS
     out = []
     for day in np.unique(days).tolist():
-        own = rows.take(days == day)
+        day_rows = rows.take(days == day)
         out.append(
             DayOfVersion(
-                str(np.datetime64(day, "D")), number, len(own), float(own.predictions.mean()),
-                float(own.labels.mean()),
+                str(np.datetime64(day, "D")), number, len(day_rows),
+                float(day_rows.predictions.mean()), float(day_rows.labels.mean()),
             )
         )  # fmt: skip
     return out

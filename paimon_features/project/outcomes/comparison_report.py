@@ -68,7 +68,11 @@ def comparison_lines(found: VersionComparison, drift: Sequence[DayDrift]) -> Ite
                 f"  {day.day}  {day.version:>9}  {day.rows:>8,}  {day.predicted:9.4f}  "
                 f"{day.observed:8.4f}"
             )
-    notable = [each for each in drift if each.p_value is not None and each.p_value < 0.001]
+    notable = [
+        day_drift
+        for day_drift in drift
+        if day_drift.p_value is not None and day_drift.p_value < 0.001
+    ]
     if drift:
         yield ""
         yield (
@@ -76,10 +80,10 @@ def comparison_lines(found: VersionComparison, drift: Sequence[DayDrift]) -> Ite
             "a p-value below 0.001"
         )
         strongest = sorted(notable, key=lambda each: -(each.psi or 0.0))
-        for each in strongest[:SHOWN_DRIFT]:
+        for day_drift in strongest[:SHOWN_DRIFT]:
             yield (
-                f"  {each.day}  {each.column}: PSI {each.psi:.3f} (without a change "
-                f"{each.expected_psi:.2g})"
+                f"  {day_drift.day}  {day_drift.column}: PSI {day_drift.psi:.3f} (without a change "
+                f"{day_drift.expected_psi:.2g})"
             )
 
 
@@ -114,7 +118,7 @@ def write_comparison(found: VersionComparison, drift: Sequence[DayDrift], path: 
                 ),
             ]
     for number, curve in found.calibration.items():
-        points = [(each.predicted, each.observed) for each in curve]
+        points = [(bin_.predicted, bin_.observed) for bin_ in curve]
         parts += [
             f"<h2>Calibration of version {number}</h2>",
             line_chart(
@@ -122,15 +126,21 @@ def write_comparison(found: VersionComparison, drift: Sequence[DayDrift], path: 
             ),
         ]
     for number in (found.first, found.second):
-        own = [day for day in found.days if day.version == number]
-        if len(own) > 1:
-            at = [float(np.datetime64(day.day, "D").astype(np.int64)) for day in own]
+        version_days = [day for day in found.days if day.version == number]
+        if len(version_days) > 1:
+            at = [float(np.datetime64(day.day, "D").astype(np.int64)) for day in version_days]
             parts += [
                 f"<h2>Version {number} by day</h2>",
                 line_chart(
                     [
-                        ("predicted", [(x, d.predicted) for x, d in zip(at, own, strict=True)]),
-                        ("observed", [(x, d.observed) for x, d in zip(at, own, strict=True)]),
+                        (
+                            "predicted",
+                            [(x, d.predicted) for x, d in zip(at, version_days, strict=True)],
+                        ),
+                        (
+                            "observed",
+                            [(x, d.observed) for x, d in zip(at, version_days, strict=True)],
+                        ),
                     ],
                     "days since 1970",
                     "mean",

@@ -83,7 +83,7 @@ def _values(
     """By day and column the values of the predictions and features."""
     table = predictions_table(project, model)
     within = {SERVED_DAY: (since_ms // DAY_MS, min(until_ms // DAY_MS + 1, 2**31 - 1))}
-    found: dict[int, dict[str, ColumnValues]] = defaultdict(dict)
+    by_day: dict[int, dict[str, ColumnValues]] = defaultdict(dict)
     reads: dict[int, int] = defaultdict(int)
     columns = [SERVED_DAY, "served_at_ms", "version", "prediction", "reads"]
     for batch in iter_batches(project.lake, table, columns, partitions=within):
@@ -92,18 +92,20 @@ def _values(
         mask = pc.and_(mask, pc.is_in(batch.column("version"), pa.array(versions, pa.int32())))
         rows = pa.Table.from_batches([batch.filter(mask)])
         for day in pc.unique(rows.column(SERVED_DAY)).to_pylist():
-            own = rows.filter(pc.equal(rows.column(SERVED_DAY), day))
+            day_rows = rows.filter(pc.equal(rows.column(SERVED_DAY), day))
             for version in versions:
-                of = own.filter(pc.equal(own.column("version"), version)).column("prediction")
+                of = day_rows.filter(pc.equal(day_rows.column("version"), version)).column(
+                    "prediction"
+                )
                 if len(of):
-                    _add(found[day], f"prediction of {model}@{version}", of)
-            texts = own.column("reads").drop_null()
+                    _add(by_day[day], f"prediction of {model}@{version}", of)
+            texts = day_rows.column("reads").drop_null()
             # a batch is a part of the day; more than that would be the day's beginning alone
             texts = texts.take(_spread(len(texts), MOST_READS - reads[day]))
             reads[day] += len(texts)
             for name, values in _features(texts.to_pylist()).items():
-                _add(found[day], name, values)
-    return found
+                _add(by_day[day], name, values)
+    return by_day
 
 
 def _spread(rows: int, most: int) -> pa.Array:
@@ -120,9 +122,9 @@ def _features(texts: Sequence[str]) -> dict[str, pa.ChunkedArray]:
             for name, value in json.loads(read["feature_values"]).items():
                 values[prefix + name].append(value)
     out = {}
-    for name, own in values.items():
+    for name, numbers in values.items():
         try:
-            out[name] = pa.chunked_array([pa.array(own)])
+            out[name] = pa.chunked_array([pa.array(numbers)])
         except pa.ArrowException:  # not of one type
             continue
     return out
@@ -131,9 +133,9 @@ def _features(texts: Sequence[str]) -> dict[str, pa.ChunkedArray]:
 def _add(columns: dict[str, ColumnValues], name: str, values: pa.ChunkedArray) -> None:
     if pa.types.is_null(values.type):
         values = values.cast(pa.float64())
-    known = columns.get(name) or ColumnValues(name)
+    collected = columns.get(name) or ColumnValues(name)
     try:
-        known.add(values)
+        collected.add(values)
     except RequestError:  # lists, which have no drift of this kind
         return
-    columns[name] = known
+    columns[name] = collected

@@ -50,17 +50,17 @@ def join_outcomes(
     [5.0, 1.0, 0.0]
     """
     order = np.lexsort((outcomes.values, outcomes.times, outcomes.entities))
-    own = OutcomeValues(outcomes.entities[order], outcomes.times[order], outcomes.values[order])
-    start = _before(own, entities, times)
-    stop = _before(own, entities, times + horizon_ms)
-    found = stop > start
+    ordered = OutcomeValues(outcomes.entities[order], outcomes.times[order], outcomes.values[order])
+    start = _before(ordered, entities, times)
+    stop = _before(ordered, entities, times + horizon_ms)
+    has_outcome = stop > start
     labels = np.full(len(times), np.nan if otherwise is None else otherwise)
-    at = np.where(found, stop - 1 if take == "last" else start, 0)
+    at = np.where(has_outcome, stop - 1 if take == "last" else start, 0)
     outcome_times = np.zeros(len(times), np.int64)
-    if found.any():
-        outcome_times[found] = own.times[at[found]]
-        labels[found] = _taken(own.values, start[found], stop[found], take)
-    return OutcomeLabels(labels, outcome_times, found)
+    if has_outcome.any():
+        outcome_times[has_outcome] = ordered.times[at[has_outcome]]
+        labels[has_outcome] = _taken(ordered.values, start[has_outcome], stop[has_outcome], take)
+    return OutcomeLabels(labels, outcome_times, has_outcome)
 
 
 def _taken(values: Floats, start: Ints, stop: Ints, take: Take) -> Floats:
@@ -74,8 +74,8 @@ def _taken(values: Floats, start: Ints, stop: Ints, take: Take) -> Floats:
     reduce = {"sum": np.add, "max": np.maximum, "min": np.minimum}[take]
     # reduceat reads pairs of edges; the values between two ranges are of no use
     edges = np.ravel(np.column_stack([start, stop]))
-    found: Floats = reduce.reduceat(np.append(values, 0.0), edges)[::2]
-    return found
+    reduced: Floats = reduce.reduceat(np.append(values, 0.0), edges)[::2]
+    return reduced
 
 
 def _before(own: OutcomeValues, entities: Ints, times: Ints) -> Ints:

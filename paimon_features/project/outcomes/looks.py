@@ -73,27 +73,29 @@ def look_rows(rows: int) -> list[int]:
     >>> look_rows(400)
     [100, 150, 225, 338]
     """
-    found = []
+    counts = []
     at = float(FIRST_LOOK)
     while math.ceil(at) <= rows:
-        found.append(math.ceil(at))
+        counts.append(math.ceil(at))
         at *= GROWTH
-    return found
+    return counts
 
 
 def paired_looks(loss: OutcomeLoss, first: Stream, second: Stream, alpha: float) -> list[Look]:
     """Looks at the losses of the first minus those of the second, for the same rows."""
 
     def at(stop: int) -> ClusteredMean | None:
-        own, other = first.before(stop), second.before(stop)
-        if not own.is_enough:
+        rows, other = first.before(stop), second.before(stop)
+        if not rows.is_enough:
             return None
-        both = [loss.possible(own.labels, each.predictions) for each in (own, other)]
+        both = [loss.possible(rows.labels, stream.predictions) for stream in (rows, other)]
         possible = PossibleOutcomes(
             both[0].values - both[1].values, both[0].chances, both[0].happened
         )
-        difference = loss.of(own.labels, own.predictions) - loss.of(own.labels, other.predictions)
-        return ClusteredMean.of(difference, own.entities, possible=possible)
+        difference = loss.of(rows.labels, rows.predictions) - loss.of(
+            rows.labels, other.predictions
+        )
+        return ClusteredMean.of(difference, rows.entities, possible=possible)
 
     return _looks(at, look_rows(len(first.labels)), alpha)
 
@@ -107,24 +109,24 @@ def split_looks(
     """
 
     def at(look: int) -> ClusteredMean | None:
-        own, other = first.before(ends[look][0]), second.before(ends[look][1])
-        if not (own.is_enough and other.is_enough):
+        rows, other = first.before(ends[look][0]), second.before(ends[look][1])
+        if not (rows.is_enough and other.is_enough):
             return None
-        return own.mean_loss(loss).minus(other.mean_loss(loss))
+        return rows.mean_loss(loss).minus(other.mean_loss(loss))
 
-    found = _looks(at, range(len(ends)), alpha)
-    return [Look(sum(ends[each.rows]), each.low, each.high) for each in found]
+    looks = _looks(at, range(len(ends)), alpha)
+    return [Look(sum(ends[look.rows]), look.low, look.high) for look in looks]
 
 
 def _looks(
     at: Callable[[int], ClusteredMean | None], places: Sequence[int], alpha: float
 ) -> list[Look]:
-    found = []
+    looks = []
     for number, place in enumerate(places, 1):
         mean = at(place)
         confidence = 1 - alpha / (number * (number + 1)) / 2
         if mean is None:
-            found.append(Look(place, -math.inf, math.inf))
+            looks.append(Look(place, -math.inf, math.inf))
         else:
-            found.append(Look(place, mean.low(confidence), mean.high(confidence)))
-    return found
+            looks.append(Look(place, mean.low(confidence), mean.high(confidence)))
+    return looks

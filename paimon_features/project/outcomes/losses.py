@@ -34,19 +34,19 @@ class OutcomeLoss:
 
 
 def _brier(labels: Floats, predictions: Floats) -> Floats:
-    found: Floats = (predictions - labels) ** 2
-    return found
+    losses: Floats = (predictions - labels) ** 2
+    return losses
 
 
 def _log_loss(labels: Floats, predictions: Floats) -> Floats:
     cut = np.clip(predictions, LEAST, 1 - LEAST)
-    found: Floats = -(labels * np.log(cut) + (1 - labels) * np.log1p(-cut))
-    return found
+    losses: Floats = -(labels * np.log(cut) + (1 - labels) * np.log1p(-cut))
+    return losses
 
 
 def _absolute(labels: Floats, predictions: Floats) -> Floats:
-    found: Floats = np.abs(predictions - labels)
-    return found
+    losses: Floats = np.abs(predictions - labels)
+    return losses
 
 
 LOSSES: Mapping[str, tuple[OutcomeLoss, ...]] = {
@@ -67,13 +67,13 @@ def losses_of(task: str, metric: str | None) -> list[OutcomeLoss]:
     RequestError
         For a task that has none, or another metric.
     """
-    known = LOSSES.get(task)
-    if known is None:
+    losses = LOSSES.get(task)
+    if losses is None:
         raise RequestError(
             f"models of the task {task!r} cannot be compared by outcomes; expected one number per "
             f"prediction: {', '.join(LOSSES)}"
         )
-    names = [each.name for each in known]
+    names = [loss.name for loss in losses]
     if metric is not None and metric not in names:
         raise RequestError(f"metric {metric!r}; expected one of: {', '.join(names)}")
-    return sorted(known, key=lambda each: each.name != (metric or names[0]))
+    return sorted(losses, key=lambda each: each.name != (metric or names[0]))

@@ -67,14 +67,14 @@ class OutcomeEvents:
             self._pin = Pinner(project.lake, None).pin(source.table)
         else:
             self._time = rule.time or EVENT_TIME_MS
-            found = row_source(self._rows, project.lake).schema
+            fields = row_source(self._rows, project.lake).schema
             schema = {}
-            for each in found:
+            for field_ in fields:
                 try:
-                    schema[each.name] = kind_of(each.name, each.type)
+                    schema[field_.name] = kind_of(field_.name, field_.type)
                 except PaimonFeaturesError:
                     continue  # a type of no feature; it may be in no expression
-            if self._time in found.names:
+            if self._time in fields.names:
                 schema.setdefault(self._time, kind_of(self._time, pa.int64()))
         for name in (self._time, *(self._column(key) for key in keys)):
             if name not in schema:
@@ -91,7 +91,9 @@ class OutcomeEvents:
             raise ConfigurationError(
                 f"outcomes: where = {rule.where!r} is {self._where.type!r}; expected a condition"
             )
-        expressions = [each for each in (self._label, self._where) if each is not None]
+        expressions = [
+            expression for expression in (self._label, self._where) if expression is not None
+        ]
         names = {self._time, *map(self._column, keys), *(c for e in expressions for c in e.columns)}
         self._columns = [name for name in schema if name in names]
 
@@ -157,8 +159,8 @@ class OutcomeEvents:
     def _times(self, table: pa.Table) -> Ints:
         times = pa.table({EVENT_TIME_MS: table.column(self._time)})
         if self.rule.source is not None:  # ingestion has checked them; others are rejected
-            found: Ints = times.column(0).to_numpy().astype(np.int64, copy=False)
-            return found
+            values: Ints = times.column(0).to_numpy().astype(np.int64, copy=False)
+            return values
         return event_times(times)
 
     def _tables(self, times: TimeRange, columns: list[str]) -> Iterator[pa.Table]:
@@ -174,7 +176,7 @@ class OutcomeEvents:
     def _evaluated(self, table: pa.Table) -> dict[str, Column]:
         """The columns of the expressions."""
         names: set[str] = set()
-        each: Expression | None
-        for each in (self._label, self._where):
-            names |= set() if each is None else set(each.columns)
+        expression: Expression | None
+        for expression in (self._label, self._where):
+            names |= set() if expression is None else set(expression.columns)
         return {name: Column.from_arrow(table.column(name)) for name in names}

@@ -113,19 +113,19 @@ class OutcomeRecorder:
         days, first_ms = self._days(since_ms)
         if not days:
             return done
-        known = self._events.watermark_ms(first_ms) if until_ms is None else until_ms
-        done.known_until_ms = known
+        known_ms = self._events.watermark_ms(first_ms) if until_ms is None else until_ms
+        done.known_until_ms = known_ms
         with acquire(self._lake, self.table, purpose="record outcomes"):
             for rows in self._pending(days, since_ms):
-                self._record(rows, known, done)
+                self._record(rows, known_ms, done)
         return done
 
     def _days(self, since_ms: int) -> tuple[list[int], int]:
         """The days with predictions, and the earliest time that one is as of."""
         days = {SERVED_DAY: (since_ms // DAY_MS, None)}
         rows = read_arrow(self._lake, self._predictions, [SERVED_DAY, "as_of_ms"], partitions=days)
-        found: list[int] = sorted(pc.unique(rows.column(SERVED_DAY)).to_pylist())
-        return found, pc.min(rows.column("as_of_ms")).as_py() or 0
+        served_days: list[int] = sorted(pc.unique(rows.column(SERVED_DAY)).to_pylist())
+        return served_days, pc.min(rows.column("as_of_ms")).as_py() or 0
 
     def _pending(self, days: Sequence[int], since_ms: int) -> Iterator[pa.Table]:
         """Predictions without outcome, some days at a time."""
@@ -134,10 +134,10 @@ class OutcomeRecorder:
             within = {SERVED_DAY: (day, day + 1)}
             rows = read_arrow(self._lake, self._predictions, list(_READ), partitions=within)
             rows = rows.filter(pc.greater_equal(rows.column("served_at_ms"), since_ms))
-            there = read_arrow(self._lake, self.table, list(_IDENTITY), partitions=within)
-            missing = pc.invert(pc.is_in(_identity(rows), _identity(there)))
+            recorded = read_arrow(self._lake, self.table, list(_IDENTITY), partitions=within)
+            missing = pc.invert(pc.is_in(_identity(rows), _identity(recorded)))
             held.append(rows.filter(missing))
-            if sum(each.num_rows for each in held) >= COMMIT_ROWS:
+            if sum(part.num_rows for part in held) >= COMMIT_ROWS:
                 yield pa.concat_tables(held)
                 held = []
         if held:
@@ -165,22 +165,24 @@ class OutcomeRecorder:
         labels = join_outcomes(codes, times, outcomes, horizon, rule.take, rule.default)
         labelled = ~np.isnan(labels.labels)
         done.without_label += int((~labelled).sum())
-        found = labels.found[labelled]
+        has_outcome = labels.found[labelled]
         columns = {
             **self._key_columns(entities, keys, codes[labelled], done),
             "event_time_ms": pa.array(times[labelled]),
             "label": pa.array(labels.labels[labelled]),
-            "outcome_time_ms": pa.array(labels.times[labelled], mask=~found),
+            "outcome_time_ms": pa.array(labels.times[labelled], mask=~has_outcome),
             "matured_at_ms": pa.array(times[labelled] + horizon),
         }
         kept = rows.filter(pa.array(labelled))
         days = pc.divide(kept.column("served_at_ms"), DAY_MS).cast(pa.int32())
-        own = ("version", "role", "prediction", "entity", "request_id", "worker", "number", "row",
-               "served_at_ms", "status")  # fmt: skip
-        table = pa.table({SERVED_DAY: days, **columns, **{name: kept.column(name) for name in own}})
+        copied = ("version", "role", "prediction", "entity", "request_id", "worker", "number",
+                  "row", "served_at_ms", "status")  # fmt: skip
+        table = pa.table(
+            {SERVED_DAY: days, **columns, **{name: kept.column(name) for name in copied}}
+        )
         append_arrow(self._lake, self.table, table)
         done.written += table.num_rows
-        done.with_outcome += int(found.sum())
+        done.with_outcome += int(has_outcome.sum())
         done.commits += bool(table.num_rows)
         self._tell(f"{done.written:,} predictions with outcomes in {self.table}")
 
@@ -205,7 +207,7 @@ class OutcomeRecorder:
     ) -> tuple[OutcomeValues, dict[int, tuple[object, ...]]]:
         """The outcomes of these entities in all their windows, and the keys they have shown."""
         code_of = {text: code for code, text in enumerate(entities)}
-        known: dict[tuple[object, ...], int] = {}
+        code_of_key: dict[tuple[object, ...], int] = {}
         keys: dict[int, tuple[object, ...]] = {}
         parts: list[tuple[Ints, Ints, np.ndarray[tuple[int], np.dtype[np.float64]]]] = []
         end = int(times.max()) + self._rule.within_ms
@@ -215,10 +217,10 @@ class OutcomeRecorder:
             ]
             codes = np.empty(len(rows.times), np.int64)
             for at, key in enumerate(zip(*columns, strict=True)):
-                code = known.get(key)
+                code = code_of_key.get(key)
                 if code is None:
                     # of entities that were never predicted only the number is remembered
-                    code = known[key] = self._code(key, code_of)
+                    code = code_of_key[key] = self._code(key, code_of)
                 codes[at] = code
                 if code >= 0:
                     keys[code] = key

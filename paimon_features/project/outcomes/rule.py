@@ -85,11 +85,11 @@ def outcome_rule(
     ConfigurationError
         If nothing says what outcomes are, or something cannot be right.
     """
-    known = dict(declared or {})
+    options = dict(declared or {})
     if given.get("source") or given.get("rows"):
         # another place than the declared one has other columns
-        known = {key: value for key, value in known.items() if key not in _OF_A_PLACE}
-    values = {**known, **{key: value for key, value in given.items() if value}}
+        options = {key: value for key, value in options.items() if key not in _OF_A_PLACE}
+    values = {**options, **{key: value for key, value in given.items() if value}}
     if given.get("otherwise") is not None:
         values["otherwise"] = given["otherwise"]
     if not values:

@@ -51,7 +51,7 @@ def proposed_centers(
     shifted = {stem: view.expressions[f.partials[0]] for stem, f in moments.items()}
     where = [] if view.where is None else [view.where]
     names = sorted(set().union(*(e.columns for e in (*shifted.values(), *where))))
-    found: dict[str, list[npt.NDArray[np.float64]]] = {stem: [] for stem in moments}
+    sampled: dict[str, list[npt.NDArray[np.float64]]] = {stem: [] for stem in moments}
     rows = 0
     for batch in iter_batches(lake, view.source.table, names):
         columns = {name: Column.from_arrow(batch.column(name)) for name in names}
@@ -61,12 +61,12 @@ def proposed_centers(
             members = held.values.astype(np.bool_) & held.mask
         for stem, expression in shifted.items():
             value = evaluate(expression, columns, batch.num_rows)
-            found[stem].append(value.values[value.mask & members & np.isfinite(value.values)])
+            sampled[stem].append(value.values[value.mask & members & np.isfinite(value.values)])
         rows += batch.num_rows
         if rows >= sample:
             break
     for stem, feature in moments.items():
-        values = np.concatenate([*found[stem], np.zeros(0)])
+        values = np.concatenate([*sampled[stem], np.zeros(0)])
         center: float = feature.aggregate.center  # type: ignore[attr-defined]
         if proposal := _proposal(stem, values, center):
             yield proposal

@@ -105,9 +105,9 @@ def plan_drop(
     if kind == "training_set":
         return _drop_training_set(lake, name)
     applied = registry.applied(lake)
-    known = [own for of, own in applied if of == kind]
-    if name not in known:
-        raise UnknownNameError.of(f"applied {kind.replace('_', ' ')}", name, known)
+    applied_names = [applied_name for of, applied_name in applied if of == kind]
+    if name not in applied_names:
+        raise UnknownNameError.of(f"applied {kind.replace('_', ' ')}", name, applied_names)
     if name in definitions.by_kind().get(kind, {}):
         raise DefinitionError(
             f"{kind.replace('_', ' ')} {name!r} is still defined, and 'apply' would make it again; "
@@ -124,12 +124,12 @@ def plan_drop(
         notes = _notes(lake, tables)
         return Drop(kind, name, tables, records, online=True, registered=True, notes=notes)
     if kind == "source":
-        made = {
+        views = {
             key: version.document or {}
             for key, version in applied.items()
             if key[0] in ("feature_view", "table_view")
         }
-        readers = [key for key, view in made.items() if view["source"] == name]
+        readers = [key for key, view in views.items() if view["source"] == name]
         if readers:
             names = ", ".join(reader for _, reader in readers)
             first = f"{readers[0][0].replace('_', '-')} {readers[0][1]}"
@@ -143,15 +143,15 @@ def plan_drop(
 
 
 def _check_not_derived_from(applied: Mapping[registry.Key, registry.Version], view: str) -> None:
-    made = [
+    derived = [
         name
         for (kind, name), version in applied.items()
         if kind == "derived_view" and (version.document or {})["view"] == view
     ]
-    if made:
+    if derived:
         raise DefinitionError(
-            f"{', '.join(made)} is computed from feature view {view!r}; "
-            f"drop that first: 'paimon-features drop derived-view {made[0]}'"
+            f"{', '.join(derived)} is computed from feature view {view!r}; "
+            f"drop that first: 'paimon-features drop derived-view {derived[0]}'"
         )
 
 
@@ -175,10 +175,10 @@ def _drop_generation(lake: Lake, view: str, generation: int) -> Drop:
 def _drop_training_set(lake: Lake, name: str) -> Drop:
     table = TRAINING_PREFIX + name
     if not lake.exists(table):
-        known = [
+        names = [
             t.removeprefix(TRAINING_PREFIX) for t in lake.list() if t.startswith(TRAINING_PREFIX)
         ]
-        raise UnknownNameError.of("training set", name, known)
+        raise UnknownNameError.of("training set", name, names)
     tags = tuple(
         (source, tag)
         for source in dict.fromkeys(_sources(lake, table))
@@ -216,5 +216,5 @@ def _let_go_of_events(lake: Lake, record: GenerationRecord) -> None:
 def _empty_online(store: OnlineStore, keys: ViewKeys) -> None:
     # the state first: readers then see that there is nothing, never a part of it
     store.delete([keys.state])
-    for found in store.scan(keys.all_epochs):
-        store.delete(found)
+    for key in store.scan(keys.all_epochs):
+        store.delete(key)

@@ -127,14 +127,14 @@ def make_plan(lake: Lake, definitions: Definitions) -> ProjectPlan:
     DefinitionError
         For a change that cannot be made, such as other columns of a source with history.
     """
-    known = _applied(lake)
+    applied = _applied(lake)
     items = list(_documents(definitions))
-    changes = [_with_offline_reason(definitions, _plan_one(lake, known, *item)) for item in items]
+    changes = [_with_offline_reason(definitions, _plan_one(lake, applied, *item)) for item in items]
     defined = {(change.kind, change.name) for change in changes}
-    for kind, name in known.keys() - defined:
+    for kind, name in applied.keys() - defined:
         detail = "no longer defined; its tables stay"
         changes.append(Change(kind, name, "gone", (detail,)))
-    return ProjectPlan(tuple(changes), _state(lake, known, items))
+    return ProjectPlan(tuple(changes), _state(lake, applied, items))
 
 
 def _state(
@@ -481,14 +481,14 @@ def _duration(lake: Lake, events: int) -> str:
         for record in generations.load(lake, view)
         if record.job is not None and record.job.get("events_read", 0) >= MEASURED_FROM
     ]
-    rate, said = float(ASSUMED_EVENTS_PER_S), "a guess: none was measured yet"
+    rate, basis = float(ASSUMED_EVENTS_PER_S), "a guess: none was measured yet"
     if jobs:
         newest = max(jobs, key=lambda job: job["since_ms"])
         rate = newest["events_read"] / newest["seconds"]
-        said = "as the last backfill"
+        basis = "as the last backfill"
     seconds = START_S + events / rate
     shown = f"{seconds / 60:,.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
-    return f"about {shown} ({rate:,.0f} events/s, {said})"
+    return f"about {shown} ({rate:,.0f} events/s, {basis})"
 
 
 def differences(old: Document, new: Document, path: str = "") -> Iterator[str]:

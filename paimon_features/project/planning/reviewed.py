@@ -54,9 +54,9 @@ def plan_document(plan: ProjectPlan, project: str, database: str) -> dict[str, A
 
 def audited_changes(plan: ProjectPlan) -> dict[str, Any]:
     """What the audit log has of an applied plan."""
-    made = [change for change in plan.changes if change.action not in ("same", "gone")]
-    names = [f"{change.action} {change.kind} {change.name}" for change in made[:MAX_DETAILS]]
-    return {"changes": names, "count": len(made), "effects": list(plan.effects)}
+    changes = [change for change in plan.changes if change.action not in ("same", "gone")]
+    names = [f"{change.action} {change.kind} {change.name}" for change in changes[:MAX_DETAILS]]
+    return {"changes": names, "count": len(changes), "effects": list(plan.effects)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class ReviewedPlan:
     def check(self, plan: ProjectPlan, project: str, database: str) -> None:
         """Raise PlanMovedError unless this is the plan of the project as it is now."""
         moved = [
-            f"its {what} is {then!r}, and this is {now!r}"
-            for what, then, now in (
+            f"its {property_} is {then!r}, and this is {now!r}"
+            for property_, then, now in (
                 ("project", self.project, project),
                 ("database", self.database, database),
             )

@@ -60,15 +60,15 @@ def skipped_by_events(lake: Lake, view: CompiledView, sample: int = SAMPLE) -> I
     where = [] if view.where is None else [view.where]
     used = {view.source.event_time, *view.keys}.union(*(e.columns for e in conditions + where))
     names = [name for name in view.source.schema if name in used]
-    rows, found = 0, list[SkippedEvents]()
+    rows, skipped = 0, list[SkippedEvents]()
     for batch in iter_batches(lake, view.source.table, names):
         columns = {name: Column.from_arrow(batch.column(name)) for name in names}
         members, broken = verdicts(view, columns, batch.num_rows)
-        found = merged([*found, *skipped_events(view, columns, members, broken)])
+        skipped = merged([*skipped, *skipped_events(view, columns, members, broken)])
         rows += batch.num_rows
         if rows >= sample:
             break
-    for one in found:
+    for one in skipped:
         yield f"of {rows:,} events, none of its features has {describe_skipped(view, one)}"
 
 

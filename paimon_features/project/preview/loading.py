@@ -39,8 +39,8 @@ def load_events(
     if isinstance(events, str | Path):
         events = pq.ParquetDataset(events, partitioning=None).read()
     if lake is None:
-        found = arrow_table(events)
-        return found.select([n for n in event_columns(view.compiled) if n in found.column_names])
+        table = arrow_table(events)
+        return table.select([n for n in event_columns(view.compiled) if n in table.column_names])
     source, compiled = view.source, view.compiled
     if not lake.exists(source.table):
         raise UnknownNameError(
@@ -50,7 +50,7 @@ def load_events(
     pin = Pinner(lake, None).pin(source.table)
     if as_of is None:
         _, times = events_within(lake, pin, TimeRange(), [source.event_time])
-        newest = [pc.max(each.column(source.event_time)).as_py() for each in times]
+        newest = [pc.max(column.column(source.event_time)).as_py() for column in times]
         as_of_ms = max((time for time in newest if time is not None), default=0) + 1
     else:
         as_of_ms = as_of_time(as_of)

@@ -55,7 +55,7 @@ class Preview(PreviewData):
         return draw(self, None if last is None else parse_duration(last))
 
     def _repr_html_(self) -> str:
-        said = ", ".join(f"{name} {value}" for name, value in self.entity.items())
+        keys = ", ".join(f"{name} {value}" for name, value in self.entity.items())
         left_out: dict[str, int] = {}
         for event in self.events:
             if event.left_out is not None:
@@ -72,7 +72,7 @@ class Preview(PreviewData):
         if near is not None:
             pictures.append(draw(self, near).markup)
         return card(
-            f"{self.view.name} of {said} as of {utc(self.as_of_ms)} UTC: {self.status.name}",
+            f"{self.view.name} of {keys} as of {utc(self.as_of_ms)} UTC: {self.status.name}",
             facts({"events": len(self.events), **left_out}),
             table(self.values.items(), ("feature", "value")),
             *pictures,
@@ -124,15 +124,15 @@ def entity_of(view: FeatureView, entity: Any) -> dict[str, Any]:
         For other keys than those of the view, or values of another type.
     """
     keys = view.entity.keys
-    found = dict(entity) if isinstance(entity, Mapping) else None
-    if found is None and len(keys) == 1:
-        found = {next(iter(keys)): entity}
-    if found is None or set(found) != set(keys):
+    given = dict(entity) if isinstance(entity, Mapping) else None
+    if given is None and len(keys) == 1:
+        given = {next(iter(keys)): entity}
+    if given is None or set(given) != set(keys):
         example = ", ".join(f"{name!r}: ..." for name in keys)
         raise RequestError(
             f"entity={entity!r}; expected the keys of {view.entity.name!r}: {{{example}}}"
         )
-    for name, value in found.items():
+    for name, value in given.items():
         try:
             pa.array([value], keys[name].arrow)
         except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -141,7 +141,7 @@ def entity_of(view: FeatureView, entity: Any) -> dict[str, Any]:
             ) from error
         if value is None:
             raise RequestError(f"entity: {name} is null; an event without a key has no entity")
-    return {name: found[name] for name in keys}
+    return {name: given[name] for name in keys}
 
 
 def preview_events(
@@ -158,10 +158,10 @@ def preview_events(
         If a column is missing or of another type, for an entity or a time that is none, or if
         there are no events to choose an entity from.
     """
-    found = event_table(view.compiled, events)
+    table = event_table(view.compiled, events)
     time = view.source.event_time
     if as_of is None:
-        newest = pc.max(found.column(time)).as_py()
+        newest = pc.max(table.column(time)).as_py()
         if newest is None:
             raise RequestError(
                 f"there are no events of source {view.source.name!r} to preview "
@@ -170,19 +170,22 @@ def preview_events(
         as_of_ms = newest + 1
     else:
         as_of_ms = as_of_time(as_of)
-    frequent = _frequent(view, found, as_of_ms)
+    frequent = _frequent(view, table, as_of_ms)
     if entity is None and not frequent:
         raise RequestError(
             f"no entity of view {view.name!r} has an event before {utc(as_of_ms)} UTC; "
             "pass a later as_of="
         )
     chosen = frequent[0] if entity is None else entity_of(view, entity)
-    own = _History(view, found, chosen, as_of_ms)
-    samples = [chosen, *(each for each in frequent if each != chosen)][: SAMPLES + 1]
-    values = [own.values, *(_History(view, found, e, as_of_ms).values for e in samples[1:])]
+    history = _History(view, table, chosen, as_of_ms)
+    samples = [
+        chosen,
+        *(frequent_entity for frequent_entity in frequent if frequent_entity != chosen),
+    ][: SAMPLES + 1]
+    values = [history.values, *(_History(view, table, e, as_of_ms).values for e in samples[1:])]
     columns: dict[str, list[Any]] = {key: [e[key] for e in samples] for key in view.entity.keys}
     columns |= {f.name: [v[f.name] for v in values] for f in view.compiled.features}
-    return Preview(view, chosen, as_of_ms, own.status, own.events, own.windows, columns)
+    return Preview(view, chosen, as_of_ms, history.status, history.events, history.windows, columns)
 
 
 class _History:
@@ -266,10 +269,10 @@ def _frequent(view: FeatureView, events: pa.Table, as_of_ms: int) -> list[dict[s
     chosen = pc.and_(pc.greater_equal(times, start), pc.less(times, as_of_ms))
     for key in keys:
         chosen = pc.and_kleene(chosen, pc.is_valid(events.column(key)))
-    found = events.select(keys).filter(chosen).group_by(keys).aggregate([([], "count_all")])
+    counts = events.select(keys).filter(chosen).group_by(keys).aggregate([([], "count_all")])
     order = [("count_all", "descending"), *((key, "ascending") for key in keys)]
     chosen_keys: list[dict[str, Any]] = (
-        found.sort_by(order).slice(0, SAMPLES + 1).select(keys).to_pylist()
+        counts.sort_by(order).slice(0, SAMPLES + 1).select(keys).to_pylist()
     )
     return chosen_keys
 

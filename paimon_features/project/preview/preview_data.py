@@ -58,5 +58,5 @@ class PreviewData:
     @property
     def values(self) -> dict[str, Any]:
         """The value of each feature, in the order of the view."""
-        found = {name: value for window in self.windows for name, value in window.values.items()}
-        return {feature.name: found[feature.name] for feature in self.view.compiled.features}
+        values = {name: value for window in self.windows for name, value in window.values.items()}
+        return {feature.name: values[feature.name] for feature in self.view.compiled.features}

@@ -136,10 +136,10 @@ def _events(preview: PreviewData, scale: _Scale, y: int) -> Iterator[str]:
         fill = _COUNTS if why is None else _LATER if why == "at or after the read" else "#fff"
         edge = fill if fill != "#fff" else _OUT
         count = f"{len(times):,} events" if len(times) > 1 else "event"
-        said = f"{count} at {utc(times[0])}" + (f": {why}" if why else "")
+        title = f"{count} at {utc(times[0])}" + (f": {why}" if why else "")
         yield (
             f'<circle cx="{x}" cy="{y}" r="4" fill="{fill}" fill-opacity="0.75" '
-            f'stroke="{edge}"><title>{escaped(said)}</title></circle>'
+            f'stroke="{edge}"><title>{escaped(title)}</title></circle>'
         )
     hidden = sum(event.left_out is not None for event in preview.events)
     yield f'<text x="{_WIDTH - _RIGHT + 12}" y="{y + 4}" fill="#344054">' + (
@@ -161,10 +161,10 @@ def _tiles(preview: PreviewData, scale: _Scale, y: int) -> Iterator[str]:
         width = max(scale.x(starts[-1] + tile_ms) - x, 2.0)
         events = sum(counts[start] for start in starts)
         tiles = f"{len(starts):,} tiles" if len(starts) > 1 else "tile"
-        said = f"{tiles} from {utc(starts[0])}: {events:,} events"
+        title = f"{tiles} from {utc(starts[0])}: {events:,} events"
         yield (
             f'<rect x="{x}" y="{y + 5}" width="{width:.1f}" height="20" fill="#dbeafe" '
-            f'stroke="{_COUNTS}" stroke-width="0.7"><title>{escaped(said)}</title></rect>'
+            f'stroke="{_COUNTS}" stroke-width="0.7"><title>{escaped(title)}</title></rect>'
         )
         if width > 16:
             yield (
@@ -179,13 +179,13 @@ def _window(window: PreviewWindow, scale: _Scale, y: int) -> Iterator[str]:
     name = window.window.name or "lifetime"
     yield _label(y + 19, name)
     left, right = scale.x(window.start_ms), scale.x(window.end_ms)
-    said = (
+    title = (
         f"{name}: from {utc(window.start_ms)} (inclusive) to {utc(window.end_ms)} (exclusive), "
         f"{_many(window.events, 'event')}"
     )
     yield (
         f'<rect x="{left}" y="{y + 7}" width="{max(right - left, 1.5):.1f}" height="16" rx="2" '
-        f'fill="#dcfce7" stroke="#15803d" stroke-width="0.8"><title>{escaped(said)}</title></rect>'
+        f'fill="#dcfce7" stroke="#15803d" stroke-width="0.8"><title>{escaped(title)}</title></rect>'
     )
     length = window.window.length
     if isinstance(length, int) and window.window.kind == "sawtooth":

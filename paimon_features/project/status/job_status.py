@@ -106,9 +106,9 @@ def read_leases(lake: Lake, now_ms: int) -> list[LeaseStatus]:
 def _job(lake: Lake, job_state: FilePath, record: GenerationRecord) -> JobStatus:
     row: JobRow = job_row(lake, record, REST_TIMEOUT_S)
     folder = job_state / CHECKPOINTS / record.view / f"g{record.generation}"
-    own = [c for c in find_checkpoints(folder) if c.job_id == row.job_id]
+    checkpoints = [c for c in find_checkpoints(folder) if c.job_id == row.job_id]
     checkpoint, checkpoint_ms = None, None
-    for newest in reversed(own):
+    for newest in reversed(checkpoints):
         try:
             checkpoint_ms = modified_ns(newest.path / METADATA) // 1_000_000
             checkpoint = newest.id
@@ -157,6 +157,6 @@ def attentions(
     jobs: Iterable[JobStatus], leases: Iterable[LeaseStatus], silent_after_s: float, now_ms: int
 ) -> list[str]:
     """What needs attention, a sentence each."""
-    found = [job.attention(now_ms) for job in jobs]
-    found += [lease.attention(silent_after_s) for lease in leases]
-    return [text for text in found if text is not None]
+    texts = [job.attention(now_ms) for job in jobs]
+    texts += [lease.attention(silent_after_s) for lease in leases]
+    return [text for text in texts if text is not None]

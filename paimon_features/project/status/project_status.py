@@ -61,7 +61,7 @@ class ProjectStatus:
         ]
         tables = [(t.table, t.rows, t.files, t.bytes, utc(t.newest_ms)) for t in self.tables]
         parts = [
-            table(((each,) for each in self.attention), ("needs attention",)),
+            table(((text,) for text in self.attention), ("needs attention",)),
             table(views, ("view", "generation", "committed", "online", "newest event",
                           "behind, s", "")),
             table(jobs, ("job of", "generation", "kind", "state", "since")),

@@ -123,11 +123,11 @@ class TableReader:
             return RejectedStatus(name, 0, None, error=str(error))
 
     def _cached(self, what: str, name: str, newest: Snapshot, read: Callable[[], _Value]) -> _Value:
-        known = self._known.get((what, name))
-        if known is None or known[0] != newest.ref:
-            known = (newest.ref, read())
-            self._known[what, name] = known
-        return known[1]  # type: ignore[return-value]
+        cached = self._known.get((what, name))
+        if cached is None or cached[0] != newest.ref:
+            cached = (newest.ref, read())
+            self._known[what, name] = cached
+        return cached[1]  # type: ignore[return-value]
 
 
 def _live(lake: Lake, name: str, snapshot_id: int) -> tuple[int, int]:

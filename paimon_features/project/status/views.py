@@ -99,8 +99,8 @@ class OnlineReader:
             store = self._open()
             servers = store.evictions()
         except PaimonFeaturesError as error:
-            found = [_committed(lake, name)[0] for name in names]
-            return OnlineStatus(self._where, False, str(error)), found
+            statuses = [_committed(lake, name)[0] for name in names]
+            return OnlineStatus(self._where, False, str(error)), statuses
         policies = sorted({str(server.policy) for server in servers})
         unsafe = [str(server.policy) for server in servers if not server.is_safe]
         evicted = evicted_keys(servers)
@@ -182,20 +182,20 @@ def _of_store(
         return replace(status, problem=f"it is not in the online store yet; {building}")
     content = state.content
     markers = epochs.markers(state.epoch, range(content.buckets))
-    found = [marker for marker in markers if marker is not None and marker.complete]
-    if len(found) < len(markers):
-        lost = len(markers) - len(found)
+    complete = [marker for marker in markers if marker is not None and marker.complete]
+    if len(complete) < len(markers):
+        lost = len(markers) - len(complete)
         return replace(
             status, problem=f"the online store has lost {lost} of {len(markers)} markers"
         )
     if count := state.evicted_since(evicted):
         return replace(status, problem=f"the online store has evicted {count} keys")
-    freshness = worst_freshness(view, found, now_ms)
+    freshness = worst_freshness(view, complete, now_ms)
     of_active = (content.table, content.incarnation) == (record.table, record.incarnation)
     committed = status.committed_snapshot or 0
     return replace(
         status,
-        newest_applied_snapshot=max(marker.applied_snapshot for marker in found),
+        newest_applied_snapshot=max(marker.applied_snapshot for marker in complete),
         applied_snapshot=freshness.applied_snapshot,
         lag_snapshots=max(0, committed - freshness.applied_snapshot) if of_active else None,
         low_mark_ms=freshness.event_time_low_ms,

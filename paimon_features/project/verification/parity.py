@@ -133,24 +133,24 @@ def verify(
         deadline = time.monotonic() + wait_s
         while True:
             before = report.compared
-            found = check.compare(entities, moments, on_phase)
+            differences = check.compare(entities, moments, on_phase)
             compared = report.compared - before
-            on_message(f"{view.name}: {compared:,} values, {len(found)} differences")
-            if not found or time.monotonic() > deadline:
+            on_message(f"{view.name}: {compared:,} values, {len(differences)} differences")
+            if not differences or time.monotonic() > deadline:
                 break
-            entities = sorted({difference.entity for difference in found}, key=repr)
+            entities = sorted({difference.entity for difference in differences}, key=repr)
             time.sleep(RETRY_S)
-        report.differences += found
+        report.differences += differences
         if behind := report.not_included.get(view.name):
             on_message(f"{view.name}: not compared, {behind:,} commits of events not in its tiles")
     if selection.computed:
         check_all = _ComputedParity(project, selection, random.Random(seed))
         before = report.compared
-        found = check_all.compare(sampled, report)
-        report.differences += found
+        differences = check_all.compare(sampled, report)
+        report.differences += differences
         names = ", ".join(map(str, selection.computed))
         compared = report.compared - before
-        on_message(f"{names}: {compared:,} values, {len(found)} differences")
+        on_message(f"{names}: {compared:,} values, {len(differences)} differences")
     return report
 
 
@@ -171,7 +171,7 @@ class _ComputedParity:
         self.project = project
         self.rng = rng
         # an interaction that is only transformed is an output, too: its parts are verified with it
-        parts = [part for each in selection.transformed for part in each.parts]
+        parts = [part for transformed in selection.transformed for part in transformed.parts]
         self.selection = Selection.of(
             list(dict.fromkeys([*selection.refs, *selection.interactions, *parts]))
             + list(selection.transformed)
@@ -192,7 +192,7 @@ class _ComputedParity:
         fetcher = None
         if all(view.is_online for view in self.views):
             fetcher = FeatureFetcher(self.project.name, self.views, self.project.store)
-        found: list[ParityDifference] = []
+        differences: list[ParityDifference] = []
         for as_of_ms in (-(-on_edge // tile_ms) * tile_ms, after):
             times = pa.repeat(pa.scalar(as_of_ms), count)
             rows = pa.table({**keys, **inputs, "event_time_ms": times})
@@ -203,12 +203,12 @@ class _ComputedParity:
                 wrong["online"] = self._wrong(online, inputs)
                 wrong["online and tiles"] = [*apart(self.selection, online, tiles)]
             report.compared += min(len(wrong), 2) * count * len(self.selection.computed)
-            found += [
+            differences += [
                 ParityDifference(computation.name, entities[row], as_of_ms, path, detail)
                 for path, of_path in wrong.items()
                 for computation, row, detail in of_path
             ]
-        return found
+        return differences
 
     def _wrong(
         self, table: pa.Table, inputs: Mapping[str, pa.Array]
@@ -263,7 +263,7 @@ class _ViewParity:
     def sample(self, size: int) -> list[Key]:
         """Some entities that have tiles; also finds the newest event time."""
         keys = list(self.view.keys)
-        found: dict[Key, None] = {}
+        sampled: dict[Key, None] = {}
         read = 0
         for batch in iter_batches(self.project.lake, self.table, [*keys, EVENT_TIME_MAX.name]):
             # a tile whose events are all null there has none
@@ -271,14 +271,14 @@ class _ViewParity:
             self.high_ms = max(self.high_ms, MIN_TIME_MS if high is None else high)
             if read < KEYS_READ:
                 columns = [batch.column(key).to_pylist() for key in keys]
-                found.update(dict.fromkeys(zip(*columns, strict=True)))
+                sampled.update(dict.fromkeys(zip(*columns, strict=True)))
             read += batch.num_rows
-        if not found:
+        if not sampled:
             raise VerificationError(
                 f"feature view {self.view.name!r} has no tiles yet; "
                 f"run 'paimon-features submit {self.view.name}'"
             )
-        entities = self.rng.sample(sorted(found), min(size, len(found)))
+        entities = self.rng.sample(sorted(sampled), min(size, len(sampled)))
         self.report.entities += len(entities)
         return entities
 
@@ -313,17 +313,17 @@ class _ViewParity:
         }
         moving = self._touched_since(settled_ms)
         self.report.moved += len(moving & set(entities))
-        found = []
+        differences = []
         for i, entity in enumerate(entities):
             on_phase(f"computing {self.view.name}", i, len(entities))
             if entity in moving:
                 continue
             for as_of_ms in moments:
-                own = events.get(entity, Entered())
-                found += self._check(
-                    entity, as_of_ms, own, online[as_of_ms][i], offline[as_of_ms][i]
+                entity_events = events.get(entity, Entered())
+                differences += self._check(
+                    entity, as_of_ms, entity_events, online[as_of_ms][i], offline[as_of_ms][i]
                 )
-        return found
+        return differences
 
     def _check(
         self,
@@ -333,7 +333,7 @@ class _ViewParity:
         online: dict[str, Any] | None,
         offline: dict[str, Any],
     ) -> list[ParityDifference]:
-        found = []
+        wrong = []
         for path, values, whole in (("online", online, True), ("tiles", offline, False)):
             if values is None:
                 continue
@@ -341,7 +341,7 @@ class _ViewParity:
             self.report.compared += len(values)
             every = {**expected.values, **values}
             texts = differences(self.definition, events, as_of_ms, expected, every, online=whole)
-            found += [
+            wrong += [
                 ParityDifference(self.view.name, entity, as_of_ms, path, text) for text in texts
             ]
             if whole:
@@ -351,8 +351,8 @@ class _ViewParity:
         for name, value in (online or {}).items() if at_border else ():
             if value != offline[name] and not _near(value, offline[name]):
                 detail = f"{name}: {value!r}, but tiles: {offline[name]!r}"
-                found.append(ParityDifference(self.view.name, entity, as_of_ms, "online", detail))
-        return found
+                wrong.append(ParityDifference(self.view.name, entity, as_of_ms, "online", detail))
+        return wrong
 
     def _note_pairs(self, values: dict[str, Any], expected: dict[str, Any]) -> None:
         for name, value in values.items():
@@ -377,8 +377,10 @@ class _ViewParity:
         rows = pa.table({**columns, "event_time_ms": pa.repeat(pa.scalar(as_of_ms), len(entities))})
         texts = [str(ref) for ref in self.refs]
         table = self.project.get_historical_features(texts, rows)
-        found: list[dict[str, Any]] = table.select([ref.feature for ref in self.refs]).to_pylist()
-        return found
+        feature_rows: list[dict[str, Any]] = table.select(
+            [ref.feature for ref in self.refs]
+        ).to_pylist()
+        return feature_rows
 
     def _columns(self, entities: Sequence[Key]) -> dict[str, pa.Array]:
         lists = zip(*entities, strict=True)
@@ -398,17 +400,17 @@ class _ViewParity:
         _, _, pin = pinner.feature_view(self.view, self.project.generation)
         self.report.not_included[self.view.name] = pinner.not_included[self.view.name]
         wanted = set(entities)
-        found: dict[Key, list[Event]] = {}
+        by_entity: dict[Key, list[Event]] = {}
         if pin.ref is None:
-            return found
+            return by_entity
         rows = read_arrow(
             self.project.lake, source.table, list(source.schema), pin.ref, where=where
         )
         for row in rows.to_pylist():
             entity = tuple(row[key] for key in keys)
             if entity in wanted:
-                found.setdefault(entity, []).append(row)
-        return found
+                by_entity.setdefault(entity, []).append(row)
+        return by_entity
 
     def _touched_since(self, time_ms: int) -> set[Key]:
         """Entities with events that were committed after ``time_ms``."""

@@ -164,19 +164,19 @@ class _ModelCheck:
                 ]
             except (ValueError, TypeError, KeyError) as error:
                 report.unchecked[f"not readable: {error}"] += 1
-        every = [read for own in reads.values() for read in own]
+        every = [read for request_reads in reads.values() for read in request_reads]
         features = report.features
         features.requests += len({read.request for read in every})
         check_rows(self._project, every, features, salt=self._salt, on_message=on_message)
         by_version: dict[tuple[int, str], list[Mapping[str, Any]]] = {}
         for row in rows:
             by_version.setdefault((row["version"], row["manifest"]), []).append(row)
-        for (version, digest), own in sorted(by_version.items()):
+        for (version, digest), version_rows in sorted(by_version.items()):
             network = self._network(version, digest)
             if isinstance(network, str):
-                report.unchecked[network] += len(own)
+                report.unchecked[network] += len(version_rows)
             else:
-                self._check_version(network, own, reads)
+                self._check_version(network, version_rows, reads)
 
     def _network(self, version: int, digest: str) -> OnnxNetwork | str:
         """The network of a version, or why there is none."""
@@ -199,13 +199,15 @@ class _ModelCheck:
         kept: list[Mapping[str, Any]] = []
         values: list[list[Any]] = []
         for row in rows:
-            own = reads.get((_request(row), row["row"]))
-            if own is None:
+            row_reads = reads.get((_request(row), row["row"]))
+            if row_reads is None:
                 report.unchecked["what was read is not logged"] += 1
                 continue
-            found, is_from_lake = self._known(own)
+            feature_values, is_from_lake = self._known(row_reads)
             try:
-                inputs = [self._input(each, row, found) for each in network.inputs]
+                inputs = [
+                    self._input(model_input, row, feature_values) for model_input in network.inputs
+                ]
             except KeyError as error:
                 report.unchecked[f"the log lacks the input {error}"] += 1
                 continue
@@ -220,25 +222,30 @@ class _ModelCheck:
         if not kept:
             return
         columns = zip(*values, strict=True)
-        arrays = [_array(each, own) for each, own in zip(network.inputs, columns, strict=True)]
+        arrays = [
+            _array(model_input, column)
+            for model_input, column in zip(network.inputs, columns, strict=True)
+        ]
         outputs = network.run(arrays)
-        names = [each.name for each in network.manifest.signature.outputs]
+        names = [output.name for output in network.manifest.signature.outputs]
         for number, row in enumerate(kept):
             offline = {name: of[number] for name, of in zip(names, outputs, strict=True)}
             self._compare(network.manifest, row, offline)
 
     def _known(self, reads: Sequence[LoggedRow]) -> tuple[dict[str, Any], bool]:
         """The values of a request by name of the feature; whether all are from the lake."""
-        found: dict[str, Any] = {}
+        values: dict[str, Any] = {}
         is_from_lake = True
         for read in reads:
             key: ReadKey = (read.request, read.row, read.view)
             truths = self._report.features.truths.get(key)
             is_from_lake &= truths is not None
             prefix = f"{read.view}:" if read.view else ""
-            own = read.values if truths is None else truths
-            found |= {prefix + name: (value, truths is None) for name, value in own.items()}
-        return found, is_from_lake
+            read_values = read.values if truths is None else truths
+            values |= {
+                prefix + name: (value, truths is None) for name, value in read_values.items()
+            }
+        return values, is_from_lake
 
     def _input(self, each: ModelInput, row: Mapping[str, Any], found: Mapping[str, Any]) -> Any:
         kind = type_from_text(each.type)

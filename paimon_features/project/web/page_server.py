@@ -110,8 +110,8 @@ class _Handler(BaseHTTPRequestHandler):
         if page is None:
             return self._problem(404, f"there is no page {path[:80]!r}")
         scheme, _, given = self.headers.get("authorization", "").partition(" ")
-        known = hmac.compare_digest(given.strip().encode(), self.token.encode())
-        if scheme.lower() != "bearer" or not known:
+        is_authorized = hmac.compare_digest(given.strip().encode(), self.token.encode())
+        if scheme.lower() != "bearer" or not is_authorized:
             return self._problem(
                 401, "no valid token; open the complete address that 'paimon-features ui' printed"
             )

@@ -82,13 +82,13 @@ class ProjectPages:
     def _home(self, query: str) -> Document:
         """``status``, with the tables by size."""
         _fields(query)
-        found = self._status.read()
-        tables = sorted(found.tables, key=lambda table: table.bytes, reverse=True)
-        document = found.document()
+        status = self._status.read()
+        tables = sorted(status.tables, key=lambda table: table.bytes, reverse=True)
+        document = status.document()
         return {
             **document,
-            "attention": [redact(text) for text in found.attention[:100]],
-            "attention_in_all": len(found.attention),
+            "attention": [redact(text) for text in status.attention[:100]],
+            "attention_in_all": len(status.attention),
             "tables": [asdict(table) for table in tables[:MOST_TABLES]],
             "tables_in_all": len(tables),
             "bytes": sum(table.bytes for table in tables),
@@ -111,16 +111,16 @@ class ProjectPages:
             )
             for view in views.values()
         }
-        for found in describe_all(definitions, lake)[:MOST_DEFINITIONS]:
-            key = found["kind"], found["name"]
+        for description in describe_all(definitions, lake)[:MOST_DEFINITIONS]:
+            key = description["kind"], description["name"]
             names: list[str] = []
             view: Any = None
             if key[0] == "feature_view":
                 view = definitions.views[key[1]]
                 names = [feature.name for feature in view.compiled.features]
             elif key[0] == "service":
-                names = [str(each) for each in definitions.services[key[1]].items()]
-            item = {**found, "note": notes.get(key, "")}
+                names = [str(item_ref) for item_ref in definitions.services[key[1]].items()]
+            item = {**description, "note": notes.get(key, "")}
             item["count"] = 0 if view is None else len(names)
             item["features"] = names[: max(left, 0)]
             left -= len(names)
@@ -133,12 +133,12 @@ class ProjectPages:
                 entity = definitions.entities[key[1]]
                 item["keys"] = {name: kind.text for name, kind in entity.keys.items()}
             items.append(item)
-        known = {(item["kind"], item["name"]) for item in items}
+        shown = {(item["kind"], item["name"]) for item in items}
         items += [
             {"kind": node.kind, "name": node.name, "note": node.note, "state": "", "owner": "",
              "description": "", "tags": {}, "features": [], "count": 0}
             for node in graph.nodes
-            if (node.kind, node.name) not in known
+            if (node.kind, node.name) not in shown
         ]  # fmt: skip
         return {
             "project": self._project.name,
@@ -146,7 +146,7 @@ class ProjectPages:
             "database": self._project.config.database,
             "items": items,
             "edges": _edges(graph, items),
-            "truncated": left < 0 or len(known) >= MOST_DEFINITIONS,
+            "truncated": left < 0 or len(shown) >= MOST_DEFINITIONS,
         }
 
     # -- one definition --------------------------------------------------------------------
@@ -156,18 +156,22 @@ class ProjectPages:
         fields = _fields(query, "kind", "name")
         definitions, lake = self._project.definitions, self._project.lake
         kind, name = fields["kind"], fields["name"]
-        found = [
+        documents = [
             (document, item)
             for document, item in zip(
                 describe(definitions, lake, name),
-                [(k, each[name]) for k, each in definitions.by_kind().items() if name in each],
+                [
+                    (k, by_name[name])
+                    for k, by_name in definitions.by_kind().items()
+                    if name in by_name
+                ],
                 strict=True,
             )
             if item[0] == kind
         ]
-        if not found:
+        if not documents:
             raise RequestError(f"there is no {kind.replace('_', ' ')[:40]} {name[:80]!r}")
-        document = found[0][0]
+        document = documents[0][0]
         document["changes"] = self._changes(kind, name)
         if kind == "feature_view":
             view = definitions.view(name).compiled
@@ -244,10 +248,10 @@ class ProjectPages:
                 {key: entities.column(key) for key in view.keys},
                 as_of_ms,
             )
-            found = answer.to_pylist()
+            answer_rows = answer.to_pylist()
             values = [
                 {name: row.get(f"{view.name}:{name}", row.get(name)) for name in names}
-                for row in found
+                for row in answer_rows
             ]
         else:
             table = self._project.get_historical_features(refs, rows)
@@ -267,14 +271,14 @@ class ProjectPages:
 
     def _entities(self, table: str, snapshot: int, keys: Sequence[str]) -> pa.Table:
         """Some entities, from the newest files."""
-        found: list[pa.Table] = []
+        parts: list[pa.Table] = []
         distinct: pa.Table | None = None
         files = live_files(self._project.lake, table, snapshot)
         for file in sorted(files, key=lambda each: each.path, reverse=True)[:8]:
             for batch in read_batches(file, list(keys), 4_096):
-                found.append(batch.select(list(keys)))
+                parts.append(batch.select(list(keys)))
                 break
-            distinct = pa.concat_tables(found).group_by(list(keys)).aggregate([])
+            distinct = pa.concat_tables(parts).group_by(list(keys)).aggregate([])
             if distinct.num_rows >= MOST_SAMPLES:
                 break
         assert distinct is not None  # a snapshot with a commit has a file
@@ -364,7 +368,7 @@ class ProjectPages:
             "feature": str(ref),
             "times_ms": times,
             "values": _plain(value),
-            "statuses": [str(each) for each in with_status.column(status).to_pylist()],
+            "statuses": [str(value) for value in with_status.column(status).to_pylist()],
         }
 
     def _explain(self, query: str) -> Document:
@@ -415,7 +419,7 @@ class ProjectPages:
                 "name": name,
                 "changed_at_ms": states.changed_at_ms,
                 "versions_in_all": len(states.versions),
-                "versions": [self._model_version(name, each) for each in newest],
+                "versions": [self._model_version(name, version) for version in newest],
             }
         except PaimonFeaturesError as error:
             return {"name": name, "error": redact(str(error)), "versions": []}
@@ -441,8 +445,8 @@ class ProjectPages:
 
 def _commits(lake: Any, table: str, first: int) -> list[Document]:
     return [
-        {"id": each.id, "time_ms": each.time_ms, "rows": each.delta_records}
-        for each in snapshots(lake, table, first)
+        {"id": snapshot_.id, "time_ms": snapshot_.time_ms, "rows": snapshot_.delta_records}
+        for snapshot_ in snapshots(lake, table, first)
     ]
 
 

@@ -52,8 +52,8 @@ class ViewCopies:
                 f"{view.name}'"
             )
         commit = f"{record.table}/{record.incarnation}/{newest.ref}/{view.online_fingerprint}"
-        known = self._copies.get(view.name)
-        if known is None or known.commit != commit:
+        view_copy = self._copies.get(view.name)
+        if view_copy is None or view_copy.commit != commit:
             if newest.total_records > MOST_ROWS:
                 raise RequestError(
                     f"feature view {view.name!r} has {newest.total_records:,} rows of tiles, at "
@@ -64,9 +64,9 @@ class ViewCopies:
             store = MemoryStore()
             copy_snapshot(self._project.lake, self._project.name, view, record, store)
             fetcher = FeatureFetcher(self._project.name, [view], store)
-            known = _Copy(commit, newest.total_records, fetcher)
-            self._copies[view.name] = known
+            view_copy = _Copy(commit, newest.total_records, fetcher)
+            self._copies[view.name] = view_copy
         self._copies.move_to_end(view.name)
         while sum(copy.rows for copy in self._copies.values()) > MOST_COPIED_ROWS:
             self._copies.popitem(last=False)
-        return known.fetcher
+        return view_copy.fetcher

@@ -33,12 +33,12 @@ def shared_steps(
     steps: dict[str, Expression] = {}
     rest = dict(expressions)
     while True:
-        found = _largest(rest)
-        if found is None:
+        largest = _largest(rest)
+        if largest is None:
             return steps, rest
         name = f"{STEP}{len(steps) + 1}"
-        steps[name] = found
-        rest = {key: replace_nodes(e, {found: name}) for key, e in rest.items()}
+        steps[name] = largest
+        rest = {key: replace_nodes(e, {largest: name}) for key, e in rest.items()}
 
 
 def _largest(expressions: Mapping[str, Expression]) -> Expression | None:

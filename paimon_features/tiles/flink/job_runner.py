@@ -83,9 +83,9 @@ class JobRunner:
         from paimon_features.tiles.flink.statement_set import execute
 
         target = self.target
-        what = "backfill" if batch else "tiles"
+        kind = "backfill" if batch else "tiles"
         conf = {
-            "pipeline.name": f"{what} of {target.project}/{target.view.name} g{target.generation}",
+            "pipeline.name": f"{kind} of {target.project}/{target.view.name} g{target.generation}",
             FIXED_JOB_ID: self.job_id,
             **options,
         }

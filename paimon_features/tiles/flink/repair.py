@@ -111,21 +111,21 @@ def repair(
         chosen = sorted(day for day in days if first_day < day + step and day <= last_day)
         for number, day in enumerate(chosen):
             on_phase("comparing", number, len(chosen))
-            found = compare_day(
+            comparison = compare_day(
                 lake, target.view, tiles, day, events_snapshot, tiles_snapshot, step
             )
-            events += found.events
-            cells += found.tiles.num_rows
-            if not found.differs:
+            events += comparison.events
+            cells += comparison.tiles.num_rows
+            if not comparison.differs:
                 continue
             if overwrite is not None:
-                kept = set(found.tiles.column(TILE_DAY).to_pylist())
+                kept = set(comparison.tiles.column(TILE_DAY).to_pylist())
                 if kept:
-                    overwrite.replace(found.tiles)
+                    overwrite.replace(comparison.tiles)
                 for first in _of_table(target.lake, tiles, TILE_DAY, tiles_snapshot):
                     if day <= first.start < day + step and first.start not in kept:
                         overwrite.empty(tile_day=first.start)
-            different.append(replace(found, tiles=found.tiles.slice(0, 0)))
+            different.append(replace(comparison, tiles=comparison.tiles.slice(0, 0)))
         written = overwrite.commit() if overwrite is not None and different else None
     return RepairReport(
         target.view.name,
@@ -149,7 +149,7 @@ def _partitions(target: TileTarget, events: int | None, tiles: int | None) -> se
 def _of_table(lake: Lake, table: str, column: str, snapshot: int | None) -> set[range]:
     files = [] if snapshot is None else live_files(lake, table, snapshot)
     days = (file.days(column) for file in files)
-    return {own for own in days if own is not None}
+    return {span for span in days if span is not None}
 
 
 def _catch_up(target: TileTarget, on_message: OnMessage) -> None:

@@ -66,7 +66,7 @@ def statement_set(env: TableEnvironment, *statements: TileStatements) -> Stateme
     for key, value in PLANNER_OPTIONS.items():
         env.get_config().set(key, value)
     together = env.create_statement_set()
-    for each in statements:
-        together.add_insert_sql(each.tiles)
-        together.add_insert_sql(each.skipped)
+    for statement in statements:
+        together.add_insert_sql(statement.tiles)
+        together.add_insert_sql(statement.skipped)
     return together

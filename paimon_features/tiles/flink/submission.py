@@ -263,8 +263,8 @@ def _check_parallelism(target: TileTarget) -> None:
 
 
 def _resolved(target: TileTarget, folder: Path | str) -> FilePath:
-    found = target.checkpoint_at(folder)
-    return found.resolve() if isinstance(found, Path) else found
+    path = target.checkpoint_at(folder)
+    return path.resolve() if isinstance(path, Path) else path
 
 
 def _scan(target: TileTarget, start: Start, newest: int | None) -> EventsScan:

@@ -172,8 +172,8 @@ def _judged_sql(view: CompiledView, scan: EventsScan, steps: Mapping[str, Expres
 
 def _day_or_unknown_sql(view: CompiledView) -> str:
     time = quote(view.source.event_time)
-    known = f"{time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
-    return f"CASE WHEN {known} THEN {first_day_sql(time)} ELSE {UNKNOWN_DAY} END"
+    in_range = f"{time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
+    return f"CASE WHEN {in_range} THEN {first_day_sql(time)} ELSE {UNKNOWN_DAY} END"
 
 
 def _of_rule_sql(view: CompiledView, sql: Callable[[SkipRule], str]) -> str:

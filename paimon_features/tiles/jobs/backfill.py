@@ -145,7 +145,7 @@ def skipped_counts(lake: Lake, table: str) -> Counter[tuple[str, str]]:
         detail = pc.replace_substring_regex(batch.column("detail"), r"(?s) \| .*", "")
         rules = pa.table({"reason": batch.column("reason"), "detail": detail})
         rules = rules.append_column("events", batch.column("p_rows"))
-        found = rules.group_by(["reason", "detail"]).aggregate([("events", "sum")])
-        for row in found.to_pylist():
+        by_rule = rules.group_by(["reason", "detail"]).aggregate([("events", "sum")])
+        for row in by_rule.to_pylist():
             counts[row["reason"], row["detail"]] += row["events_sum"]
     return counts

@@ -75,8 +75,8 @@ def job_state(lake: Lake, record: GenerationRecord, timeout_s: float = TIMEOUT_S
     owner = None if held is None else held.holder
     if job.get("engine") == "local":  # computed by its own process, which owns the lease
         return "RUNNING" if owner == ProcessHolder(**job["process"]) else "LOST"
-    own = isinstance(owner, FlinkJobHolder) and owner.job_id == job["job_id"]
-    if job["local"] and not own:
+    is_owner = isinstance(owner, FlinkJobHolder) and owner.job_id == job["job_id"]
+    if job["local"] and not is_owner:
         return "LOST"  # its client releases the lease, however the job ended
     try:
         state = FlinkRest(job["rest"], timeout_s).state(job["job_id"])

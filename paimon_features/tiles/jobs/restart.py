@@ -102,8 +102,8 @@ class GenerationState:
     @property
     def newest(self) -> Checkpoint | None:
         """The newest checkpoint on the generation's branch."""
-        own = [c for c in self.checkpoints if self.branch.contains(c)]
-        return max(own, key=lambda c: c.id, default=None)
+        on_branch = [c for c in self.checkpoints if self.branch.contains(c)]
+        return max(on_branch, key=lambda c: c.id, default=None)
 
     @property
     def is_empty(self) -> bool:

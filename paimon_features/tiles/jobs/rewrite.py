@@ -233,9 +233,9 @@ def _copy_tiles(
     partition_days = lake.partition_days(target.tables[0])
     # days that are complete partitions of both tables
     step = max(partition_days, lake.partition_days(source.tables[0]))
-    found = live_files(lake, source.tables[0], newest.id)
+    source_files = live_files(lake, source.tables[0], newest.id)
     with SortedFiles(lake, target.tables[0], keys, TILE_DAY) as files:
-        for day in sorted({first_day(file.partition[TILE_DAY], step) for file in found}):
+        for day in sorted({first_day(file.partition[TILE_DAY], step) for file in source_files}):
             rows = read_arrow(
                 lake, source.tables[0], names, newest.ref, partitions={TILE_DAY: (day, day + step)}
             )

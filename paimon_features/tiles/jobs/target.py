@@ -138,12 +138,12 @@ class TileTarget:
     def ledger(self, record: GenerationRecord | None = None) -> GenerationState:
         """The recorded and the actual state, for the rules of ``tiles.jobs.restart``."""
         record = self.record() if record is None else record
-        found: dict[FilePath, Checkpoint] = {}
-        found |= {c.path: c for c in find_checkpoints(self.checkpoint_folder)}
+        checkpoints: dict[FilePath, Checkpoint] = {}
+        checkpoints |= {c.path: c for c in find_checkpoints(self.checkpoint_folder)}
         if record.resume_path is not None:
             path = self.checkpoint_at(record.resume_path)
-            if path not in found and path.is_dir():
-                found[path] = read_checkpoint(path)
+            if path not in checkpoints and path.is_dir():
+                checkpoints[path] = read_checkpoint(path)
         return GenerationState(
             view=self.view.name,
             generation=self.generation,
@@ -156,7 +156,7 @@ class TileTarget:
             tables=tuple(
                 TableHistory(name, tuple(snapshots(self.lake, name))) for name in self.tables
             ),
-            checkpoints=tuple(found.values()),
+            checkpoints=tuple(checkpoints.values()),
             events_replaced=record.events_history is not None
             and not self.lake.continues(
                 self.events, record.events_history, record.handover_snapshot or 0

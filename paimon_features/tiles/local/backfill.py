@@ -80,7 +80,7 @@ def write_tiles(
     DamagedFileError
         If a data file is not what was written.
     """
-    what = f"backfill of view {view.name!r}"
+    description = f"backfill of view {view.name!r}"
     skipped: list[pa.Table] = []
     events = 0
     per_tile: float | None = None
@@ -90,9 +90,9 @@ def write_tiles(
         for source, count, several in _groups(engine, lake, view, snapshot_id, partition_days):
             entered = 0
             if per_tile is None:
-                per_tile = _events_per_tile(engine, view, source, count, what)
+                per_tile = _events_per_tile(engine, view, source, count, description)
             before = files.rows
-            batches = _tiles(engine, view, source, partition_days, several, per_tile, what)
+            batches = _tiles(engine, view, source, partition_days, several, per_tile, description)
             for batch in batches:
                 files.write(batch)
                 entered += pc.sum(batch.column(ROWS.name)).as_py() or 0
@@ -100,7 +100,7 @@ def write_tiles(
             if files.rows > before:
                 per_tile = entered / (files.rows - before)
             if entered < count:  # some are no members, or break a rule
-                skipped.append(engine.table(skipped_sql(view, source), what))
+                skipped.append(engine.table(skipped_sql(view, source), description))
             events += count
             progress(TilesComputed(events, files.rows))
         if skipped:
@@ -131,8 +131,8 @@ def _events_per_tile(
         f"SELECT count(*) / greatest(1, approx_count_distinct(hash({keys}{identifier(TILE)})))"
         f" AS found FROM {entering_sql(view, sample)}"
     )
-    found: float = engine.table(statement, what).column("found")[0].as_py()
-    return found
+    per_tile: float = engine.table(statement, what).column("found")[0].as_py()
+    return per_tile
 
 
 def _tiles(

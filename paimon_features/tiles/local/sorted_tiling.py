@@ -104,10 +104,10 @@ def _expressions(view: CompiledView) -> list[str]:
 
 def _event_partials(view: CompiledView, batch: pa.RecordBatch) -> pa.RecordBatch:
     """One row of partials for each event."""
-    found = {text: f"v{number}" for number, text in enumerate(_expressions(view))}
+    names = {text: f"v{number}" for number, text in enumerate(_expressions(view))}
     columns = {name: batch.column(name) for name in (TILE, *view.keys)}
     for partial in view.partials:
-        name = found.get(to_duckdb(view.expressions[partial.name]))
+        name = names.get(to_duckdb(view.expressions[partial.name]))
         column = pa.array(np.ones(batch.num_rows, np.int64)) if name is None else batch.column(name)
         kind = partial.type.arrow
         columns[partial.name] = column if column.type == kind else column.cast(kind)

@@ -234,6 +234,6 @@ def _detail_sql(view: CompiledView, rule: SkipRule) -> str:
 
 def _day_or_unknown_sql(view: CompiledView) -> str:
     time = identifier(view.source.event_time)
-    known = f"{time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
+    in_range = f"{time} >= {MIN_TIME_MS} AND {time} <= {MAX_TIME_MS}"
     day = f"CAST({floor_sql(time, DAY_MS)} // {DAY_MS} AS INTEGER)"
-    return f"CASE WHEN {known} THEN {day} ELSE {UNKNOWN_DAY} END"
+    return f"CASE WHEN {in_range} THEN {day} ELSE {UNKNOWN_DAY} END"

@@ -100,9 +100,9 @@ def check_rows(
     for row in rows:
         by_view.setdefault(row.view, []).append(row)
     computed = by_view.pop("", [])
-    for name, own in sorted(by_view.items()):
-        _LoggedViewCheck(project, name, EntityText(salt), salt is not None, report).check(own)
-        on_message(f"{name}: {len(own):,} rows, {len(report.differences)} differences so far")
+    for name, view_rows in sorted(by_view.items()):
+        _LoggedViewCheck(project, name, EntityText(salt), salt is not None, report).check(view_rows)
+        on_message(f"{name}: {len(view_rows):,} rows, {len(report.differences)} differences so far")
     if computed:
         check_computed(project, computed, rows, report)
         count = len(report.differences)
@@ -165,9 +165,9 @@ class _LoggedViewCheck:
         """Whether the snapshots of a row match its times, as far as they still exist."""
         newest = latest_snapshot(self.lake, table)
         if row.snapshot > (0 if newest is None else newest.id):
-            there = "none" if newest is None else f"{newest.id} is the newest"
+            newest_text = "none" if newest is None else f"{newest.id} is the newest"
             self.report.differences.append(
-                log_difference(row, "applied_snapshot", row.snapshot, there, "snapshots")
+                log_difference(row, "applied_snapshot", row.snapshot, newest_text, "snapshots")
             )
             return False
         applied = self._snapshot(table, row.applied_snapshot)
@@ -194,10 +194,10 @@ class _LoggedViewCheck:
     def _snapshot(self, table: str, number: int) -> Snapshot | None:
         if (table, number) not in self._snapshots:
             try:
-                found = snapshot(self.lake, table, number) if number else None
+                existing = snapshot(self.lake, table, number) if number else None
             except SnapshotExpiredError:
-                found = None
-            self._snapshots[table, number] = found
+                existing = None
+            self._snapshots[table, number] = existing
         return self._snapshots[table, number]
 
     def _check_groups(self, groups: Mapping[tuple[str, int], Sequence[LoggedRow]]) -> None:
@@ -205,11 +205,11 @@ class _LoggedViewCheck:
         clear = {entity for entity in entities.values() if entity is not None}
         events = EventsBehindTiles(self.lake, self.definition, clear)
         for (table, number), rows in sorted(groups.items()):
-            known = [row for row in rows if entities[row.entity] is not None]
-            own: set[Key] = {e for row in known if (e := entities[row.entity]) is not None}
+            identified = [row for row in rows if entities[row.entity] is not None]
+            keys: set[Key] = {e for row in identified if (e := entities[row.entity]) is not None}
             try:
                 tiles = ExpectedFromTiles(
-                    self.lake, self.view, table, number, own, min(row.as_of_ms for row in rows)
+                    self.lake, self.view, table, number, keys, min(row.as_of_ms for row in rows)
                 )
             except SnapshotExpiredError:
                 self._unchecked(rows, "the snapshot has expired")
@@ -224,7 +224,7 @@ class _LoggedViewCheck:
     ) -> dict[str, Key | None]:
         """The keys of each entity of the log; None for a hash that no entity of the table has."""
         texts = {row.entity for rows in groups.values() for row in rows}
-        found: dict[str, Key | None] = {
+        keys: dict[str, Key | None] = {
             text: tuple(json.loads(text)) if text.startswith("[") else None for text in texts
         }
         hashed = {text for text in texts if not text.startswith("[")}
@@ -238,8 +238,8 @@ class _LoggedViewCheck:
                 for batch in iter_batches(self.lake, table, list(self.view.keys), ref):
                     for entity in set(entities_of(pa.Table.from_batches([batch]), self.view.keys)):
                         if (text := self.text(entity)) in hashed:
-                            found[text] = entity
-        return found
+                            keys[text] = entity
+        return keys
 
     # -- one row ---------------------------------------------------------------------------
 
@@ -266,20 +266,24 @@ class _LoggedViewCheck:
         self.report.rows += 1
         self.report.values += len(names)
         self.report.truths[row.request, row.row, row.view] = values
-        found: dict[str, LogDifference] = {}
+        differences: dict[str, LogDifference] = {}
         only_rounded = set()
         for name in names:
             if statuses[name] != truth[name]:
-                found[name] = log_difference(row, name, row.statuses[name], truth[name], "tiles")
+                differences[name] = log_difference(
+                    row, name, row.statuses[name], truth[name], "tiles"
+                )
             elif not same(served[name], values[name], near=rounds(self.view, name)):
-                found[name] = log_difference(row, name, served[name], values[name], "tiles")
+                differences[name] = log_difference(row, name, served[name], values[name], "tiles")
                 if served[name] is not None and rounds(self.view, name):
                     only_rounded.add(name)
         if entity is not None:
-            self._ask_events(row, tiles, events, entity, served, statuses, found, only_rounded)
+            self._ask_events(
+                row, tiles, events, entity, served, statuses, differences, only_rounded
+            )
         else:
             self.report.tiles_only["entities that no tile has"] += 1
-        self.report.differences += found.values()
+        self.report.differences += differences.values()
 
     def _ask_events(
         self,

@@ -45,18 +45,18 @@ def check_computed(
             report.unchecked["the definition of what is computed has changed since"] += 1
             continue
         views = of_views.get((row.request, row.row), {})
-        known: dict[str, Any] = {}
+        inputs: dict[str, Any] = {}
         codes: dict[str, int] = {}
         try:
-            for each in compiled:
-                for ref in each.refs:
-                    own = views[ref.view]
+            for computation in compiled:
+                for ref in computation.refs:
+                    view_row = views[ref.view]
                     feature = defined.view(ref.view).compiled.feature(ref.feature)
                     assert feature is not None
-                    known[str(ref)] = loads(feature.type, own.values[ref.feature])
-                    codes[str(ref)] = Status[own.statuses[ref.feature]]
-                for name, kind in each.inputs.items():
-                    known[name] = loads(kind, row.inputs[name])
+                    inputs[str(ref)] = loads(feature.type, view_row.values[ref.feature])
+                    codes[str(ref)] = Status[view_row.statuses[ref.feature]]
+                for name, kind in computation.inputs.items():
+                    inputs[name] = loads(kind, row.inputs[name])
         except KeyError as error:
             report.unchecked[f"computed features of which the log lacks {error}"] += 1
             continue
@@ -64,19 +64,23 @@ def check_computed(
         report.values += len(names)
         truths: dict[str, Any] = {}
         report.truths[row.request, row.row, row.view] = truths
-        for each in compiled:
-            got = loads(each.type, row.values[each.name])
-            wanted, overflown = _value(each, known)
-            truths[each.name] = wanted
-            status = max((codes[str(ref)] for ref in each.refs), default=Status.PRESENT)
+        for computation in compiled:
+            got = loads(computation.type, row.values[computation.name])
+            wanted, overflown = _value(computation, inputs)
+            truths[computation.name] = wanted
+            status = max((codes[str(ref)] for ref in computation.refs), default=Status.PRESENT)
             if overflown:
                 status = Status.ILL_CONDITIONED
-            served_status = row.statuses[each.name]
-            if not _agrees(each, got, wanted):
-                report.differences.append(log_difference(row, each.name, got, wanted, "features"))
+            served_status = row.statuses[computation.name]
+            if not _agrees(computation, got, wanted):
+                report.differences.append(
+                    log_difference(row, computation.name, got, wanted, "features")
+                )
             elif served_status != Status(status).name:
                 report.differences.append(
-                    log_difference(row, each.name, served_status, Status(status).name, "features")
+                    log_difference(
+                        row, computation.name, served_status, Status(status).name, "features"
+                    )
                 )
 
 

@@ -48,8 +48,8 @@ _PROJECT = "verify"
 def key_values(kind: DataType, values: Collection[Any]) -> list[Any]:
     """Keys as a filter takes them."""
     if kind.text == "date":
-        found: list[Any] = pa.array(list(values), pa.int32()).view(pa.date32()).to_pylist()
-        return found
+        dates: list[Any] = pa.array(list(values), pa.int32()).view(pa.date32()).to_pylist()
+        return dates
     return list(values)
 
 
@@ -70,8 +70,8 @@ def of_entities(
     rows = read_arrow(lake, table, columns, ref, where=where)
     if len(keys) == 1:
         return rows
-    found = entities_of(rows, keys)
-    return rows.filter(pa.array([entity in entities for entity in found], pa.bool_()))
+    row_keys = entities_of(rows, keys)
+    return rows.filter(pa.array([entity in entities for entity in row_keys], pa.bool_()))
 
 
 def entities_of(rows: pa.Table, keys: Mapping[str, DataType]) -> list[Key]:
@@ -104,9 +104,9 @@ class ExpectedFromTiles:
         tiles = of_entities(lake, table, view.keys, entities, columns, snapshot_id)
         self.counts: dict[Key, dict[int, int]] = {}
         """The number of events in each tile of an entity, by its start."""
-        found = entities_of(tiles, view.keys)
+        tile_keys = entities_of(tiles, view.keys)
         starts, counts = (tiles.column(name).to_pylist() for name in (TILE_START, ROWS.name))
-        for entity, start, count in zip(found, starts, counts, strict=True):
+        for entity, start, count in zip(tile_keys, starts, counts, strict=True):
             self.counts.setdefault(entity, {})[start] = count
         store = _store_of(view, snapshot_id, tiles, first_as_of_ms)
         self._fetcher = FeatureFetcher(_PROJECT, [view], store, clock=lambda: self._time_ms)

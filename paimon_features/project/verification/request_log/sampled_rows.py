@@ -111,14 +111,14 @@ def sampled_rows(
             "'paimon-features request-log --follow' where the spool files are"
         )
     within = (since_ms, until_ms, None if service is None else {"service": service})
-    known = sampled_requests(lake, table, within, sample, seed)
-    if not known:
+    requests = sampled_requests(lake, table, within, sample, seed)
+    if not requests:
         query = "" if service is None else f" of service {service!r}"
         raise VerificationError(
             f"the request log {table!r} has no request{query} from {since_ms} to {until_ms} ms; "
             "is it committed ('paimon-features request-log'), and is the rate high enough?"
         )
-    return rows_of_requests(lake, table, list(SERVED_COLUMNS), within, known)
+    return rows_of_requests(lake, table, list(SERVED_COLUMNS), within, requests)
 
 
 def sampled_requests(
@@ -130,23 +130,23 @@ def sampled_requests(
     """
     # the greatest negative numbers are the least numbers: a heap keeps them within its bound
     kept: list[tuple[int, str]] = []
-    known: set[str] = set()
+    requests: set[str] = set()
     columns = [*_KEY, *([] if having is None else [having])]
     for batch in _batches(lake, table, columns, within):
         if having is not None:
             batch = batch.filter(pc.is_valid(batch.column(having)))
         for name in pc.unique(_names(batch)).to_pylist():
-            if name in known:
+            if name in requests:
                 continue
             entry = (-_number(name, seed), name)
             if len(kept) < sample:
                 heapq.heappush(kept, entry)
             elif entry > kept[0]:
-                known.discard(heapq.heappushpop(kept, entry)[1])
+                requests.discard(heapq.heappushpop(kept, entry)[1])
             else:
                 continue
-            known.add(name)
-    return known
+            requests.add(name)
+    return requests
 
 
 def rows_of_requests(
