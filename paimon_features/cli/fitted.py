@@ -109,17 +109,17 @@ def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, p
     paimon-features fitted export amount_scaler 3 --onnx amount_scaler.onnx
     """
     project = Project.open(path)
-    chosen = project.fitted.load(name, version)
+    saved = project.fitted.load(name, version)
     if onnx_file is not None:
         from paimon_features.transformers.onnx_export import to_onnx
 
-        model = to_onnx(chosen, dtype=dtype)
+        model = to_onnx(saved, dtype=dtype)
         onnx_file.write_bytes(model.SerializeToString())
-        click.echo(f"{chosen}: {onnx_file}, inputs {', '.join(i.name for i in model.graph.input)}")
+        click.echo(f"{saved}: {onnx_file}, inputs {', '.join(i.name for i in model.graph.input)}")
         return
-    click.echo(f"{chosen}: {project.fitted.export(name, chosen.version)}")
+    click.echo(f"{saved}: {project.fitted.export(name, saved.version)}")
     click.echo(
-        f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={chosen.version}))'
+        f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={saved.version}))'
     )
 
 

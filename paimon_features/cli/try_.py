@@ -87,8 +87,8 @@ def try_(
     views = _views(loaded, view)
     results: list[dict[str, Any]] = []
     read: dict[str, Any] = {}
-    for feature_view in views:
-        source = feature_view.source
+    for chosen in views:
+        source = chosen.source
         settings = project_input_settings(definitions, source.name, options)
         if source.name not in read:
             with Progress("reading", as_json, unit="rows") as progress:
@@ -97,11 +97,11 @@ def try_(
                 )
             if not as_json:
                 _show_rejected(source.name, read[source.name])
-        wanted = parse_entities(entities, feature_view.entity.keys) if entities else None
+        wanted = parse_entities(entities, chosen.entity.keys) if entities else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", SkippedEventsWarning)
             trial = try_view(
-                feature_view, read[source.name].events, as_of_ms=as_of_ms, entities=wanted, limit=limit
+                chosen, read[source.name].events, as_of_ms=as_of_ms, entities=wanted, limit=limit
             )
         notes = [str(w.message) for w in caught if w.category is SkippedEventsWarning]
         if not read[source.name].complete:
@@ -112,7 +112,7 @@ def try_(
                 f"the newest event is of {time_text(trial.newest_ms)}; windows before "
                 f"{time_text(as_of_ms)} may be empty: leave out --now for the end of the data"
             )
-        result = _document(feature_view, trial, read[source.name], notes)
+        result = _document(chosen, trial, read[source.name], notes)
         if as_json:
             results.append(result)
         else:
