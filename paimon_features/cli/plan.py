@@ -48,9 +48,9 @@ def plan(fail_on: Sequence[str], file: Path | None, path: str, as_json: bool) ->
     print_changes(project, changes, as_json)
     if file is not None:
         file.write_text(document_text(project, changes) + "\n", encoding="utf-8")
-    for event in fail_on:
-        if effects := set(FAIL_ON[event]) & set(changes.effects):
+    for condition in fail_on:
+        if effects := set(FAIL_ON[condition]) & set(changes.effects):
             named = [c.name for c in changes.changes if effects & set(c.effects)]
             more = f" and {len(named) - 5:,} more" if len(named) > 5 else ""
-            click.echo(f"--fail-on {event}: {', '.join(named[:5])}{more}", err=True)
+            click.echo(f"--fail-on {condition}: {', '.join(named[:5])}{more}", err=True)
             raise SystemExit(FAILED)
