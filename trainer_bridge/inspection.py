@@ -140,7 +140,7 @@ def _inspect(
             for name, rate in rates.items()
             if rate
         ]
-        found = Inspection(
+        inspection = Inspection(
             plan=plan,
             output=options["output"],
             files=files,
@@ -154,8 +154,8 @@ def _inspect(
         )
         requested = {"threads": threads, "byte_budget": 1 << 30, **options}
         decoded = together.decoded_bytes()
-        advice = tuple(advise(found, requested, decoded, lake.storage.is_remote))
-    return replace(found, advice=advice)
+        advice = tuple(advise(inspection, requested, decoded, lake.storage.is_remote))
+    return replace(inspection, advice=advice)
 
 
 def _rate(rows: int, seconds: float) -> float:

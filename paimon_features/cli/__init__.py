@@ -164,8 +164,8 @@ class SuggestingGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            known = self.list_commands(ctx)
-            meant = "" if args[0] in known else did_you_mean(args[0], known, SYNONYMS)
+            names = self.list_commands(ctx)
+            meant = "" if args[0] in names else did_you_mean(args[0], names, SYNONYMS)
             if not meant or "id you mean" in error.message:
                 raise
             raise click.UsageError(f"{error.message.rstrip('.')}{meant}", ctx) from None
@@ -195,8 +195,8 @@ class LazyGroup(SuggestingGroup):
         return [name for section in COMMANDS.values() for name in section]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        known = any(cmd_name in section for section in COMMANDS.values())
-        if not known:
+        is_command = any(cmd_name in section for section in COMMANDS.values())
+        if not is_command:
             return None
         try:
             command = load_command(cmd_name)

@@ -48,13 +48,13 @@ def brokers_of(option: str | None, settings: KafkaSettings) -> str:
     ConfigurationError
         If neither names any.
     """
-    found = option or settings.brokers
-    if found is None:
+    brokers = option or settings.brokers
+    if brokers is None:
         raise ConfigurationError(
             "--topic requires --kafka HOST:PORT, or brokers under [kafka] in paimon-features.toml"
         )
-    check_brokers("--kafka", found)
-    return found
+    check_brokers("--kafka", brokers)
+    return brokers
 
 
 def start_position(text: str | None) -> str | int:

@@ -21,11 +21,11 @@ def show_lateness(source: str, since: str | None, path: str, as_json: bool) -> N
 
     project = Project.open(path)
     from_ms = None if since is None else now_ms() - parse_duration(since)
-    found = measure(project.lake, project.definitions.source(source), from_ms)
+    measured = measure(project.lake, project.definitions.source(source), from_ms)
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2))
+        click.echo(json.dumps(_document(measured), indent=2))
     else:
-        click.echo("\n".join(_drawn(found)))
+        click.echo("\n".join(_drawn(measured)))
 
 
 def _drawn(found: Lateness) -> list[str]:

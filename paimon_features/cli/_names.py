@@ -35,7 +35,7 @@ def defined_names(path: Path, kinds: Collection[str] | None = None) -> dict[str,
         tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError):
         return {}
-    found = {}
+    kind_of = {}
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -45,8 +45,8 @@ def defined_names(path: Path, kinds: Collection[str] | None = None) -> dict[str,
         for value in values:
             wanted = kind[:1].isupper() if kinds is None else kind in kinds
             if wanted and isinstance(value, ast.Constant) and isinstance(value.value, str):
-                found[value.value] = kind
-    return found
+                kind_of[value.value] = kind
+    return kind_of
 
 
 def completer(kinds: Collection[str]) -> Completer:

@@ -94,17 +94,17 @@ class Progress:
         """The state, as an event of ``--json``."""
         elapsed = time.monotonic() - self.began
         rate = self.done / max(time.monotonic() - self.phase_began, 1e-9)
-        known = bool(self.total) and self.done <= self.total
+        has_end = bool(self.total) and self.done <= self.total
         return {
             "event": "progress",
             "phase": self.phase,
             "done": self.done,
-            "total": self.total if known else None,
+            "total": self.total if has_end else None,
             "unit": self.unit,
-            "percent": round(100 * self.done / self.total, 1) if known else None,
+            "percent": round(100 * self.done / self.total, 1) if has_end else None,
             "rate_per_s": round(rate, 1),
             "elapsed_s": round(elapsed, 3),
-            "remaining_s": round((self.total - self.done) / rate, 1) if known and rate else None,
+            "remaining_s": round((self.total - self.done) / rate, 1) if has_end and rate else None,
         }
 
     def text(self) -> str:

@@ -27,6 +27,6 @@ def roll_up(views: Sequence[str], path: str, as_json: bool) -> None:
         if not as_json:
             click.echo(f"{name}: {done[name]}")
     if as_json:
-        click.echo(json.dumps({name: asdict(each) for name, each in done.items()}, indent=2))
+        click.echo(json.dumps({name: asdict(rolled) for name, rolled in done.items()}, indent=2))
     elif not names:
         click.echo("no view has a lifetime window; name a view to roll it up anyway")

@@ -20,16 +20,16 @@ def screen(status: ProjectStatus) -> list[str]:
     now_ms = status.time_ms
     lines = [f"project {status.project} at {time_text(now_ms)}", *_online(status.online)]
     for title, headings, rows in (
-        ("jobs", _JOBS, [_job(each, now_ms) for each in status.jobs]),
+        ("jobs", _JOBS, [_job(job, now_ms) for job in status.jobs]),
         (
             "ingestion and iteration jobs",
             STREAM_JOBS,
-            [stream_job(each, now_ms) for each in status.stream_jobs],
+            [stream_job(job, now_ms) for job in status.stream_jobs],
         ),
-        ("views", _VIEWS, [_view(each, now_ms) for each in status.views]),
-        ("rejected and held events", _REJECTED, [_rejected(each) for each in status.rejected]),
-        ("leases", _LEASES, [_lease(each, now_ms) for each in status.leases]),
-        ("tables", _TABLES, [_table(each, now_ms) for each in status.tables]),
+        ("views", _VIEWS, [_view(view, now_ms) for view in status.views]),
+        ("rejected and held events", _REJECTED, [_rejected(table) for table in status.rejected]),
+        ("leases", _LEASES, [_lease(lease, now_ms) for lease in status.leases]),
+        ("tables", _TABLES, [_table(table, now_ms) for table in status.tables]),
     ):
         lines += ["", title]
         lines += table_lines([headings, *rows], "  ") if rows else ["  none"]

@@ -42,23 +42,23 @@ def parse_request(texts: Sequence[str], types: Mapping[str, DataType]) -> dict[s
     RequestError
         For an unused input, or a value of the wrong type.
     """
-    found = _parsed("--request", "NAME", texts, types)
-    return {name: values[0] if len(values) == 1 else values for name, values in found.items()}
+    parsed = _parsed("--request", "NAME", texts, types)
+    return {name: values[0] if len(values) == 1 else values for name, values in parsed.items()}
 
 
 def _parsed(
     option: str, what: str, texts: Sequence[str], types: Mapping[str, DataType]
 ) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     for text in texts:
         name, equals, values = text.partition("=")
         if not equals or name not in types:
-            known = ", ".join(types) or "none"
-            raise RequestError(f"{option} {text}: expected {what}=VALUE with {what}: {known}")
+            names = ", ".join(types) or "none"
+            raise RequestError(f"{option} {text}: expected {what}=VALUE with {what}: {names}")
         for value in re.split(r"(?<!\\),", values):
             kind = types[name]
-            found.setdefault(name, []).append(_value(option, name, value.replace("\\,", ","), kind))
-    return found
+            lists.setdefault(name, []).append(_value(option, name, value.replace("\\,", ","), kind))
+    return lists
 
 
 def _value(option: str, name: str, value: str, kind: DataType) -> Any:

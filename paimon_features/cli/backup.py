@@ -32,10 +32,10 @@ def backup(target: Path, path: str, as_json: bool) -> None:
     paimon-features restore /backups/shop-2026-11-25 /srv/shop    # in another place
     """
     with Progress("copying", as_json, unit="bytes") as progress:
-        made = back_up(Project.open(path), target, progress.message, progress)
+        saved = back_up(Project.open(path), target, progress.message, progress)
     if as_json:
-        click.echo(json.dumps({**asdict(made), "folder": str(target)}, indent=2))
+        click.echo(json.dumps({**asdict(saved), "folder": str(target)}, indent=2))
     else:
         click.echo(
-            f"{target}: {len(made.tables)} tables, {made.files:,} files, {size_text(made.bytes)}"
+            f"{target}: {len(saved.tables)} tables, {saved.files:,} files, {size_text(saved.bytes)}"
         )

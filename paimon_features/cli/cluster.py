@@ -113,9 +113,9 @@ def status(path: str, as_json: bool) -> None:
     paimon-features cluster status
     paimon-features cluster status --json
     """
-    found = _local_cluster(path).status()
-    _show(found, as_json)
-    if not found.running:
+    state = _local_cluster(path).status()
+    _show(state, as_json)
+    if not state.running:
         sys.exit(1)
 
 

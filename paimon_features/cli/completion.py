@@ -43,8 +43,8 @@ def completion(shell: str | None, install: bool) -> None:
         )
     if install:
         path = Path(_FILES[name]).expanduser()
-        known = path.read_text("utf-8") if path.is_file() else ""
-        if _LINE[name] in known:
+        text = path.read_text("utf-8") if path.is_file() else ""
+        if _LINE[name] in text:
             click.echo(f"{path} has it already")
             return
         path.parent.mkdir(parents=True, exist_ok=True)

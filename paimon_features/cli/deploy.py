@@ -204,7 +204,7 @@ def render(
     config = read_config(find_root(Path(path)))
     definitions = load_definitions(config.definitions)
     chosen = DeploySettings(
-        digests={name: pin for name, _, pin in (each.partition("=") for each in digest)},
+        digests={name: pin for name, _, pin in (entry.partition("=") for entry in digest)},
         topics=tuple(map(Topic.parse, kafka)),
         iterations=tuple(map(IterationDeployment.parse, iterate)),
         **settings,  # type: ignore[arg-type]

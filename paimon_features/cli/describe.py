@@ -34,15 +34,15 @@ def describe(name: str | None, path: str, as_json: bool) -> None:
     """
     project = Project.open(path)
     if name is None:
-        found = describe_all(project.definitions, project.lake) + describe_stored(project.lake)
+        documents = describe_all(project.definitions, project.lake) + describe_stored(project.lake)
     else:
-        found = describe_one(project.definitions, project.lake, name)
+        documents = describe_one(project.definitions, project.lake, name)
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(documents, indent=2))
     elif name is None:
-        click.echo("\n".join(table_lines([_row(each) for each in found], heading=False)))
+        click.echo("\n".join(table_lines([_row(row) for row in documents], heading=False)))
     else:
-        click.echo("\n\n".join("\n".join(_whole(document)) for document in found))
+        click.echo("\n\n".join("\n".join(_whole(document)) for document in documents))
 
 
 def _row(document: Document) -> list[str]:
@@ -71,15 +71,15 @@ def _whole(document: Document) -> Iterator[str]:
     elif features:
         yield f"  features ({len(features)})"
         yield from table_lines([_feature(feature) for feature in features], "    ", heading=False)
-    for what in ("generations", "tables"):
-        if document.get(what):
-            yield f"  {what}"
+    for section in ("generations", "tables"):
+        if document.get(section):
+            yield f"  {section}"
             yield from table_lines(
-                [_stored(table) for table in document[what]], "    ", heading=False
+                [_stored(table) for table in document[section]], "    ", heading=False
             )
-    for what, title in (("made_of", "derived from"), ("used_by", "used by")):
-        if document.get(what):
-            others = (f"{_words(other['kind'])} {other['name']}" for other in document[what])
+    for section, title in (("made_of", "derived from"), ("used_by", "used by")):
+        if document.get(section):
+            others = (f"{_words(other['kind'])} {other['name']}" for other in document[section])
             yield f"  {title}: {', '.join(others)}"
     if document["versions"]:
         yield "  versions"

@@ -68,11 +68,11 @@ def explain(
 
     project = Project.open(path)
     compiled = project.view(view)
-    found = parse_entities(entities, compiled.keys)
-    several = [name for name, values in found.items() if len(values) > 1]
+    parsed = parse_entities(entities, compiled.keys)
+    several = [name for name, values in parsed.items() if len(values) > 1]
     if several:
         raise RequestError(f"--entity {several[0]}: expected one value: one entity at a time")
-    entity = {name: value for name, [value] in found.items()}
+    entity = {name: value for name, [value] in parsed.items()}
     as_of_ms = now_ms() if as_of is None else time_ms(as_of)
     fetcher = FeatureFetcher(project.name, [compiled], project.store)
     features = None if feature is None else [feature]

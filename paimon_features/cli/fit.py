@@ -117,14 +117,14 @@ def fit(
     if commits is not None and not following:
         raise click.UsageError("--commits requires --follow")
     project = Project.open(path)
-    made = new_transformer(transformer, _settings(settings))
-    called = name or f"{view}_{made.kind}"
+    unfitted = new_transformer(transformer, _settings(settings))
+    called = name or f"{view}_{unfitted.kind}"
     until = None if as_of is None else time_ms(as_of)
     reference = against or _pinned(project, called)
 
     def fitted(progress: OnProgress) -> Saved:
         fresh = new_transformer(transformer, _settings(settings))
-        found = project.fitted.fit_view(
+        fit_of_view = project.fitted.fit_view(
             fresh,
             view,
             columns=None if columns is None else _names(columns),
@@ -134,7 +134,7 @@ def fit(
             origin="tiles" if following else origin,
             progress=progress,
         )
-        return _saved(project, called, found, reference)
+        return _saved(project, called, fit_of_view, reference)
 
     if not following:
         with steps("reading rows", as_json) as progress:
@@ -146,13 +146,13 @@ def fit(
     if not as_json:
         click.echo(f"following {table}; Ctrl-C ends it", err=True)
     fits = follow(project.lake, table, every, stop, lambda: fitted(lambda done, total: None))
-    for count, found in enumerate(fits, 1):
-        if not isinstance(found, Saved):
-            click.echo(f"no version of this commit: {found}", err=True)
-        elif found.is_new or count == 1:
-            _show(project, found, export, as_json, one_line=True)
+    for count, fit_or_error in enumerate(fits, 1):
+        if not isinstance(fit_or_error, Saved):
+            click.echo(f"no version of this commit: {fit_or_error}", err=True)
+        elif fit_or_error.is_new or count == 1:
+            _show(project, fit_or_error, export, as_json, one_line=True)
             # the first one is what later ones are compared with
-            reference = reference or found.version.version
+            reference = reference or fit_or_error.version.version
         if count == commits:
             return
 
@@ -168,9 +168,9 @@ def _saved(project: Project, name: str, found: Fit, reference: int | None) -> Sa
 def _pinned(project: Project, name: str) -> int | None:
     """The newest version that a definition pins."""
     pinned = [
-        each.fitted.version
-        for each in project.definitions.transformed.values()
-        if each.fitted.name == name
+        output.fitted.version
+        for output in project.definitions.transformed.values()
+        if output.fitted.name == name
     ]
     return max(pinned, default=None)
 
@@ -215,8 +215,8 @@ def _show(
         f"{version}: {version.kind} of {names} from {version.transformer.rows_seen:,} rows "
         f"({on.get('from')}){news}"
     )
-    for each in saved.drift:
-        click.echo(f"  since v{saved.against}, {each}")
+    for change in saved.drift:
+        click.echo(f"  since v{saved.against}, {change}")
     if written is not None:
         click.echo(f"  exported to {written}")
     elif not one_line:

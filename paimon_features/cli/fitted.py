@@ -43,17 +43,17 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
     paimon-features fitted list amount_scaler --json
     """
     project = Project.open(path)
-    found = [
+    saved = [
         version
         for name in names or fitted_names(project.lake)
         for version in (fitted_versions(project.lake, name) or [project.fitted.load(name)])
     ]
     if as_json:
-        click.echo(json.dumps([_summary(project, version) for version in found], indent=2))
+        click.echo(json.dumps([_summary(project, version) for version in saved], indent=2))
         return
-    if not found:
+    if not saved:
         click.echo("no transformer is saved yet; see project.fitted.save")
-    lines = [[_cell(value) for value in _summary(project, version).values()] for version in found]
+    lines = [[_cell(value) for value in _summary(project, version).values()] for version in saved]
     heads = ["name", "version", "kind", "columns", "rows", "fitted at", "digest", "exported"]
     if lines:
         click.echo("\n".join(table_lines([heads, *lines])))
@@ -72,11 +72,11 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     paimon-features fitted show amount_scaler 3 --json
     """
     project = Project.open(path)
-    found = project.fitted.load(name, version)
+    loaded = project.fitted.load(name, version)
     if as_json:
-        click.echo(json.dumps(found.to_document(), indent=2))
+        click.echo(json.dumps(loaded.to_document(), indent=2))
         return
-    for line in _details(found):
+    for line in _details(loaded):
         click.echo(line)
 
 
@@ -109,17 +109,17 @@ def export(name: str, version: int | None, onnx_file: Path | None, dtype: str, p
     paimon-features fitted export amount_scaler 3 --onnx amount_scaler.onnx
     """
     project = Project.open(path)
-    found = project.fitted.load(name, version)
+    saved = project.fitted.load(name, version)
     if onnx_file is not None:
         from paimon_features.transformers.onnx_export import to_onnx
 
-        model = to_onnx(found, dtype=dtype)
+        model = to_onnx(saved, dtype=dtype)
         onnx_file.write_bytes(model.SerializeToString())
-        click.echo(f"{found}: {onnx_file}, inputs {', '.join(i.name for i in model.graph.input)}")
+        click.echo(f"{saved}: {onnx_file}, inputs {', '.join(i.name for i in model.graph.input)}")
         return
-    click.echo(f"{found}: {project.fitted.export(name, found.version)}")
+    click.echo(f"{saved}: {project.fitted.export(name, saved.version)}")
     click.echo(
-        f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={found.version}))'
+        f'pin it in a definition: pf.Transformed(..., pf.Fitted("{name}", version={saved.version}))'
     )
 
 

@@ -90,8 +90,8 @@ def forget(
 
     if dry_run or not (yes or as_json):
         with Progress("looking for rows", as_json, unit="tables") as progress:
-            found = deletion(progress).dry_run()
-        _print(found, as_json)
+            preview = deletion(progress).dry_run()
+        _print(preview, as_json)
     if dry_run:
         return
     if not yes:
@@ -130,8 +130,8 @@ def _lines(report: ForgetReport) -> Iterator[str]:
         yield f"  online records of {view}: {count:,}"
     for one in report.remains:
         kept = "".join(
-            f"; {what} {', '.join(names)}"
-            for what, names in (("tags", one.tags), ("consumers", one.consumers))
+            f"; {holder} {', '.join(names)}"
+            for holder, names in (("tags", one.tags), ("consumers", one.consumers))
             if names
         )
         yield (

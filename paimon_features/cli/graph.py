@@ -31,17 +31,17 @@ def graph(name: str | None, form: str, output: Path | None, path: str) -> None:
     paimon-features graph customer_spend --format svg --output lineage.svg
     """
     project = Project.open(path)
-    found = lineage(project.definitions, project.lake)
+    subgraph = lineage(project.definitions, project.lake)
     if name is not None:
-        found = found.around(found.find(name))
+        subgraph = subgraph.around(subgraph.find(name))
     if form == "text":
-        drawn = to_text(found) + "\n"
+        drawn = to_text(subgraph) + "\n"
     elif form == "svg":
-        drawn = to_svg(found, f"{project.name}: {name or 'lineage'}")
+        drawn = to_svg(subgraph, f"{project.name}: {name or 'lineage'}")
     else:
-        drawn = json.dumps(found.to_document(), indent=2) + "\n"
+        drawn = json.dumps(subgraph.to_document(), indent=2) + "\n"
     if output is None:
         click.echo(drawn, nl=False)
     else:
         output.write_text(drawn, "utf-8")
-        click.echo(f"{output}: {len(found.nodes)} nodes, {len(found.edges)} edges")
+        click.echo(f"{output}: {len(subgraph.nodes)} nodes, {len(subgraph.edges)} edges")

@@ -49,7 +49,7 @@ def import_feast(repository: Path, output: Path | None, replace: bool, as_json: 
             json.dumps(
                 {
                     "mapped": done.mapped,
-                    "unmapped": [{"what": what, "why": why} for what, why in done.unmapped],
+                    "unmapped": [{"what": item, "why": why} for item, why in done.unmapped],
                     "notes": done.notes,
                     "loads": done.loads,
                 },
@@ -59,10 +59,10 @@ def import_feast(repository: Path, output: Path | None, replace: bool, as_json: 
         return
     if output is None:
         click.echo(done.text, nl=False)
-    counts = ", ".join(f"{count} {what}" for what, count in done.mapped.items()) or "nothing"
+    counts = ", ".join(f"{count} {kind}" for kind, count in done.mapped.items()) or "nothing"
     lines = [f"mapped: {counts}"]
     for title, texts in (
-        ("did not map", [f"{what}: {why}" for what, why in done.unmapped]),
+        ("did not map", [f"{item}: {why}" for item, why in done.unmapped]),
         ("to know", done.notes),
         ("to load the data, once the definitions are applied", done.loads),
     ):

@@ -223,7 +223,7 @@ def ingest(
     from paimon_features.ingest.local.sampling import choose_partitions
     from paimon_features.project.engines import resolve_engine
 
-    own: dict[str, Any] = (
+    engine_settings: dict[str, Any] = (
         {"threads": None, "settings": settings}
         if engine == "local"
         else {
@@ -243,7 +243,7 @@ def ingest(
                 again=again,
                 progress=line,
                 max_line_bytes=max_line_bytes,
-                **own,
+                **engine_settings,
             )
     except KeyboardInterrupt:
         click.echo(

@@ -169,9 +169,9 @@ def _fetched(kafka: _Topic, scratch: Path, rows: int) -> Path:
     settings = KafkaSettings.of(kafka.settings, Path.cwd())
     brokers = kafka.settings["brokers"]
     sample = sample_topic(settings, brokers, kafka.name, min(rows, 10_000))
-    for count, what in ((sample.unreadable, "are no JSON object"), (sample.empty, "have no value")):
+    for count, flaw in ((sample.unreadable, "are no JSON object"), (sample.empty, "have no value")):
         if count:
-            click.echo(f"note: {count:,} messages {what}; ingest rejects such messages", err=True)
+            click.echo(f"note: {count:,} messages {flaw}; ingest rejects such messages", err=True)
     path = scratch / f"{kafka.name}.jsonl"
     path.write_bytes(b"".join(line + b"\n" for line in sample.lines))
     return path
@@ -319,7 +319,7 @@ def _of_messages(profile: InputProfile) -> tuple[list[str], list[str]]:
     It reads messages as they are: of the ways to write a file only other names of columns.
     """
     changed = profile.settings.changed
-    own = {entry for entries in profile.settings.by_column.values() for entry in entries}
+    by_column = {entry for entries in profile.settings.by_column.values() for entry in entries}
     columns = [f"{c.name}={c.field}" for c in profile.columns if c.type and c.name != c.field]
     notes = []
     if changed & {"time_format", "time_unit", "time_zone"}:
@@ -331,9 +331,9 @@ def _of_messages(profile: InputProfile) -> tuple[list[str], list[str]]:
             "2010-12-01T08:26:30.125Z, which topics are read by; below, the time of each message "
             "is the event time. Write such times into the messages to keep those of the events"
         )
-    if others := sorted((changed | own) & {"decimal", "thousands", "nulls"}):
+    if others := sorted((changed | by_column) & {"decimal", "thousands", "nulls"}):
         notes.append(f"messages are not converted by {', '.join(others)}: write plain JSON numbers")
-    if "time_format" in own:
+    if "time_format" in by_column:
         notes.append("times of other columns are read as RFC 3339: write them so")
     return columns, notes
 

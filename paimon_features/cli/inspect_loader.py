@@ -104,7 +104,7 @@ def inspect_loader(
         lake = Project.open(path).lake
     else:
         lake = _opened(warehouse, database)
-    found = inspect(
+    result = inspect(
         lake,
         table,
         seconds=seconds,
@@ -118,9 +118,9 @@ def inspect_loader(
         byte_budget=memory_mb << 20,
     )
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        click.echo(json.dumps(result.to_dict(), indent=2))
     else:
-        click.echo("\n".join(_lines(found)))
+        click.echo("\n".join(_lines(result)))
 
 
 def _opened(warehouse: str, database: str) -> Lake:
@@ -130,10 +130,10 @@ def _opened(warehouse: str, database: str) -> Lake:
         folder = Path(unquote(parts.path) if parts.scheme else warehouse).expanduser()
         if not folder.is_dir():
             raise ConfigurationError(f"--warehouse {warehouse}: there is no such folder")
-        there = [path.stem for path in folder.glob("*.db")]
-        if database not in there:
+        databases = [path.stem for path in folder.glob("*.db")]
+        if database not in databases:
             raise UnknownNameError.of(
-                f"database of warehouse {warehouse!r} (--database)", database, there
+                f"database of warehouse {warehouse!r} (--database)", database, databases
             )
     return Lake.open(warehouse, database)
 
@@ -152,11 +152,11 @@ def _lines(found: Inspection) -> Iterator[str]:
     )
     if plan["not_read"]:
         yield "  left out     " + ", ".join(
-            f"{count:,} {what.replace('_', ' ')}" for what, count in plan["not_read"].items()
+            f"{count:,} {thing.replace('_', ' ')}" for thing, count in plan["not_read"].items()
         )
     yield f"  blocks       {plan['blocks']:,}, each decoded completely"
-    each = "read once" if plan["reads_each_block_once"] else f"by {plan['ranks_per_block']:g} ranks"
-    yield f"  streams      {plan['streams']:,}; each block {each}"
+    uses = "read once" if plan["reads_each_block_once"] else f"by {plan['ranks_per_block']:g} ranks"
+    yield f"  streams      {plan['streams']:,}; each block {uses}"
     yield f"  batches      {plan['batches']:,} of {plan['global_batch_size']:,} rows, all ranks"
     yield f"  output       {_OUTPUTS[found.output]}"
     yield ""

@@ -51,8 +51,8 @@ def jobs(context: click.Context, release: str | None, path: str, as_json: bool) 
     streams = list_stream_jobs(project.lake, project.config.state_dir)
     if as_json:
         no_view = dict.fromkeys(JobRow.__slots__)
-        found = [*map(asdict, rows), *({**no_view, **asdict(job)} for job in streams)]
-        click.echo(json.dumps(found, indent=2))
+        documents = [*map(asdict, rows), *({**no_view, **asdict(job)} for job in streams)]
+        click.echo(json.dumps(documents, indent=2))
     elif not rows and not streams:
         click.echo("no jobs yet; 'paimon-features submit VIEW' starts one")
     else:

@@ -106,10 +106,10 @@ def maintain(
             on_phase=progress,
         )
     if as_json:
-        click.echo(json.dumps([asdict(each) for each in done], indent=2))
+        click.echo(json.dumps([asdict(report) for report in done], indent=2))
     else:
         click.echo("\n".join(map(_line, done)) or "there is no table yet")
-    if any(each.skipped for each in done) and not allow_skipped:
+    if any(report.skipped for report in done) and not allow_skipped:
         raise SystemExit(1)
 
 

@@ -122,8 +122,8 @@ def materialize(
 def _republish(republisher: Republisher, show: _PassPrinter) -> None:
     """Publish what the store has lost besides records; the views do not depend on it."""
     try:
-        for what in republisher.check():
-            show.note(f"{what}: lost, and published again")
+        for lost in republisher.check():
+            show.note(f"{lost}: lost, and published again")
     except PaimonFeaturesError as error:
         show.trouble(error)
 

@@ -72,15 +72,15 @@ def list_(names: tuple[str, ...], path: str, as_json: bool) -> None:
     paimon-features models list churn --json
     """
     project = Project.open(path)
-    found = [project.models.states(name) for name in names or project.models.names()]
+    listed = [project.models.states(name) for name in names or project.models.names()]
     if as_json:
-        click.echo(json.dumps([_listed(project, states) for states in found], indent=2))
+        click.echo(json.dumps([_listed(project, states) for states in listed], indent=2))
         return
-    if not found:
+    if not listed:
         click.echo("no model is registered yet; 'paimon-features train' registers one")
         return
     lines: list[tuple[str, ...]] = []
-    for states in found:
+    for states in listed:
         for version, manifest in project.models.manifests(states.name).items():
             state = states.of(version)
             lines.append(
@@ -110,7 +110,7 @@ def show(name: str, version: int | None, path: str, as_json: bool) -> None:
     project = Project.open(path)
     manifest = project.models.manifest(name, version)
     state = project.models.states(name).of(manifest.version)
-    notes = [each for each in project.models.notes(name) if each.version == manifest.version]
+    notes = [entry for entry in project.models.notes(name) if entry.version == manifest.version]
     if as_json:
         document = {**asdict(manifest), "state": asdict(state), "notes": list(map(asdict, notes))}
         click.echo(json.dumps(document, indent=2))
@@ -136,8 +136,8 @@ def diff(name: str, first: int, second: int, path: str, as_json: bool) -> None:
     paimon-features models diff churn@3 churn@4
     """
     project = Project.open(path)
-    manifests = [project.models.manifest(name, each) for each in (first, second)]
-    documents = [_flat(_comparable(project, each)) for each in manifests]
+    manifests = [project.models.manifest(name, number) for number in (first, second)]
+    documents = [_flat(_comparable(project, manifest)) for manifest in manifests]
     keys = sorted(documents[0].keys() | documents[1].keys())
     changes = [
         (key, documents[0].get(key), documents[1].get(key))
@@ -196,7 +196,7 @@ def register(
         --transformer churn_scaled
     """
     project = Project.open(path)
-    made = project.models.register_fitted(
+    model = project.models.register_fitted(
         name,
         _fitted_version(project, fitted),
         service,
@@ -204,10 +204,10 @@ def register(
         card=card,
     )
     if as_json:
-        click.echo(json.dumps(asdict(made)))
+        click.echo(json.dumps(asdict(model)))
         return
-    click.echo(f"{made}: registered")
-    click.echo(f"serve it:    paimon-features models promote {made.name} {made.version}")
+    click.echo(f"{model}: registered")
+    click.echo(f"serve it:    paimon-features models promote {model.name} {model.version}")
 
 
 def _fitted_version(project: Project, text: str) -> FittedVersion:
@@ -326,7 +326,7 @@ def publish(path: str, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps({"published": served}))
         return
-    names = [each for versions in served.values() for each in versions]
+    names = [model for versions in served.values() for model in versions]
     click.echo(f"published {', '.join(names) or 'no version'} to {project.models.place}")
 
 
@@ -334,9 +334,9 @@ def _report(states: ModelStates, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(states.to_document()))
         return
-    for each in states.versions:
-        if each.state in ("production", "challenger", "shadow"):
-            click.echo(f"{states.name}@{each.version}: {each.state}, {_percent(each.traffic)}")
+    for state in states.versions:
+        if state.state in ("production", "challenger", "shadow"):
+            click.echo(f"{states.name}@{state.version}: {state.state}, {_percent(state.traffic)}")
     if not states.serving:
         click.echo(f"{states.name}: no version answers requests")
 
@@ -350,12 +350,12 @@ def _listed(project: Project, states: ModelStates) -> dict[str, Any]:
         "previous": list(states.previous),
         "versions": [
             {
-                **asdict(each),
-                "kind": manifests[each.version].kind,
-                "created_at_ms": manifests[each.version].created_at_ms,
-                "metrics": {n: m.value for n, m in manifests[each.version].metrics.items()},
+                **asdict(state),
+                "kind": manifests[state.version].kind,
+                "created_at_ms": manifests[state.version].created_at_ms,
+                "metrics": {n: m.value for n, m in manifests[state.version].metrics.items()},
             }
-            for each in states.versions
+            for state in states.versions
         ],
     }
 
@@ -383,8 +383,8 @@ def _details(manifest: ModelManifest, state: str) -> Iterator[str]:
         yield f"  parents    {', '.join(manifest.parents)}"
     keys = ", ".join(f"{key.name} ({key.type})" for key in signature.entities)
     yield f"  reads      {signature.service} by {keys}"
-    for each in signature.inputs:
-        yield f"    {each.of}: {each.type}" + (f", {each.width} items" * (each.width > 1))
+    for field in signature.inputs:
+        yield f"    {field.of}: {field.type}" + (f", {field.width} items" * (field.width > 1))
     for out in signature.outputs:
         yield f"  returns    {out.name}, {out.width} wide ({signature.task})"
     if training is not None:
@@ -410,7 +410,7 @@ def _comparable(project: Project, manifest: ModelManifest) -> dict[str, Any]:
     document = asdict(manifest)
     for name in ("name", "version", "created_at_ms"):
         document.pop(name)
-    inputs = {each["of"]: each for each in document["signature"].pop("inputs")}
+    inputs = {column["of"]: column for column in document["signature"].pop("inputs")}
     document["inputs"] = inputs
     document["input order"] = list(inputs)
     if "config.json" in manifest.files:

@@ -204,18 +204,18 @@ def compare(
     clock_ms = now_ms()
     since_ms = moment_ms(since, clock_ms)
     until_ms = clock_ms + 1 if until is None else moment_ms(until, clock_ms)
-    found = compare_versions(
+    result = compare_versions(
         project, name, first, second,
         metric=metric, alpha=alpha, since_ms=since_ms, until_ms=until_ms,
     )  # fmt: skip
-    drift = drift_by_day(project, name, (found.first, found.second), since_ms, until_ms)
+    drift = drift_by_day(project, name, (result.first, result.second), since_ms, until_ms)
     if out is not None:
-        write_comparison(found, drift, out)
+        write_comparison(result, drift, out)
     if as_json:
-        document = {**found.to_document(), "drift": [asdict(each) for each in drift]}
+        document = {**result.to_document(), "drift": [asdict(day) for day in drift]}
         click.echo(json.dumps(document, indent=2))
         return
-    click.echo("\n".join(comparison_lines(found, drift)))
+    click.echo("\n".join(comparison_lines(result, drift)))
 
 
 def _outcome_lines(table: str, done: OutcomeStats) -> Iterator[str]:

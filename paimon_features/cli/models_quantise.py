@@ -46,16 +46,16 @@ def quantise(
     """
     if method is None:
         raise click.UsageError("say --int8-static, --int8-dynamic or --fp16")
-    found = _NAME.fullmatch(model)
-    if found is None:
+    match = _NAME.fullmatch(model)
+    if match is None:
         raise ConfigurationError(f"{model[:80]!r}: expected NAME@VERSION, such as churn@3")
     project = Project.open(path)
-    number = None if found[2] is None else int(found[2])
-    project.models.manifest(found[1], number)  # before torch is imported
+    number = None if match[2] is None else int(match[2])
+    project.models.manifest(match[1], number)  # before torch is imported
     from trainer_bridge.training.quantise import quantise as run
 
     result = run(
-        project, found[1], number, method, force=force, on_message=message_printer(as_json)
+        project, match[1], number, method, force=force, on_message=message_printer(as_json)
     )
     if as_json:
         document = {**asdict(result), "manifest": None}

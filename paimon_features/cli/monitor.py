@@ -207,8 +207,8 @@ def _of_table(
     progress: Any,
 ) -> MonitoringReport:
     if not project.lake.exists(name):
-        known = [*project.definitions.views, *project.lake.list()]
-        raise UnknownNameError.of("feature view or table", name, known)
+        names = [*project.definitions.views, *project.lake.list()]
+        raise UnknownNameError.of("feature view or table", name, names)
     if texts[0] is None:
         raise click.UsageError(f"--range is needed for a table such as {name}")
     schema = project.lake.schema(name)

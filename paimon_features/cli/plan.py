@@ -48,9 +48,9 @@ def plan(fail_on: Sequence[str], file: Path | None, path: str, as_json: bool) ->
     print_changes(project, changes, as_json)
     if file is not None:
         file.write_text(document_text(project, changes) + "\n", encoding="utf-8")
-    for what in fail_on:
-        if found := set(FAIL_ON[what]) & set(changes.effects):
-            named = [c.name for c in changes.changes if found & set(c.effects)]
+    for condition in fail_on:
+        if effects := set(FAIL_ON[condition]) & set(changes.effects):
+            named = [c.name for c in changes.changes if effects & set(c.effects)]
             more = f" and {len(named) - 5:,} more" if len(named) > 5 else ""
-            click.echo(f"--fail-on {what}: {', '.join(named[:5])}{more}", err=True)
+            click.echo(f"--fail-on {condition}: {', '.join(named[:5])}{more}", err=True)
             raise SystemExit(FAILED)

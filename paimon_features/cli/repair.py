@@ -87,11 +87,11 @@ def _summary(report: RepairReport, fix: bool) -> list[str]:
     ]
     for day in report.days:
         counts = ((day.changed, "differ"), (day.missing, "are missing"), (day.spurious, "too much"))
-        said = ", ".join(f"{count:,} {what}" for count, what in counts if count)
+        counted = ", ".join(f"{count:,} {kind}" for count, kind in counts if count)
         partials = ", ".join(f"{name} {count:,}" for name, count in sorted(day.partials.items()))
         lines.append(
             f"{_dates(day)}: tiles of {day.entities:,} "
-            f"entities: {said}" + (f" ({partials})" if partials else "")
+            f"entities: {counted}" + (f" ({partials})" if partials else "")
         )
         lines += [f"    {change}" for change in day.examples[:5]]
     if not report.days:

@@ -31,17 +31,17 @@ def reproduce(model: str, path: str, as_json: bool) -> None:
     \b
     paimon-features reproduce churn@3
     """
-    found = _NAME.fullmatch(model)
-    if found is None:
+    match = _NAME.fullmatch(model)
+    if match is None:
         raise ConfigurationError(f"{model[:80]!r}: expected NAME@VERSION, such as churn@3")
     project = Project.open(path)
-    number = None if found[2] is None else int(found[2])
-    project.models.manifest(found[1], number)  # before torch is imported
+    number = None if match[2] is None else int(match[2])
+    project.models.manifest(match[1], number)  # before torch is imported
     from trainer_bridge.training import run
 
     with Progress("preparing", as_json, unit="batches") as progress:
         result = run.reproduce(
-            project, found[1], number, on_message=progress.message, on_phase=progress
+            project, match[1], number, on_message=progress.message, on_phase=progress
         )
     if as_json:
         click.echo(json.dumps({**asdict(result), "same": result.is_same}))

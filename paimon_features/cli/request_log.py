@@ -48,17 +48,17 @@ class _Committers:
         project = self._project.name
         if self._served:
             total.add(self._committer(request_log_of(project), self._folders).run_once())
-        for model, own in prediction_folders(self._folders).items():
+        for model, parts in prediction_folders(self._folders).items():
             # servers create the folders of their models while this follows
-            total.add(self._committer(prediction_log_of(project, model), own).run_once())
+            total.add(self._committer(prediction_log_of(project, model), parts).run_once())
         return total
 
     def _committer(self, log: SpooledLog, folders: Sequence[Path]) -> SpoolCommitter:
         from paimon_features.serving.request_log.commit import SpoolCommitter
 
-        found = self._of.get(log.table.name)
-        if found is None:
-            found = self._of[log.table.name] = SpoolCommitter(
+        committer = self._of.get(log.table.name)
+        if committer is None:
+            committer = self._of[log.table.name] = SpoolCommitter(
                 self._project.lake,
                 self._project.name,
                 folders,
@@ -66,7 +66,7 @@ class _Committers:
                 keep_s=self._keep_s,
                 on_message=lambda line: click.echo(line, err=True),
             )
-        return found
+        return committer
 
 
 @click.command("request-log")
@@ -131,7 +131,7 @@ def request_log(
 
     def show(done: CommitStats) -> None:
         if as_json:
-            below = [path for own in prediction_folders(chosen).values() for path in own]
+            below = [path for parts in prediction_folders(chosen).values() for path in parts]
             click.echo(json.dumps({**asdict(done), "waiting": waiting([*chosen, *below])}))
             return
         click.echo(

@@ -47,11 +47,11 @@ def restore(source: Path, target: Path, as_of: str | None, outside: bool, as_jso
     """
     time = None if as_of is None else time_ms(as_of)
     with Progress("copying", as_json, unit="bytes") as progress:
-        made = run(source, target, progress.message, progress, may_write_outside=outside)
+        restored = run(source, target, progress.message, progress, may_write_outside=outside)
         if time is not None:
             progress.start("setting back")
             set_back(Project.open(target), time, progress.message)
     if as_json:
-        click.echo(json.dumps({**asdict(made), "folder": str(target)}, indent=2))
+        click.echo(json.dumps({**asdict(restored), "folder": str(target)}, indent=2))
     else:
-        click.echo(f"{target}: project {made.project} as of {time_text(made.cut_ms)}")
+        click.echo(f"{target}: project {restored.project} as of {time_text(restored.cut_ms)}")

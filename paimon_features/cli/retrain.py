@@ -73,7 +73,7 @@ def retrain(
     """
     if rounds is not None and not follow:
         raise click.UsageError("--rounds requires --follow")
-    settings = dict(_setting(each) for each in overrides)
+    settings = dict(_setting(text) for text in overrides)
     project = Project.open(path)
     project.models.states(model)  # before torch is imported
     from trainer_bridge.training import retraining

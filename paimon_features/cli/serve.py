@@ -151,24 +151,24 @@ def token(
 
     config = read_config(find_root(Path(path)))
     definitions = Project(config).definitions
-    for kind, names, known in (
+    for kind, names, available in (
         ("service", services, definitions.services),
         ("feature view", views, definitions.views),
     ):
-        for each in names:
-            if not any(fnmatchcase(one, each) for one in known) and each != "*":
-                raise UnknownNameError.of(kind, each, known)
+        for pattern in names:
+            if not any(fnmatchcase(one, pattern) for one in available) and pattern != "*":
+                raise UnknownNameError.of(kind, pattern, available)
     granted = NewToken(services, views, models, roles, requests_per_s, rows_per_s)
-    of = [*services, *views, *(f"model {each}" for each in models), *roles]
+    of = [*services, *views, *(f"model {model}" for model in models), *roles]
     if not of:
         raise click.UsageError("pass at least one --service, --view, --model or --role")
     file = config.serve.tokens or config.root / TOKEN_FILE
     who = name or "+".join(of)
-    made = add_token(file, who, granted, dt.datetime.now(dt.UTC).date().isoformat())
+    secret = add_token(file, who, granted, dt.datetime.now(dt.UTC).date().isoformat())
     if as_json:
-        click.echo(json.dumps({"name": who, "token": made, "file": str(file)}))
+        click.echo(json.dumps({"name": who, "token": secret, "file": str(file)}))
         return
-    click.echo(made)
+    click.echo(secret)
     verb = "use" if models or roles else "read"
     click.echo(f"{who!r} may {verb} {', '.join(of)}; kept as a hash in {file}", err=True)
     if config.serve.tokens is None:
@@ -203,6 +203,6 @@ def _ended(event: Mapping[str, object]) -> str:
     code = event["code"]
     assert isinstance(code, int)
     if code < 0:
-        known = code in {-number for number in signal.Signals}
-        return f"was ended by {signal.Signals(-code).name if known else f'signal {-code}'}"
+        is_signal = code in {-number for number in signal.Signals}
+        return f"was ended by {signal.Signals(-code).name if is_signal else f'signal {-code}'}"
     return f"ended with code {code}" + (f" ({event['reason']})" if event["reason"] else "")

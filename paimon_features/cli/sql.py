@@ -90,9 +90,9 @@ def sql(
     parameters = _parameters(texts)
     reader = project.sql(statement, parameters, memory_mb=memory_mb)
     names = reader.schema.names
-    found = (row for batch in reader for row in zip(*_columns(batch), strict=True))
-    first = next(found, None)
-    rows = itertools.chain([] if first is None else [first], found)
+    values = (row for batch in reader for row in zip(*_columns(batch), strict=True))
+    first = next(values, None)
+    rows = itertools.chain([] if first is None else [first], values)
     left = None if limit == 0 else limit
     if as_csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -112,11 +112,11 @@ def sql(
 
 def _list(project: Project, as_json: bool) -> None:
     lake = project.lake
-    found: list[dict[str, Any]] = []
+    tables: list[dict[str, Any]] = []
     for table in lake.list():
         with suppress(UnknownNameError):  # dropped meanwhile
             newest = latest_snapshot(lake, table)
-            found.append(
+            tables.append(
                 {
                     "table": table,
                     "snapshot": None if newest is None else newest.id,
@@ -125,10 +125,10 @@ def _list(project: Project, as_json: bool) -> None:
                 }
             )
     if as_json:
-        click.echo(json.dumps(found, indent=2))
+        click.echo(json.dumps(tables, indent=2))
         return
     rows = [["table", "rows", "snapshot", "columns"]]
-    for one in found:
+    for one in tables:
         columns = ", ".join(one["columns"])
         snapshot = "empty" if one["snapshot"] is None else str(one["snapshot"])
         rows.append([one["table"], f"{one['rows']:,}", snapshot, _cut(columns)])

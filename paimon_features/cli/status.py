@@ -89,12 +89,12 @@ def status(
         if watch:
             _watch(reader, every_s)
             return
-        found = reader.read()
-        document = json.dumps(found.document(), indent=2)
-        click.echo(document if as_json else "\n".join(screen(found)))
+        current = reader.read()
+        document = json.dumps(current.document(), indent=2)
+        click.echo(document if as_json else "\n".join(screen(current)))
     finally:
         reader.close()
-    sys.exit(1 if found.attention else 0)
+    sys.exit(1 if current.attention else 0)
 
 
 def _watch(reader: StatusReader, every_s: float) -> None:

@@ -166,7 +166,7 @@ def _sweep(
         )
     if as_json:
         document = {
-            "trials": [asdict(each) for each in result.trials],
+            "trials": [asdict(trial) for trial in result.trials],
             "best": asdict(result.best),
             "overrides": result.overrides,
             "new": result.is_new,
@@ -174,13 +174,13 @@ def _sweep(
         }
         click.echo(json.dumps(document))
         return
-    names = [each.split("=", 1)[0] for each in result.best.overrides]
+    names = [text.split("=", 1)[0] for text in result.best.overrides]
     lines: list[tuple[str, ...]] = [("TRIAL", "LOSS", "STATE", *names, "SECONDS")]
     order = {"finished": 0, "pruned": 1, "failed": 2}
-    for each in sorted(result.trials, key=lambda t: (order[t.state], t.loss or 0.0, t.number)):
-        values = [override.split("=", 1)[1] for override in each.overrides]
-        loss = "-" if each.loss is None else f"{each.loss:.5f}"
-        lines.append((str(each.number), loss, each.state, *values, f"{each.seconds:.1f}"))
+    for trial in sorted(result.trials, key=lambda t: (order[t.state], t.loss or 0.0, t.number)):
+        values = [override.split("=", 1)[1] for override in trial.overrides]
+        loss = "-" if trial.loss is None else f"{trial.loss:.5f}"
+        lines.append((str(trial.number), loss, trial.state, *values, f"{trial.seconds:.1f}"))
     shown = lines[: _SHOWN + 1]
     click.echo("\n".join(table_lines(shown)))
     if len(lines) > len(shown):

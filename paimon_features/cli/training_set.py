@@ -90,8 +90,8 @@ def training_set(
     if as_json:
         click.echo(json.dumps(built.to_document(), indent=2))
         return
-    what = "rows appended" if append else "rows"
-    click.echo(f"{built.table}: {built.rows:,} {what}, {len(built.features)} features")
+    unit = "rows appended" if append else "rows"
+    click.echo(f"{built.table}: {built.rows:,} {unit}, {len(built.features)} features")
     if built.rows_without_features:
         click.echo(
             f"  {built.rows_without_features:,} rows have no feature value: a null key, or an "

@@ -83,12 +83,12 @@ def try_(
     from paimon_features.project.first_steps.trial import read_events, try_view
 
     as_of_ms = None if now is None else human_time_ms(now, now_ms())
-    found = load_definitions(definitions)
-    views = _views(found, view)
+    loaded = load_definitions(definitions)
+    views = _views(loaded, view)
     results: list[dict[str, Any]] = []
     read: dict[str, Any] = {}
-    for each in views:
-        source = each.source
+    for chosen in views:
+        source = chosen.source
         settings = project_input_settings(definitions, source.name, options)
         if source.name not in read:
             with Progress("reading", as_json, unit="rows") as progress:
@@ -97,11 +97,11 @@ def try_(
                 )
             if not as_json:
                 _show_rejected(source.name, read[source.name])
-        wanted = parse_entities(entities, each.entity.keys) if entities else None
+        wanted = parse_entities(entities, chosen.entity.keys) if entities else None
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", SkippedEventsWarning)
             trial = try_view(
-                each, read[source.name].events, as_of_ms=as_of_ms, entities=wanted, limit=limit
+                chosen, read[source.name].events, as_of_ms=as_of_ms, entities=wanted, limit=limit
             )
         notes = [str(w.message) for w in caught if w.category is SkippedEventsWarning]
         if not read[source.name].complete:
@@ -112,7 +112,7 @@ def try_(
                 f"the newest event is of {time_text(trial.newest_ms)}; windows before "
                 f"{time_text(as_of_ms)} may be empty: leave out --now for the end of the data"
             )
-        result = _document(each, trial, read[source.name], notes)
+        result = _document(chosen, trial, read[source.name], notes)
         if as_json:
             results.append(result)
         else:

@@ -43,12 +43,12 @@ def accelerated(
     ConfigurationError
         If the loader has the share of another rank than the accelerator.
     """
-    own, world = accelerator.process_index, accelerator.num_processes
+    process, world = accelerator.process_index, accelerator.num_processes
     reader = loader.reader
-    if not loader.own_rank and (reader.rank, reader.world_size) != (own, world):
+    if not loader.own_rank and (reader.rank, reader.world_size) != (process, world):
         raise ConfigurationError(
             f"the loader has the share of rank {reader.rank} of {reader.world_size}, the "
-            f"accelerator is rank {own} of {world}: make it after the Accelerator, or give "
+            f"accelerator is rank {process} of {world}: make it after the Accelerator, or give "
             "rank=accelerator.process_index and world_size=accelerator.num_processes"
         )
     return AcceleratedLoader(loader, accelerator, num_workers=num_workers, **options)

@@ -60,8 +60,8 @@ def relation(
         return connection.from_arrow(pa.concat_tables([schema.empty_table(), *rows]))
     scanned.verify(schema.names)
     # partition folders are not columns: the files contain them
-    found = connection.read_parquet(files, hive_partitioning=False)  # type: ignore[arg-type]
-    return found.project(", ".join(_quoted(name) for name in schema.names))
+    parquet = connection.read_parquet(files, hive_partitioning=False)  # type: ignore[arg-type]
+    return parquet.project(", ".join(_quoted(name) for name in schema.names))
 
 
 def _quoted(name: str) -> str:

@@ -118,8 +118,8 @@ def _condition(tree: Any, types: dict[str, pa.DataType]) -> str | None:
     match tree:
         case {"BinaryExpr": {"left": left, "op": "And", "right": right}}:
             sides = [_condition(side, types) for side in (left, right)]
-            known = [f"({side})" if " AND " not in side else side for side in sides if side]
-            return " AND ".join(known) or None
+            conditions = [f"({side})" if " AND " not in side else side for side in sides if side]
+            return " AND ".join(conditions) or None
         case {"BinaryExpr": {"left": left, "op": "Or", "right": right}}:
             either = [_condition(side, types) for side in (left, right)]
             return " OR ".join(f"({side})" for side in either) if all(either) else None

@@ -152,13 +152,13 @@ class SnapshotDatasource(Datasource):  # type: ignore[misc]
         batches = self._reader.remaining()
         count = max(1, min(parallelism, batches))
         share = self._reader.decoded_bytes() // count
-        found = BlockMetadata(
+        metadata = BlockMetadata(
             num_rows=None, size_bytes=share, exec_stats=None, input_files=None
         )  # fmt: skip
         return [
             ReadTask(
                 functools.partial(_read, self._reader, index, count),
-                found,
+                metadata,
                 schema=self._reader.schema,
                 per_task_row_limit=per_task_row_limit,
             )

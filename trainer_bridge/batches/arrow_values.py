@@ -34,12 +34,12 @@ def list_levels(kind: pa.DataType) -> tuple[list[int | None], pa.DataType]:
 
 def innermost(levels: Sequence[int | None]) -> tuple[int, ...]:
     """The sizes of the innermost levels, as far as they are fixed."""
-    found: list[int] = []
+    sizes: list[int] = []
     for size in reversed(levels):
         if size is None:
             break
-        found.insert(0, size)
-    return tuple(found)
+        sizes.insert(0, size)
+    return tuple(sizes)
 
 
 def leaf_dtype(
@@ -85,10 +85,10 @@ def can_represent(dtype: np.dtype[Any], fill: Any) -> bool:
     if not isinstance(fill, Number | np.bool_):
         return False
     try:
-        found = dtype.type(fill)  # type: ignore[call-overload]
+        value = dtype.type(fill)  # type: ignore[call-overload]
     except (TypeError, ValueError, OverflowError):
         return False
-    return dtype.kind == "f" or bool(found == fill)
+    return dtype.kind == "f" or bool(value == fill)
 
 
 def opened(array: pa.Array) -> tuple[Ints, pa.Array, Bools | None]:
@@ -174,11 +174,11 @@ def take_of_table(rows: pa.Table, numbers: Ints) -> pa.Table:
     home = np.searchsorted(np.cumsum([part.num_rows for part in parts]), numbers, side="right")
     first_rows = np.cumsum([0, *(part.num_rows for part in parts)])
     places = [np.flatnonzero(home == part) for part in range(len(parts))]
-    taken = [
-        _taken(pa.Table.from_batches([part]), numbers[own] - first)
-        for part, own, first in zip(parts, places, first_rows, strict=False)
+    selected = [
+        _taken(pa.Table.from_batches([part]), numbers[place] - first)
+        for part, place, first in zip(parts, places, first_rows, strict=False)
     ]
-    return in_order(pa.concat_tables(taken), places)
+    return in_order(pa.concat_tables(selected), places)
 
 
 def in_order(rows: pa.Table, places: Sequence[Ints]) -> pa.Table:
@@ -191,8 +191,8 @@ def in_order(rows: pa.Table, places: Sequence[Ints]) -> pa.Table:
 def _taken(rows: pa.Table, numbers: Ints) -> pa.Table:
     """Arrow's ``take``, which may return negative offsets where texts are too long."""
     try:
-        taken = rows.take(pa.array(numbers))
-        for column in taken.columns:
+        selected = rows.take(pa.array(numbers))
+        for column in selected.columns:
             if not _has_fixed_width(column.type):
                 column.validate()
     except pa.ArrowInvalid as error:
@@ -200,7 +200,7 @@ def _taken(rows: pa.Table, numbers: Ints) -> pa.Table:
             f"{len(numbers)} rows have a column of more than 2 GiB of texts or lists, which Arrow "
             f"cannot store in one array ({error}); lower the batch size"
         ) from error
-    return taken
+    return selected
 
 
 def _has_fixed_width(kind: pa.DataType) -> bool:

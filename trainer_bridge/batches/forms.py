@@ -178,11 +178,11 @@ class ArrowForm(Form):
         packed: dict[pa.DataType, Array] = {}
         places: dict[pa.DataType, dict[str, int]] = {}
         for own_field in self.schema:
-            own = places.setdefault(own_field.type, {})
-            own[own_field.name] = len(own)
-        for kind, own in places.items():
+            rows_of = places.setdefault(own_field.type, {})
+            rows_of[own_field.name] = len(rows_of)
+        for kind, rows_of in places.items():
             # axes: (column, row)
-            packed[kind] = RECYCLED.empty((len(own), rows), f"u{kind.bit_width // 8}")
+            packed[kind] = RECYCLED.empty((len(rows_of), rows), f"u{kind.bit_width // 8}")
         for start, table in parts:
             for name, column in zip(table.column_names, table.columns, strict=True):
                 if column.null_count:
@@ -210,11 +210,11 @@ class ArrowForm(Form):
         return rows.slice(start, stop - start)
 
     def gather(self, sources: Iterable[GatherSource], size: int) -> pa.Table:
-        taken, order = [], []
+        selected, order = [], []
         for rows, numbers, places in sources:
-            taken.append(take_of_table(rows, numbers))
+            selected.append(take_of_table(rows, numbers))
             order.append(places)
-        return in_order(pa.concat_tables(taken), order)
+        return in_order(pa.concat_tables(selected), order)
 
     def join(self, parts: Sequence[pa.Table]) -> pa.Table:
         return pa.concat_tables(parts).combine_chunks()

@@ -225,16 +225,16 @@ class NumpyForm(Form):
             for dtype, names in self.names.items()
         }
         whole = {dtype: items(block) for dtype, block in blocks.items()}
-        taken: dict[str, list[Rows]] = {name: [] for name in self._others}
+        selected: dict[str, list[Rows]] = {name: [] for name in self._others}
         order = []
         for rows, numbers, places in sources:
             for dtype, cells in whole.items():
                 move_items(items(rows.blocks[dtype]), numbers, cells, places)
-            for name, parts in taken.items():
+            for name, parts in selected.items():
                 parts.append(take_rows(rows.others[name], numbers))
             order.append(places)
         # where lists end is known only when all are there
-        others = {name: scatter_rows(parts, order, size) for name, parts in taken.items()}
+        others = {name: scatter_rows(parts, order, size) for name, parts in selected.items()}
         return NumpyRows(blocks, others)
 
     def pick(
@@ -243,15 +243,15 @@ class NumpyForm(Form):
         if CORE is None or self._others:
             return None
         numbers = np.ascontiguousarray(numbers, np.int64)
-        found: dict[str, Array] = {}
+        blocks_of_dtype: dict[str, Array] = {}
         for dtype, names in self.names.items():
             out = aligned.RECYCLED.empty((len(numbers), len(names)), dtype)
             cells: list[Array | None] = [None] * (len(first_rows) - 1)
             for number, rows in blocks.items():
                 cells[number] = _as_bytes(rows.blocks[dtype])
             CORE.pick(cells, first_rows, numbers, len(names) * out.itemsize, _as_bytes(out))
-            found[dtype] = out
-        return NumpyRows(found, {})
+            blocks_of_dtype[dtype] = out
+        return NumpyRows(blocks_of_dtype, {})
 
     def join(self, parts: Sequence[NumpyRows]) -> NumpyRows:
         return NumpyRows(

@@ -133,12 +133,12 @@ class Ragged:
 
     def to_lists(self) -> list[Any]:
         """Rows as Python lists, null ones as None."""
-        found = self.values.tolist()
+        lists = self.values.tolist()
         for level in reversed(self.splits):
-            found = [found[low:high] for low, high in itertools.pairwise(level.tolist())]
+            lists = [lists[low:high] for low, high in itertools.pairwise(level.tolist())]
         if self.mask is not None:
-            found = [row if there else None for row, there in zip(found, self.mask, strict=True)]
-        return found
+            lists = [row if valid else None for row, valid in zip(lists, self.mask, strict=True)]
+        return lists
 
     def to_sparse(self) -> SparseValue:
         """The items with their places, in the order of rows and lists."""
@@ -254,9 +254,9 @@ def move_items(source: Array, rows: Array, out: Array, places: Array) -> None:
     if CORE is None or not len(source):
         out[places] = source.take(rows, mode="clip")
         return
-    numbers = [np.ascontiguousarray(each, np.int64) for each in (rows, places)]
+    numbers = [np.ascontiguousarray(integers, np.int64) for integers in (rows, places)]
     # as bytes: there are types that have no buffer
-    flat = [each.view(np.uint8) for each in (source, out)]
+    flat = [array.view(np.uint8) for array in (source, out)]
     CORE.move(flat[0], numbers[0], source.itemsize, flat[1], numbers[1])
 
 
@@ -270,9 +270,9 @@ def ends(lengths: Ints) -> Ints:
 
 def runs(starts: Ints, splits: Ints, lengths: Ints) -> Ints:
     """``start, start + 1, ...`` for each list, one after the other."""
-    found = np.repeat(starts - splits[:-1], lengths)
-    found += np.arange(len(found))
-    return found
+    indices = np.repeat(starts - splits[:-1], lengths)
+    indices += np.arange(len(indices))
+    return indices
 
 
 def _joined_masks(parts: Sequence[Ragged]) -> Bools | None:

@@ -39,12 +39,12 @@ def check_stacks(
                 raise ConfigurationError(
                     f"stack {name!r} has the column {column!r} of lists; expected plain numbers"
                 )
-        found = sorted({specs[column].dtype.name for column in columns})
-        if not found:
+        dtypes = sorted({specs[column].dtype.name for column in columns})
+        if not dtypes:
             raise ConfigurationError(f"stack {name!r} has no columns")
-        if len(found) > 1 and dtype is None:
+        if len(dtypes) > 1 and dtype is None:
             raise ConfigurationError(
-                f"stack {name!r} has columns of {' and '.join(found)}; a matrix has one dtype: "
+                f"stack {name!r} has columns of {' and '.join(dtypes)}; a matrix has one dtype: "
                 "stack_dtype='float32' (or 'float64') casts them, or make several stacks"
             )
         if name in specs and name not in columns:

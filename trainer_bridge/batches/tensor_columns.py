@@ -100,8 +100,8 @@ class TensorColumn:
         levels, leaf = list_levels(field.type)
         fixed = tuple(shape) or innermost(levels)
         if len(fixed) > len(levels) or any(
-            known not in (None, size)
-            for known, size in zip(levels[len(levels) - len(fixed) :], fixed, strict=True)
+            level not in (None, size)
+            for level, size in zip(levels[len(levels) - len(fixed) :], fixed, strict=True)
         ):
             raise ConfigurationError(
                 f"{where} is {field.type}, which has no shape {list(fixed)} inside; "
@@ -148,10 +148,10 @@ class TensorColumn:
             a text outside the vocabulary, a number that does not fit int64.
         """
         parts = [self._decoded(chunk, 0) for chunk in column.chunks]
-        found = concat_rows(parts or [self._decoded(pa.array([], column.type), 0)])
-        values = found.values if isinstance(found, Ragged) else found
+        decoded = concat_rows(parts or [self._decoded(pa.array([], column.type), 0)])
+        values = decoded.values if isinstance(decoded, Ragged) else decoded
         values = values.astype(self.spec.dtype, copy=not values.flags.writeable)
-        return found.with_values(values) if isinstance(found, Ragged) else values
+        return decoded.with_values(values) if isinstance(decoded, Ragged) else values
 
     def numbers(self, column: pa.ChunkedArray) -> Iterator[Array]:
         """Plain numbers chunk by chunk: views of Arrow's memory, not yet of the spec's dtype."""
@@ -178,19 +178,19 @@ class TensorColumn:
     def _fixed(self, inner: Array, lengths: Ints, mask: Bools | None, level: int) -> Array:
         """Lists of one length as one more dimension of their items."""
         size = self.spec.shape[level - self.spec.ragged_rank]
-        there = lengths if mask is None else lengths[mask]
-        if (there != size).any():
-            other = int(there[there != size][0])
+        present = lengths if mask is None else lengths[mask]
+        if (present != size).any():
+            other = int(present[present != size][0])
             raise RequestError(
                 f"{self.where} has a list of {other} items; its shape says {size}: declare it "
                 "as ragged (without a shape), or mend the rows"
             )
-        found = inner.reshape(len(there), size, *inner.shape[1:])
+        items = inner.reshape(len(present), size, *inner.shape[1:])
         if mask is None:
-            return found
+            return items
         self._check_null(masked=self.items_masked if level else self.masked)
-        out = np.full((len(mask), *found.shape[1:]), self._filler, dtype=found.dtype)
-        out[mask] = found
+        out = np.full((len(mask), *items.shape[1:]), self._filler, dtype=items.dtype)
+        out[mask] = items
         return out
 
     def _numbers(self, array: pa.Array) -> Array:
@@ -214,8 +214,8 @@ class TensorColumn:
                 halves[array.is_null().to_numpy(zero_copy_only=False)] = self._filler
                 return halves
             array = array.fill_null(pa.scalar(self._filler).cast(array.type))
-        found: Array = array.to_numpy(zero_copy_only=False)
-        return found
+        numbers: Array = array.to_numpy(zero_copy_only=False)
+        return numbers
 
     @property
     def _filler(self) -> Any:
@@ -243,11 +243,11 @@ class ItemMask(TensorColumn):
     """
 
     def rows(self, column: pa.ChunkedArray) -> Rows:
-        found = TensorColumn.rows(self, column)
-        return Ragged(found.values, found.splits) if isinstance(found, Ragged) else found
+        decoded = TensorColumn.rows(self, column)
+        return Ragged(decoded.values, decoded.splits) if isinstance(decoded, Ragged) else decoded
 
     def _numbers(self, array: pa.Array) -> Array:
         if pa.types.is_dictionary(array.type):
             array = array.dictionary_decode()
-        found: Array = array.is_valid().to_numpy(zero_copy_only=False)
-        return found
+        validity: Array = array.is_valid().to_numpy(zero_copy_only=False)
+        return validity

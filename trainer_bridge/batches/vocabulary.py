@@ -61,7 +61,7 @@ class Vocabulary:
     @classmethod
     def collected(cls, columns: Iterable[pa.ChunkedArray]) -> Vocabulary:
         """All texts in some columns, or in lists within them, in the order of their UTF-8 bytes."""
-        found = pa.array([], pa.string())
+        texts = pa.array([], pa.string())
         for column in columns:
             for chunk in column.chunks:
                 while pa.types.is_nested(chunk.type):
@@ -69,8 +69,8 @@ class Vocabulary:
                 words = pc.unique(chunk).drop_null()
                 if pa.types.is_dictionary(words.type):
                     words = words.dictionary_decode()
-                found = pc.unique(pa.concat_arrays([found, words.cast(pa.string())]))
-        return cls(found.take(pc.sort_indices(found)))
+                texts = pc.unique(pa.concat_arrays([texts, words.cast(pa.string())]))
+        return cls(texts.take(pc.sort_indices(texts)))
 
     def __len__(self) -> int:
         return len(self.words)

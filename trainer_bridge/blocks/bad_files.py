@@ -36,9 +36,9 @@ def bad_files_error(
 def find_bad_files(source: DataFiles, files: Sequence[ContentFile], threads: int) -> dict[str, str]:
     """What is wrong with files, by path: those missing, cut off, or of another footer."""
     with ThreadPoolExecutor(threads) as pool:
-        found = pool.map(partial(_defect, source), files)
+        defects = pool.map(partial(_defect, source), files)
         return {
-            f.path: defect for f, defect in zip(files, found, strict=True) if defect is not None
+            f.path: defect for f, defect in zip(files, defects, strict=True) if defect is not None
         }
 
 

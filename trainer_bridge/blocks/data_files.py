@@ -142,9 +142,9 @@ class DataFiles:
     def read_groups(self, span: Span, groups: Iterable[pa.Schema]) -> Iterator[pa.Table]:
         """All stored rows of a span, a group of columns after the other; raises as :meth:`read`."""
         with self.open(span.path) as file:
-            there = set(file.schema_arrow.names)
+            stored_names = set(file.schema_arrow.names)
             for schema in groups:
-                yield self._read(file, there, span, schema)
+                yield self._read(file, stored_names, span, schema)
 
     def _read(
         self, file: pq.ParquetFile, there: set[str], span: Span, schema: pa.Schema
@@ -152,9 +152,9 @@ class DataFiles:
         stored = self.content.schemas[self.files[span.path].schema_id]
         places = {name: self._place(name, there, stored) for name in schema.names}
         kept = {
-            column.name: found
+            column.name: taken_column
             for column in schema
-            if (found := self._take_kept(span, column)) is not None
+            if (taken_column := self._take_kept(span, column)) is not None
         }
         wanted = list(
             dict.fromkeys(
@@ -199,8 +199,8 @@ class DataFiles:
             for start in range(0, len(schema), width):
                 part = pa.schema([schema.field(k) for k in range(len(schema))[start:][:width]])
                 yield [
-                    self._read(file, there, span, part)
-                    for file, there, span in zip(opened, names, spans, strict=True)
+                    self._read(file, stored_names, span, part)
+                    for file, stored_names, span in zip(opened, names, spans, strict=True)
                 ]
 
     def _take_kept(self, span: Span, column: pa.Field) -> pa.ChunkedArray | None:
@@ -219,18 +219,18 @@ class DataFiles:
         """The name that a column has in the file; None if it did not exist yet."""
         key = name.removeprefix(KEY_PREFIX)
         if name in INTERNAL or (key != name and name in there):
-            own: str = name
+            in_file: str = name
         else:
-            found = stored.get(self.content.fields[key].id)
-            if found is None:
+            stored_field = stored.get(self.content.fields[key].id)
+            if stored_field is None:
                 return None
-            own = found.name  # type: ignore[attr-defined]
-        if own not in there:
+            in_file = stored_field.name  # type: ignore[attr-defined]
+        if in_file not in there:
             raise TableError(
-                f"it has no column {own!r}, which its schema has; rewrite the table, or leave "
+                f"it has no column {in_file!r}, which its schema has; rewrite the table, or leave "
                 "the column out by columns="
             )
-        return own
+        return in_file
 
 
 def _as_type(values: pa.ChunkedArray, field: pa.Field) -> pa.ChunkedArray:

@@ -72,11 +72,11 @@ def _chosen(groups: KeyGroups, values: pa.ChunkedArray, function: str) -> Ints:
     valid = _valid(values)
     chosen = groups.first.copy()
     chosen[~valid[chosen]] = -1
-    for rows, own in groups.later:
-        known = valid[rows]
+    for rows, group_numbers in groups.later:
+        is_valid = valid[rows]
         if first:
-            known &= chosen[own] < 0
-        chosen[own[known]] = rows[known]
+            is_valid &= chosen[group_numbers] < 0
+        chosen[group_numbers[is_valid]] = rows[is_valid]
     return chosen
 
 
@@ -85,14 +85,14 @@ def _extreme(groups: KeyGroups, values: pa.ChunkedArray, function: str) -> Ints:
     chosen = groups.first.copy()
     chosen[~valid[chosen]] = -1
     best = ranks[groups.first]
-    for rows, own in groups.later:
-        mine, held = ranks[rows], best[own]
+    for rows, group_numbers in groups.later:
+        mine, held = ranks[rows], best[group_numbers]
         # as Paimon compares: of equal values max keeps the old one, min takes the new
         wins = held < mine if function == "max" else ~(held < mine)
-        wins |= chosen[own] < 0
+        wins |= chosen[group_numbers] < 0
         wins &= valid[rows]
-        chosen[own[wins]] = rows[wins]
-        best[own[wins]] = mine[wins]
+        chosen[group_numbers[wins]] = rows[wins]
+        best[group_numbers[wins]] = mine[wins]
     return chosen
 
 
@@ -103,20 +103,20 @@ def _computed(groups: KeyGroups, values: pa.ChunkedArray, function: str) -> pa.A
     checked = not pa.types.is_floating(values.type)
     if not values.null_count and not checked:
         with np.errstate(over="ignore", invalid="ignore"):
-            for rows, own in groups.later:
-                total[own] = step(total[own], raw[rows])
+            for rows, group_numbers in groups.later:
+                total[group_numbers] = step(total[group_numbers], raw[rows])
         return pa.array(total, values.type)
     valid = _valid(values)
     present = valid[groups.first]
     with np.errstate(over="ignore", invalid="ignore"):
-        for rows, own in groups.later:
-            known = valid[rows]
-            rows, own = rows[known], own[known]
-            mine, held = raw[rows], present[own]
-            both = np.where(held, step(total[own], mine), mine)
-            fits = _fits(values.type, function, total[own], mine, both, held)
-            total[own] = both
-            present[own] = True if fits is None else fits
+        for rows, group_numbers in groups.later:
+            is_valid = valid[rows]
+            rows, group_numbers = rows[is_valid], group_numbers[is_valid]
+            mine, held = raw[rows], present[group_numbers]
+            both = np.where(held, step(total[group_numbers], mine), mine)
+            fits = _fits(values.type, function, total[group_numbers], mine, both, held)
+            total[group_numbers] = both
+            present[group_numbers] = True if fits is None else fits
     return _typed(total, present, values.type)
 
 
@@ -183,10 +183,10 @@ def _step(function: str, kind: pa.DataType) -> Callable[[Array, Array], Array]:
         return np.multiply
     if pa.types.is_boolean(kind) and function in ("bool_or", "bool_and"):
         return np.logical_or if function == "bool_or" else np.logical_and
-    known = ", ".join((*CHOOSING, *COMPUTING))
+    supported = ", ".join((*CHOOSING, *COMPUTING))
     raise TableError(
         f"the aggregate function {function!r} of a column of type {kind} is not supported here "
-        f"({known} are); leave the column out by columns=, or read with pypaimon"
+        f"({supported} are); leave the column out by columns=, or read with pypaimon"
     )
 
 

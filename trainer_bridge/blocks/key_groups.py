@@ -101,14 +101,14 @@ class KeyedFiles:
         files = in_write_order(unit)
         apart = all(a.sequence[1] < b.sequence[0] for a, b in pairwise(files))
         has_kinds = any(file.has_deletes for file in files)
-        own = {f.name: f for f in schema or ()}
+        fields = {f.name: f for f in schema or ()}
         keys = [pa.field(KEY_PREFIX + name, content.fields[name].type) for name in rules.keys]
-        extra = [f for f in self.columns(rules.sequence) if f.name not in own]
+        extra = [f for f in self.columns(rules.sequence) if f.name not in fields]
         if not apart or rules.sequence:
             extra.append(pa.field(SEQUENCE_NUMBER, pa.int64()))
         if has_kinds:
             extra.append(pa.field(VALUE_KIND, pa.int8()))
-        wanted = pa.schema([*keys, *extra, *own.values()])
+        wanted = pa.schema([*keys, *extra, *fields.values()])
         tables = [self.data_files.read(Span(file.path, file.rows), wanted) for file in files]
         for file, table in zip(files, tables, strict=True) if keep else ():
             for name in rules.keys:
@@ -117,7 +117,7 @@ class KeyedFiles:
         kinds = numbers(rows.column(VALUE_KIND)) if has_kinds else None
         kinds = kinds if kinds is not None and kinds.any() else None
         counted = self._counted(files, kinds)
-        taken = None if counted is None else np.flatnonzero(counted)
+        added = None if counted is None else np.flatnonzero(counted)
         if counted is not None:
             rows = rows.filter(pa.array(counted))
         writes = []
@@ -133,7 +133,7 @@ class KeyedFiles:
         is_plain = len(keys) == 1 and is_number(keys[0].type) and not by_key[0].null_count
         if is_plain and not writes and counted is None:
             plain = [integers(table.column(keys[0].name)) for table in tables]
-        return MergedRows(files, rows, by_key, writes, plain, kinds, taken)
+        return MergedRows(files, rows, by_key, writes, plain, kinds, added)
 
     def kinds(self, file: ContentFile) -> Array | None:
         """The row kinds of a file, None if all rows are inserts."""

@@ -33,14 +33,14 @@ class Layers:
         """The layers of files with these numbers of rows; None if the groups of one do not ascend.
 
         >>> found = Layers.of(KeyGroups(rows=np.array([0, 2, 1]), starts=np.array([0, 2])), [2, 1])
-        >>> [own.tolist() for own in found.owns]
+        >>> [numbers.tolist() for numbers in found.owns]
         [[0, 1], [0]]
         """
         begins = np.zeros(len(groups.rows), np.bool_)
         begins[groups.starts[1:]] = True
-        own = np.empty(len(groups.rows), np.int64)
-        own[groups.rows] = np.cumsum(begins)
-        owns = tuple(np.split(own, np.cumsum(sizes[:-1])))
+        group_of_row = np.empty(len(groups.rows), np.int64)
+        group_of_row[groups.rows] = np.cumsum(begins)
+        owns = tuple(np.split(group_of_row, np.cumsum(sizes[:-1])))
         return cls(len(groups), owns) if all(map(ascends, owns)) else None
 
     @classmethod
@@ -50,7 +50,7 @@ class Layers:
         None if a file is not sorted, or none has most of the rows: then a sort is faster.
 
         >>> found = Layers.of_keys([np.array([1, 3, 5, 9]), np.array([3, 4]), np.array([0])])
-        >>> found.count, [own.tolist() for own in found.owns]
+        >>> found.count, [numbers.tolist() for numbers in found.owns]
         (6, [[1, 2, 4, 5], [2, 3], [0]])
         """
         base = max(keys, key=len)
@@ -59,10 +59,10 @@ class Layers:
         # its place in one sequence is the number of keys below it: of the base, and of others
         places, other = [], [base[:0]]
         for key in keys:
-            found = (np.arange(len(key)), 0) if key is base else located(base, key)
-            if found is None:
+            location = (np.arange(len(key)), 0) if key is base else located(base, key)
+            if location is None:
                 return None
-            at, missing = found
+            at, missing = location
             places.append(at)
             if missing:
                 other.append(key[base.take(at, mode="clip") != key])
@@ -84,10 +84,10 @@ class Layers:
         [b'', b'\\x01\\x07', b'\\x02\\x00*\\x01']
         """
         packed = []
-        for own in self.owns:
-            steps = np.diff(own, prepend=-1)
+        for numbers in self.owns:
+            steps = np.diff(numbers, prepend=-1)
             kind = "<u" + str(min(np.min_scalar_type(steps.max()).itemsize, 4))
-            packed.append(b"" if len(own) == self.count else steps.astype(kind).tobytes())
+            packed.append(b"" if len(numbers) == self.count else steps.astype(kind).tobytes())
         return packed
 
     @classmethod
@@ -98,9 +98,9 @@ class Layers:
             if rows == count:
                 owns.append(np.arange(count))
                 continue
-            own = np.cumsum(np.frombuffer(steps, f"<u{len(steps) // rows}"), dtype=np.int64)
-            own -= 1
-            owns.append(own)
+            numbers = np.cumsum(np.frombuffer(steps, f"<u{len(steps) // rows}"), dtype=np.int64)
+            numbers -= 1
+            owns.append(numbers)
         return cls(count, tuple(owns))
 
     def __len__(self) -> int:
@@ -116,17 +116,17 @@ class Layers:
         """The row of the newest write of each group, counted through all files."""
         newest = np.empty(self.count, np.int64)
         start = 0
-        for own in self.owns:
-            newest[own] = np.arange(start, start + len(own))
-            start += len(own)
+        for numbers in self.owns:
+            newest[numbers] = np.arange(start, start + len(numbers))
+            start += len(numbers)
         return newest
 
     @cached_property
     def groups(self) -> KeyGroups:
         """The rows by group, for functions that need them this way."""
-        own = np.concatenate(self.owns)
-        rows: Ints = np.argsort(own, kind="stable")
-        ordered = own[rows]
+        group_of_row = np.concatenate(self.owns)
+        rows: Ints = np.argsort(group_of_row, kind="stable")
+        ordered = group_of_row[rows]
         return KeyGroups(rows, np.flatnonzero(np.append(True, ordered[1:] != ordered[:-1])))
 
     def take(self, parts: Sequence[pa.ChunkedArray]) -> pa.Array:
@@ -172,8 +172,8 @@ def located(values: Ints, keys: Ints) -> tuple[Ints, int] | None:
         return None
     if CORE is not None:
         places = np.empty(len(keys), np.int64)
-        found = CORE.locate(np.ascontiguousarray(values), np.ascontiguousarray(keys), places)
-        return None if found is None or found[1] else (places, found[0])
+        counts = CORE.locate(np.ascontiguousarray(values), np.ascontiguousarray(keys), places)
+        return None if counts is None or counts[1] else (places, counts[0])
     if not ascends(keys):
         return None
     places = np.searchsorted(values, keys)

@@ -133,7 +133,7 @@ class Layout:
             if other != number and other in self.replaced:
                 continue
             try:
-                found = self._decode(other, schema)
+                decoded = self._decode(other, schema)
             except TableError as error:
                 if self.on_bad_file == "error" or is_passing(error):
                     raise
@@ -142,7 +142,7 @@ class Layout:
                 self.replaced[other] = str(error)
                 continue
             rows = self.blocks[number].rows
-            return found if other == number else found.take(np.arange(rows) % found.num_rows)
+            return decoded if other == number else decoded.take(np.arange(rows) % decoded.num_rows)
         raise TableError(
             f"table {self.table!r}, snapshot {self.snapshot_id}: no block of it can be read; "
             f"the first: {self.replaced[number]}"

@@ -67,7 +67,7 @@ class MaskCache:
             with contextlib.suppress(OSError):
                 os.utime(self._path)
             paths = {name: path for path, name in self._names.items()}
-            found = RowSelection(
+            selection = RowSelection(
                 {paths[name]: bits for name, bits in masks.items()},
                 {paths[name] for name in head["complete"]},
                 {paths[name]: rows for name, rows in head["folded"].items()},
@@ -76,7 +76,7 @@ class MaskCache:
             )
         except (OSError, _DamagedError):
             return None
-        return found if self._is_of(found, units) else None
+        return selection if self._is_of(selection, units) else None
 
     def _is_of(self, found: RowSelection, units: Sequence[MergeUnit]) -> bool:
         """Whether a selection names the files and folds of the units, and no others."""
@@ -144,6 +144,6 @@ def _apart(sizes: Mapping[str, int], together: memoryview) -> dict[str, bytes]:
 
 
 def _trim(folder: Path) -> None:
-    found = sorted(folder.glob("*.masks"), key=lambda path: path.stat().st_mtime, reverse=True)
-    for path in (*found[_KEPT:], *folder.glob("*.npz")):  # an earlier version's files
+    files = sorted(folder.glob("*.masks"), key=lambda path: path.stat().st_mtime, reverse=True)
+    for path in (*files[_KEPT:], *folder.glob("*.npz")):  # an earlier version's files
         path.unlink(missing_ok=True)

@@ -88,10 +88,10 @@ def group_rows(keys: Sequence[pa.ChunkedArray], writes: Sequence[Array] = ()) ->
         several = ~differs
         several[:-1] |= several[1:]
         at = np.flatnonzero(several)
-        own = rows[at]
+        members = rows[at]
         number = np.cumsum(differs)[at]
         # lexsort takes the last key first, and keeps the order of equal rows
-        rows[at] = own[np.lexsort([*(write[own] for write in reversed(writes)), number])]
+        rows[at] = members[np.lexsort([*(write[members] for write in reversed(writes)), number])]
     return groups
 
 
@@ -112,12 +112,12 @@ def newest_rows(keys: Sequence[Ints]) -> Bools | None:
     if width > min(sum(map(len, keys)) * _WIDTH_A_ROW, _WIDEST):
         return None
     is_new = np.ones(width, np.bool_)
-    found = []
+    masks = []
     for key in reversed(keys):
         places = key - least
-        found.append(is_new[places])
+        masks.append(is_new[places])
         is_new[places] = False
-    return np.concatenate(found[::-1])
+    return np.concatenate(masks[::-1])
 
 
 def ascends(values: Ints) -> bool:
@@ -233,8 +233,8 @@ def unscaled(column: pa.ChunkedArray) -> Array:
         return integers(column)
     words = np.concatenate([np.empty((0, 2), np.int64), *map(_words, column.chunks)])
     low = np.ascontiguousarray(words[:, 0]).view(np.uint64).astype(object)
-    found: Array = low + words[:, 1].astype(object) * (1 << 64)
-    return found
+    wide: Array = low + words[:, 1].astype(object) * (1 << 64)
+    return wide
 
 
 def numbers(column: pa.ChunkedArray) -> Array:
@@ -263,11 +263,11 @@ def pack(mask: Bools) -> bytes:
 
 def unpack(bits: bytes, rows: int) -> Bools:
     """The inverse of :func:`pack`."""
-    found = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little")
-    return found.view(np.bool_)
+    flags = np.unpackbits(np.frombuffer(bits, np.uint8), count=rows, bitorder="little")
+    return flags.view(np.bool_)
 
 
 def adds(kinds: Array) -> Bools:
     """True for rows that are there after their write: inserts and updates."""
-    found: Bools = np.isin(kinds, _ADDS)
-    return found
+    mask: Bools = np.isin(kinds, _ADDS)
+    return mask

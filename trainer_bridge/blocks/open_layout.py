@@ -170,25 +170,25 @@ def _select_rows(
         return units
     where = None if selector.filter is None else selector.filter.text
     stored = None if cache is None else MaskCache(cache, selector.data_files, where)
-    known = stored.load(unknown) if stored is not None and not left_out else None
-    if known is not None:
-        selection.add(known)
+    cached = stored.load(unknown) if stored is not None and not left_out else None
+    if cached is not None:
+        selection.add(cached)
         return units
-    found, bad = RowSelection(), {}
+    computed, bad = RowSelection(), {}
     storage = selector.data_files.lake.storage
     # threads that wait for a processor cost more page faults than they save time
     threads = min(_MERGE_THREADS, _MERGE_THREADS if storage.is_remote else os.cpu_count() or 1)
     results = _in_threads(storage, selector.select, unknown, threads)
     for unit, result in zip(unknown, results, strict=True):
         if isinstance(result, RowSelection):
-            found.add(result)
+            computed.add(result)
             continue
         if on_bad_file == "error":
             raise bad_files_error(selector.data_files.content, unit, result) from result
         bad[unit[0].path] = " ".join(str(result).split())
-    selection.add(found)
+    selection.add(computed)
     if not bad and not left_out and stored is not None:
-        stored.save(found)
+        stored.save(computed)
     return without_bad_files(units, bad, left_out)
 
 

@@ -46,7 +46,7 @@ def lay_over(
     if function == "sum" and dtype.kind == "i" and _may_overflow(stored, dtype):
         return None
     valid = [_valid(chunk) for chunk in chunks]
-    present = None if all(known is None for known in valid) else np.zeros(count, np.bool_)
+    present = None if all(mask is None for mask in valid) else np.zeros(count, np.bool_)
     # a column that is younger than the file is all null, and its memory may be anybody's
     if len(owns[0]) == count and stored[0].flags.writeable and chunks[0].null_count < count:
         out, total, done = chunks[0].buffers()[1], stored[0], 1
@@ -59,12 +59,12 @@ def lay_over(
         total = np.frombuffer(out, dtype)
         total[:] = laying.neutral
     with np.errstate(over="ignore", invalid="ignore"):
-        for own, values, known in list(zip(owns, stored, valid, strict=True))[done:]:
-            if known is not None and not laying.nulls_count:
-                own, values, known = own[known], values[known], None
-            laying.lay(total, own, values)
+        for numbers, values, mask in list(zip(owns, stored, valid, strict=True))[done:]:
+            if mask is not None and not laying.nulls_count:
+                numbers, values, mask = numbers[mask], values[mask], None
+            laying.lay(total, numbers, values)
             if present is not None:
-                present[own] = True if known is None else known
+                present[numbers] = True if mask is None else mask
     bits = None
     if present is not None and not present.all():
         bits = pa.py_buffer(pack(present))

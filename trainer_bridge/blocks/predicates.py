@@ -72,20 +72,20 @@ class RowFilter:
 
     def can_hold(self, bounds: Mapping[str, Bounds]) -> bool:
         """Whether it can be true for a row within the bounds; other columns can have any value."""
-        known = {name: _plain_bounds(found) for name, found in bounds.items()}
-        return True in _outcomes(self.expression, known)
+        plain = {name: _plain_bounds(limits) for name, limits in bounds.items()}
+        return True in _outcomes(self.expression, plain)
 
     def must_hold(self, bounds: Mapping[str, Bounds]) -> bool:
         """Whether it is true for every row within the bounds."""
-        known = {name: _plain_bounds(found) for name, found in bounds.items()}
-        return _outcomes(self.expression, known) == {True}
+        plain = {name: _plain_bounds(limits) for name, limits in bounds.items()}
+        return _outcomes(self.expression, plain) == {True}
 
     def mask(self, rows: pa.Table) -> Bools:
         """True for each row to keep; ``rows`` has at least ``columns``."""
         columns = {name: Column.from_arrow(rows.column(name)) for name in self.columns}
-        found = evaluate(self.expression, columns, rows.num_rows)
-        values: Bools = found.values.astype(bool)
-        return values if found.valid is None else values & found.valid
+        result = evaluate(self.expression, columns, rows.num_rows)
+        values: Bools = result.values.astype(bool)
+        return values if result.valid is None else values & result.valid
 
 
 def _outcomes(expr: Expression, bounds: Mapping[str, Bounds]) -> Outcomes:
@@ -134,16 +134,16 @@ def _compared(
 ) -> Outcomes:
     name = _named(side)
     assert name is not None
-    found = bounds.get(name.name)
-    if found is None:
+    limits = bounds.get(name.name)
+    if limits is None:
         return _ANY
-    nulls: set[bool | None] = set() if found.nulls == 0 else {None}
-    if found.least is None:
+    nulls: set[bool | None] = set() if limits.nulls == 0 else {None}
+    if limits.least is None:
         # all null, or nothing is known of the values
-        return frozenset({None}) if found.nulls else _ANY
+        return frozenset({None}) if limits.nulls else _ANY
     if None in constants:  # only of a comparison: IN takes none
         return frozenset({None})
-    least, greatest = found.least, found.greatest
+    least, greatest = limits.least, limits.greatest
     if side.type is Float64:
         least, greatest = float(least), float(greatest)
         if math.isnan(least) or math.isnan(greatest):
@@ -188,10 +188,10 @@ def _named(expr: Expression) -> Name | None:
 def _constant(expr: Expression) -> Any:
     if isinstance(expr, Literal):
         return expr.value
-    found = evaluate(expr, {}, 1)
-    if not found.mask[0]:
+    result = evaluate(expr, {}, 1)
+    if not result.mask[0]:
         return None
-    value = found.values[0]
+    value = result.values[0]
     return value.item() if isinstance(value, np.generic) else value
 
 

@@ -31,8 +31,8 @@ class Pruning:
             # a newer row may fail the condition and still hide an older one: files that merge
             # are ruled out only by what is true for every row of a key
             bounds = {
-                name: found
-                for name, found in file.bounds.items()
+                name: limits
+                for name, limits in file.bounds.items()
                 if not file.merges or name in keys
             }
             if self.filter.can_hold({**bounds, **partition_bounds(file)}):
@@ -49,8 +49,8 @@ class Pruning:
         """Whether the condition can be false for some row of a file."""
         if self.filter is None:
             return False
-        known = partition_bounds(file) if file.merges else {**file.bounds, **partition_bounds(file)}
-        return not self.filter.must_hold(known)
+        edges = partition_bounds(file) if file.merges else {**file.bounds, **partition_bounds(file)}
+        return not self.filter.must_hold(edges)
 
     def row_groups(self, file: ContentFile) -> Iterator[tuple[int, int, int, Mapping[str, Bounds]]]:
         """For each row group its number, its first row, its rows and the bounds of its columns."""
@@ -59,9 +59,9 @@ class Pruning:
         stored = content.schemas[file.schema_id]
         names = {}
         for column in self.filter.columns:
-            own = stored.get(content.fields[column].id)
-            if own is not None and own.type == content.fields[column].type:
-                names[own.name] = column
+            stored_field = stored.get(content.fields[column].id)
+            if stored_field is not None and stored_field.type == content.fields[column].type:
+                names[stored_field.name] = column
         metadata = self.data_files.metadata(file.path)
         start = 0
         for number in range(metadata.num_row_groups):
@@ -70,9 +70,9 @@ class Pruning:
             for place in range(group.num_columns):
                 column = group.column(place)
                 if column.path_in_schema in names:
-                    found = _group_bounds(column, group.num_rows)
-                    if found is not None:
-                        bounds[names[column.path_in_schema]] = found
+                    limits = _group_bounds(column, group.num_rows)
+                    if limits is not None:
+                        bounds[names[column.path_in_schema]] = limits
             yield number, start, group.num_rows, bounds
             start += group.num_rows
 

@@ -51,12 +51,12 @@ def join_groups(
         held.clear()
         rows = size = 0
 
-    for part, own in groups:
-        if rows + part.rows > block_rows or size + own > BLOCK_BYTES:
+    for part, part_bytes in groups:
+        if rows + part.rows > block_rows or size + part_bytes > BLOCK_BYTES:
             close()
         if part.rows:
             held.append(part)
-            rows, size = rows + part.rows, size + own
+            rows, size = rows + part.rows, size + part_bytes
     close()
     return blocks
 
@@ -67,8 +67,8 @@ def row_groups(
     """What is read at once, with its bytes: small files, row groups of large ones, folds."""
     large = [file for unit in units for file in unit if file.rows > block_rows]
     # reading a local footer takes less time than starting a thread, a remote one is a request
-    each = 1 if selector.data_files.lake.storage.is_remote else _FOOTERS_PER_THREAD
-    with ThreadPoolExecutor(min(FOOTER_THREADS, len(large) // each + 1)) as pool:
+    files_per_thread = 1 if selector.data_files.lake.storage.is_remote else _FOOTERS_PER_THREAD
+    with ThreadPoolExecutor(min(FOOTER_THREADS, len(large) // files_per_thread + 1)) as pool:
         read = partial(_group_rows, selector.data_files)
         footers = dict(zip([f.path for f in large], pool.map(read, large), strict=True))
     for unit in units:

@@ -74,20 +74,20 @@ class RowSelector:
 
     def _merged(self, unit: MergeUnit) -> list[Bools]:
         """For each file, the newest rows of the keys (first-row: the oldest), except deletes."""
-        found = self._keyed.group(unit, None, keep=True)
+        keyed = self._keyed.group(unit, None, keep=True)
         keep = None
-        if found.plain is not None and self._keyed.rules.engine == "deduplicate":
-            keep = newest_rows(found.plain)
+        if keyed.plain is not None and self._keyed.rules.engine == "deduplicate":
+            keep = newest_rows(keyed.plain)
         if keep is None:
-            keep = np.zeros(sum(file.rows for file in found.files), np.bool_)
+            keep = np.zeros(sum(file.rows for file in keyed.files), np.bool_)
             rows = (
-                found.groups.first if self._keyed.rules.engine == "first-row" else found.groups.last
+                keyed.groups.first if self._keyed.rules.engine == "first-row" else keyed.groups.last
             )
-            keep[rows if found.taken is None else found.taken[rows]] = True
-        if found.kinds is not None:
-            keep &= adds(found.kinds)
-        ends = np.cumsum([file.rows for file in found.files])
-        names = [file.path for file in found.files]
+            keep[rows if keyed.taken is None else keyed.taken[rows]] = True
+        if keyed.kinds is not None:
+            keep &= adds(keyed.kinds)
+        ends = np.cumsum([file.rows for file in keyed.files])
+        names = [file.path for file in keyed.files]
         parts = dict(zip(names, np.split(keep, ends[:-1]), strict=True))
         return [parts[file.path] for file in unit]
 
@@ -115,17 +115,17 @@ class RowSelector:
         path = fold_path(unit)
         filters = self.pruning.filters(unit[0])
         schema = self._keyed.columns(self.filter.columns) if self.filter and filters else None
-        found = self._keyed.group(unit, schema, keep=True)
-        selection.folded[path] = len(found.groups)
-        layers = found.layers
+        merged = self._keyed.group(unit, schema, keep=True)
+        selection.folded[path] = len(merged.groups)
+        layers = merged.layers
         if layers is not None:
-            packed = zip(found.files, layers.pack(), strict=True)
+            packed = zip(merged.files, layers.pack(), strict=True)
             selection.layers.update((file.path, steps) for file, steps in packed)
         if schema is None:
             selection.complete.add(path)
         else:
             assert self.filter is not None
-            mask = self.filter.mask(self._folded(found, schema))
+            mask = self.filter.mask(self._folded(merged, schema))
             selection.count("rows_filtered", len(mask) - int(mask.sum()))
             _add(selection, path, mask)
         stored = sum(file.rows for file in unit)

@@ -83,13 +83,13 @@ class DiskCache:
     def entries(self) -> list[dict[str, Any]]:
         """List the preparations: ``key``, ``bytes``, ``blocks``, ``last_used_s`` (Unix),
         ``plan``."""
-        found = []
+        preparations = []
         for folder in self._plans():
             sizes = list(_sizes(folder))
             plan: Any = None
             with contextlib.suppress(OSError, ValueError):
                 plan = json.loads((folder / "plan.json").read_text())
-            found.append(
+            preparations.append(
                 {
                     "key": folder.name,
                     "bytes": sum(sizes),
@@ -98,7 +98,7 @@ class DiskCache:
                     "plan": plan,
                 }
             )
-        return sorted(found, key=lambda entry: entry["key"])
+        return sorted(preparations, key=lambda entry: entry["key"])
 
     def used_bytes(self) -> int:
         """Return the total bytes of all blocks."""

@@ -60,8 +60,8 @@ def name_of(function: Callable[..., Any]) -> str:
     """Return the function's name for messages."""
     if isinstance(function, functools.partial):
         return name_of(function.func)
-    found = getattr(function, "__qualname__", None) or type(function).__qualname__
-    return str(found).rsplit("<locals>.", 1)[-1]
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name).rsplit("<locals>.", 1)[-1]
 
 
 class _Walk:

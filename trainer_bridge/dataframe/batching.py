@@ -158,10 +158,10 @@ def in_order(
         for number in itertools.islice(coming, ahead or threads):
             waiting.append(pool.submit(function, number))
         while waiting:
-            found = waiting.popleft().result()
+            result = waiting.popleft().result()
             for number in itertools.islice(coming, 1):
                 waiting.append(pool.submit(function, number))
-            yield found
+            yield result
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
 

@@ -93,20 +93,20 @@ class ParquetSource:
         path, group = self._groups[piece]
         try:
             with self._open(path) as file:
-                there = file.schema_arrow.names
-                missing = [name for name in schema.names if name not in there]
+                in_file = file.schema_arrow.names
+                missing = [name for name in schema.names if name not in in_file]
                 for name in missing:
                     if name not in optional:
                         raise TableError(
-                            f"it has no column {name!r}; it has: {', '.join(there)}. Read only "
+                            f"it has no column {name!r}; it has: {', '.join(in_file)}. Read only "
                             "fields that all files have, or declare a default_value for it"
                         )
-                names = [name for name in schema.names if name in there]
+                names = [name for name in schema.names if name in in_file]
                 table = file.read_row_group(group, names, use_threads=False)
                 rows = file.metadata.row_group(group).num_rows
-            found = dict(zip(names, table.select(names).columns, strict=True))
+            columns = dict(zip(names, table.select(names).columns, strict=True))
             nulls = {name: pa.nulls(rows, schema.field(name).type) for name in missing}
-            table = pa.table({**found, **nulls}).select(schema.names)
+            table = pa.table({**columns, **nulls}).select(schema.names)
             return table if table.schema.equals(schema) else table.cast(schema)
         except (OSError, pa.ArrowException, TableError) as error:
             self._damaged(path, group, error)
@@ -168,13 +168,13 @@ def _resolved(
     store = filesystem
     opened: dict[str, pafs.FileSystem] = {}
     for name in names:
-        own, path = _store_of(name, opened) if filesystem is None else (filesystem, name)
-        if store is not None and not own.equals(store):
+        own_store, path = _store_of(name, opened) if filesystem is None else (filesystem, name)
+        if store is not None and not own_store.equals(store):
             raise ConfigurationError(
                 f"{name!r} and {names[0]!r} are in different stores; read one store at a time"
             )
-        store = own
-        paths += _matching(own, path)
+        store = own_store
+        paths += _matching(own_store, path)
     if not paths or store is None:
         raise ConfigurationError(f"no Parquet file matches {', '.join(names) or '?'}")
     return store, paths
@@ -194,13 +194,13 @@ def _store_of(name: str, opened: dict[str, pafs.FileSystem]) -> tuple[pafs.FileS
             opened[bucket] = make_filesystem(name, settings(name, {}), Retries().attempts)
         return opened[bucket], place_in(opened[bucket], name)
     try:
-        found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
+        resolved: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(name)
     except (pa.ArrowException, OSError) as error:
         raise ConfigurationError(
             f"{name!r} is no URI that Arrow reads ({error}); for another file system pass one of "
             "Arrow or fsspec: filesystem="
         ) from error
-    return found
+    return resolved
 
 
 def _matching(filesystem: pafs.FileSystem, path: str) -> Sequence[str]:
@@ -216,8 +216,8 @@ def _matching(filesystem: pafs.FileSystem, path: str) -> Sequence[str]:
 
 
 def _below(filesystem: pafs.FileSystem, folder: str, pattern: str | None) -> list[str]:
-    found = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
-    names = [info.path for info in found if info.type == pafs.FileType.File]
+    infos = filesystem.get_file_info(pafs.FileSelector(folder, recursive=True))
+    names = [info.path for info in infos if info.type == pafs.FileType.File]
     if pattern is not None:
         return sorted(name for name in names if fnmatch.fnmatch(name, pattern))
     return sorted(name for name in names if name.endswith(".parquet"))

@@ -166,13 +166,13 @@ def write_deduplicated_table(
 def _groups(user_cols: Sequence[str] | Sequence[Sequence[str]]) -> list[list[str]]:
     names = [group for group in user_cols if isinstance(group, str)]
     groups = [list(group) for group in user_cols if not isinstance(group, str)]
-    found = [names] if names else groups
-    if not found or not all(found) or (names and groups):
+    column_groups = [names] if names else groups
+    if not column_groups or not all(column_groups) or (names and groups):
         raise ConfigurationError(
             f"user_cols={user_cols!r}: expected one or several lists of columns, each with its key "
             "first"
         )
-    return found
+    return column_groups
 
 
 def _flat(rows: pa.Table, name: str) -> pa.Array:
@@ -206,8 +206,8 @@ def _identity(column: pa.Array) -> Ints:
     if pa.types.is_struct(kind):
         fields = [_identity(column.field(i)) for i in range(kind.num_fields)]
         codes = np.stack(fields, axis=1) if fields else np.zeros((len(column), 1), np.int64)
-        found = _of_bytes(codes, np.arange(len(column) + 1) * codes.shape[1])
-        return np.where(column.is_valid().to_numpy(zero_copy_only=False), found, -1)
+        identities = _of_bytes(codes, np.arange(len(column) + 1) * codes.shape[1])
+        return np.where(column.is_valid().to_numpy(zero_copy_only=False), identities, -1)
     if pa.types.is_map(kind):
         plain = pa.list_(pa.struct([kind.key_field, kind.item_field]))
         return _identity(column.cast(plain))
@@ -215,8 +215,8 @@ def _identity(column: pa.Array) -> Ints:
         lengths, child, mask = opened(column)
         splits = ends(lengths)
         codes = _identity(child)
-        found = _of_bytes(codes.reshape(-1, 1), splits)
-        return found if mask is None else np.where(mask, found, -1)
+        identities = _of_bytes(codes.reshape(-1, 1), splits)
+        return identities if mask is None else np.where(mask, identities, -1)
     if pa.types.is_floating(kind):
         # -0.0 differs from 0.0, and NaN equals itself
         bits = {16: pa.int16(), 32: pa.int32(), 64: pa.int64()}[kind.bit_width]

@@ -223,17 +223,17 @@ def scores_from_features(
     for name in (*keys, LOSS, LAST_SEEN_MS):
         if name not in table.column_names:
             raise UnknownNameError.of("difficulty feature", name, table.column_names)
-    known = pa.table(
+    aggregated = pa.table(
         {
             **{key: table.column(key) for key in keys},
             "__loss": table.column(LOSS).cast(pa.float64()),
             "__seen": table.column(LAST_SEEN_MS).cast(pa.int64()),
         }
     ).filter(table.column(LOSS).is_valid())
-    if known.group_by(keys).aggregate([]).num_rows != known.num_rows:
+    if aggregated.group_by(keys).aggregate([]).num_rows != aggregated.num_rows:
         raise RequestError(f"a sample ({', '.join(keys)}) is duplicated in the difficulty features")
-    losses = known.column("__loss").to_numpy()
-    ages = as_of_ms - known.column("__seen").to_numpy()
+    losses = aggregated.column("__loss").to_numpy()
+    ages = as_of_ms - aggregated.column("__seen").to_numpy()
     if len(ages) and ages.min() <= 0:
         raise RequestError(
             f"a sample was seen {-int(ages.min())} ms after as_of_ms={as_of_ms} or at "
@@ -243,7 +243,7 @@ def scores_from_features(
     mean = float(losses.mean()) if len(losses) else 1.0
     faded = mean + (losses - mean) * np.exp2(-ages / parse_duration(half_life))
     unseen = float(np.quantile(faded, unseen_quantile)) if len(faded) else 1.0
-    scored = known.select(keys).append_column("__score", pa.array(faded))
+    scored = aggregated.select(keys).append_column("__score", pa.array(faded))
     numbers = pa.array(np.arange(order_of_samples.num_rows))
     kinds = [scored.schema.field(key).type for key in keys]
     wanted = pa.table(

@@ -103,12 +103,12 @@ class HandOver:
         poll_s = _FIRST_POLL_S
         while True:
             # in this order: the drain writes the note before it deletes the message
-            there = self._sent is not None and self._queue.contains(self._sent[1])
+            is_committed = self._sent is not None and self._queue.contains(self._sent[1])
             noted = self._queue.noted(self._user)
             if noted is not None and noted >= last:
                 self._sent = None
                 return
-            if not there:
+            if not is_committed:
                 if noted is not None and self._sent is not None and noted < previous:
                     raise TableError(
                         f"the drain has the feedback of {self._user!r} up to call {noted}, but "
@@ -233,10 +233,10 @@ class FeedbackDrain:
         self._thread = threading.Thread(target=self._work, name="feedback-drain", daemon=True)
 
     def __enter__(self) -> FeedbackDrain:
-        what = f"feedback drain of {self.table!r}"
+        purpose = f"feedback drain of {self.table!r}"
         if self._thread.ident is not None:
-            raise TableError(f"{what}: it was used before; create a new one")
-        self._resources.enter_context(locked(self._lock_path, what, 0.2))
+            raise TableError(f"{purpose}: it was used before; create a new one")
+        self._resources.enter_context(locked(self._lock_path, purpose, 0.2))
         self._thread.start()
         return self
 
@@ -266,11 +266,11 @@ class FeedbackDrain:
         while True:
             ending = self._stop.is_set()
             try:
-                taken = self._drain()
+                processed = self._drain()
                 since = None
-                if ending and not taken:
+                if ending and not processed:
                     return
-                if taken < _MESSAGES_PER_READ:
+                if processed < _MESSAGES_PER_READ:
                     self._stop.wait(self.interval_s)
             except (OnlineStoreError, OSError, TableError) as error:
                 since = time.monotonic() if since is None else since
@@ -288,23 +288,23 @@ class FeedbackDrain:
             self._look()
         if self.queue.noted(_COMMITS) is None:  # the server lost its memory
             self.queue.note({**self._known, _COMMITS: self._committed})
-        found = self.queue.read(BEGINNING, _MESSAGES_PER_READ)
-        known, parts, users = dict(self._known), [], set()
-        for number, text in found:
+        messages = self.queue.read(BEGINNING, _MESSAGES_PER_READ)
+        last_of_user, parts, users = dict(self._known), [], set()
+        for number, text in messages:
             message = self._decoded(number, text)
             users.add(message.user)
-            have = known.get(message.user, 0)
+            have = last_of_user.get(message.user, 0)
             # rejected if earlier calls are missing: its writer will send all of them again
             if message.previous <= have < message.last:
                 parts.append(message.rows.filter(pc.greater(message.rows.column("seq"), have)))
-                known[message.user] = message.last
+                last_of_user[message.user] = message.last
         if parts:
-            self._commit(pa.concat_tables(parts), known)
+            self._commit(pa.concat_tables(parts), last_of_user)
         if users:
             notes = {user: self._known.get(user, 0) for user in users}
             self.queue.note({**notes, _COMMITS: self._committed})
-        self.queue.delete([number for number, _ in found])
-        return len(found)
+        self.queue.delete([number for number, _ in messages])
+        return len(messages)
 
     def _look(self) -> None:
         """Refresh the committed positions, at the start and after a commit of unknown outcome."""
@@ -344,13 +344,13 @@ class FeedbackDrain:
             ) from error
 
     def _in_table(self) -> dict[str, int]:
-        known: dict[str, int] = {}
+        last_of_user: dict[str, int] = {}
         for batch in iter_batches(self.lake, self.table, ["run_id", "rank", "seq"]):
             grouped: Any = pa.Table.from_batches([batch]).group_by(["run_id", "rank"])
             for row in grouped.aggregate([("seq", "max")]).to_pylist():
                 user = f"{row['run_id']}-{row['rank']}"
-                known[user] = max(known.get(user, 0), row["seq_max"])
-        return known
+                last_of_user[user] = max(last_of_user.get(user, 0), row["seq_max"])
+        return last_of_user
 
 
 def _commits(lake: Lake, table: str) -> int:

@@ -57,12 +57,12 @@ class LastCorrect:
         """Return the recorded value per sample (False if new) and replace it by ``right``."""
         before = np.zeros(len(hashes), dtype=np.bool_)
         new = np.arange(len(hashes))
-        for known, kept in self._levels:
-            place = np.minimum(np.searchsorted(known, hashes[new]), len(known) - 1)
-            found = known[place] == hashes[new]
-            before[new[found]] = kept[place[found]]
-            kept[place[found]] = right[new[found]]
-            new = new[~found]
+        for stored, kept in self._levels:
+            place = np.minimum(np.searchsorted(stored, hashes[new]), len(stored) - 1)
+            is_stored = stored[place] == hashes[new]
+            before[new[is_stored]] = kept[place[is_stored]]
+            kept[place[is_stored]] = right[new[is_stored]]
+            new = new[~is_stored]
         if len(new):
             self._levels.append((hashes[new], right[new]))
         while len(self._levels) > 1 and len(self._levels[-2][0]) < _GROWTH * len(

@@ -138,8 +138,8 @@ def int64_of(value: Any, name: str, who: str) -> int:
 
 def finite_losses(losses: pa.Array) -> Bools | None:
     """Return the mask of finite losses; None if all are."""
-    found: Bools = np.isfinite(losses.to_numpy(zero_copy_only=False))  # a null becomes NaN
-    return None if found.all() else found
+    mask: Bools = np.isfinite(losses.to_numpy(zero_copy_only=False))  # a null becomes NaN
+    return None if mask.all() else mask
 
 
 def rows_of(

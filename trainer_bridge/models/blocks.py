@@ -65,10 +65,10 @@ class Attention(nn.Module):
         if self.rotary is not None:
             query, key = self.rotary(query), self.rotary(key)
         dropout = self.dropout if self.training else 0.0
-        found = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout
         )
-        merged: torch.Tensor = self.out(found.transpose(1, 2).reshape(rows, tokens, dim))
+        merged: torch.Tensor = self.out(attended.transpose(1, 2).reshape(rows, tokens, dim))
         return merged
 
 

@@ -55,13 +55,13 @@ class Network(nn.Module):
     def examples(self, rows: int = 2) -> dict[str, torch.Tensor]:
         """Inputs of that many rows by name, to trace it with."""
         shapes = self.shapes
-        found = {"numbers": torch.zeros(rows, shapes.width)}
+        inputs = {"numbers": torch.zeros(rows, shapes.width)}
         if self.uses_lists and shapes.vocabularies:
             lists = len(shapes.vocabularies)
-            found["codes"] = torch.ones(rows, lists, shapes.length, dtype=torch.int64)
+            inputs["codes"] = torch.ones(rows, lists, shapes.length, dtype=torch.int64)
         if self.uses_lists and shapes.value_lists:
-            found["values"] = torch.zeros(rows, shapes.value_lists, shapes.length)
-        return found
+            inputs["values"] = torch.zeros(rows, shapes.value_lists, shapes.length)
+        return inputs
 
 
 class FeatureTokens(nn.Module):
@@ -156,14 +156,14 @@ class SequenceTransformerNetwork(Network):
     ) -> torch.Tensor:
         first = self.numbers(numbers)
         # index: (rows, events, dim), oldest first
-        events, there = self._events(codes, values)
+        events, present = self._events(codes, values)
         x = torch.cat([first[:, None], events], dim=1)
-        always = torch.ones_like(there[:, :1])
-        mask = attention_mask(torch.cat([always, there], dim=1))
+        always = torch.ones_like(present[:, :1])
+        mask = attention_mask(torch.cat([always, present], dim=1))
         for block in self.blocks:
             x = block(x, mask)
         # the newest event is the last token; without events it is padding, and the first one counts
-        newest = torch.where(there[:, -1:], x[:, -1], x[:, 0])
+        newest = torch.where(present[:, -1:], x[:, -1], x[:, 0])
         logits: torch.Tensor = self.head(self.norm(newest))
         return logits
 
@@ -172,21 +172,21 @@ class SequenceTransformerNetwork(Network):
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """The tokens of the events, oldest first, and whether each is there."""
         tokens: list[torch.Tensor] = []
-        there: list[torch.Tensor] = []
+        present: list[torch.Tensor] = []
         if codes is not None:
             codes = codes.flip(-1)
             tokens += [embed(codes[:, index]) for index, embed in enumerate(self.codes)]
-            there.append((codes > 0).any(dim=1))
+            present.append((codes > 0).any(dim=1))
         if values is not None:
             values = values.flip(-1).transpose(1, 2)
-            known = ~values.isnan()
-            filled = torch.where(known, values, torch.zeros_like(values))
-            tokens.append(self.values(torch.cat([filled, known.to(filled.dtype)], dim=-1)))
-            there.append(known.any(dim=-1))
-        total, any_there = tokens[0], there[0]
+            is_number = ~values.isnan()
+            filled = torch.where(is_number, values, torch.zeros_like(values))
+            tokens.append(self.values(torch.cat([filled, is_number.to(filled.dtype)], dim=-1)))
+            present.append(is_number.any(dim=-1))
+        total, any_there = tokens[0], present[0]
         for more in tokens[1:]:
             total = total + more
-        for other in there[1:]:
+        for other in present[1:]:
             any_there = any_there | other
         return total, any_there
 

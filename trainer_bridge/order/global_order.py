@@ -120,9 +120,9 @@ class GlobalOrder:
         if not self.shuffle:
             return p
         if CORE is not None and p.ndim == 1:
-            found = np.empty(len(p), np.int64)
-            CORE.order(np.ascontiguousarray(p), self.streams, self._cuts, self._pieces, found)
-            return found
+            numbers = np.empty(len(p), np.int64)
+            CORE.order(np.ascontiguousarray(p), self.streams, self._cuts, self._pieces, numbers)
+            return numbers
         if len(p) <= _SLICE:
             return self._rows(p)
         return np.concatenate([self._rows(p[i : i + _SLICE]) for i in range(0, len(p), _SLICE)])
@@ -145,10 +145,10 @@ class GlobalOrder:
         Includes every piece that is begun to its end, so a block leaves this set only
         when nothing of the piece is left. ``streams=None`` means all of them.
         """
-        own = np.arange(self.streams, dtype=np.int64) if streams is None else streams
-        last = self._cuts[own + 1] - 1
-        low = np.minimum(self._cuts[own] + start // self.streams, last)
-        high = np.minimum(self._cuts[own] + max(stop - 1, start) // self.streams, last)
+        picks = np.arange(self.streams, dtype=np.int64) if streams is None else streams
+        last = self._cuts[picks + 1] - 1
+        low = np.minimum(self._cuts[picks] + start // self.streams, last)
+        high = np.minimum(self._cuts[picks] + max(stop - 1, start) // self.streams, last)
         first = np.searchsorted(self._starts, low, side="right") - 1
         until = np.searchsorted(self._starts, high, side="right") - 1
         spans = [np.arange(f, u + 1) for f, u in zip(first, until, strict=True) if u > f]
@@ -163,16 +163,16 @@ class GlobalOrder:
         >>> sorted(opened + order.next_blocks(0, 4)) == [0, 1, 2, 3]
         True
         """
-        own = np.arange(self.streams, dtype=np.int64) if streams is None else streams
-        slots = np.minimum(self._cuts[own] + position // self.streams, self._cuts[own + 1] - 1)
+        picks = np.arange(self.streams, dtype=np.int64) if streams is None else streams
+        slots = np.minimum(self._cuts[picks] + position // self.streams, self._cuts[picks + 1] - 1)
         piece = np.searchsorted(self._starts, slots, side="right") - 1
-        each = -(-most // len(own)) + 1
+        per_stream = -(-most // len(picks)) + 1
         # axes: (stream, piece after the one that is open)
-        after = piece[:, None] + np.arange(1, each + 1)
-        inside = after < np.searchsorted(self._starts, self._cuts[own + 1])[:, None]
-        found, (home, _) = after[inside], np.nonzero(inside)
-        first = (self._starts[found] - self._cuts[own[home]]) * self.streams + own[home]
-        ordered = self._blocks[found[np.argsort(first, kind="stable")]]
+        after = piece[:, None] + np.arange(1, per_stream + 1)
+        inside = after < np.searchsorted(self._starts, self._cuts[picks + 1])[:, None]
+        pieces, (home, _) = after[inside], np.nonzero(inside)
+        first = (self._starts[pieces] - self._cuts[picks[home]]) * self.streams + picks[home]
+        ordered = self._blocks[pieces[np.argsort(first, kind="stable")]]
         blocks: list[int] = ordered[:most].tolist()
         return blocks
 

@@ -50,8 +50,8 @@ def _text_hashes(column: pa.Array) -> Words:
     while len(rows):
         left = sizes[rows] - begin
         unused = (8 * (8 - np.minimum(left, 8))).astype(np.uint64)
-        found = (words[starts[rows] + begin].astype(np.uint64) << unused) >> unused
-        hashes[rows] = mix64((hashes[rows] ^ found) + WORD[GOLDEN])
+        word = (words[starts[rows] + begin].astype(np.uint64) << unused) >> unused
+        hashes[rows] = mix64((hashes[rows] ^ word) + WORD[GOLDEN])
         begin += 8
         rows = rows[left > 8]
     return hashes

@@ -93,11 +93,11 @@ def permute(numbers: npt.ArrayLike, sizes: npt.ArrayLike, keys: npt.ArrayLike) -
     >>> bool(permute([3], [5], [99])[0] == permute(range(5), 5, 99)[3])
     True
     """
-    own = [np.atleast_1d(np.asarray(p)).astype(np.uint64) for p in (numbers, sizes, keys)]
-    if CORE is not None and all(part.ndim == 1 and len(part) in (1, len(own[0])) for part in own):
-        a, b = radices(own[1])
-        return permute_with(own[0], own[1], a, b, own[2])
-    n, size, key = (np.array(p) if p.ndim == 0 else p for p in np.broadcast_arrays(*own))
+    args = [np.atleast_1d(np.asarray(p)).astype(np.uint64) for p in (numbers, sizes, keys)]
+    if CORE is not None and all(part.ndim == 1 and len(part) in (1, len(args[0])) for part in args):
+        a, b = radices(args[1])
+        return permute_with(args[0], args[1], a, b, args[2])
+    n, size, key = (np.array(p) if p.ndim == 0 else p for p in np.broadcast_arrays(*args))
     a, b = radices(size)
     return permute_with(n, size, a, b, key)
 
@@ -108,10 +108,10 @@ def permute_with(x: Words, size: Words, a: Words, b: Words, key: Words) -> Ints:
     For the native core sizes, radices and keys may also be one number for all.
     """
     if CORE is not None and x.ndim == 1:
-        found = np.empty(len(x), np.int64)
+        permuted = np.empty(len(x), np.int64)
         words = [np.ascontiguousarray(part) for part in (x, size, a, b, key)]
-        CORE.permute(words[0], words[1], words[2], words[3], words[4], found)
-        return found
+        CORE.permute(words[0], words[1], words[2], words[3], words[4], permuted)
+        return permuted
     if (x >= size).any():
         raise ValueError("permute: a number is not below its size")
     small = size < _SMALL

@@ -44,16 +44,16 @@ def check_version(state: Mapping[str, Any], what: str, remedy: str) -> None:
     ...
     paimon_features.core.errors.RequestError: a reader state of version 9; this release ...
     """
-    found = state.get("version")
-    if found == VERSION:
+    version = state.get("version")
+    if version == VERSION:
         return
     why = ""
-    if found == _BY_NAME:
+    if version == _BY_NAME:
         why = (
             f": it counts the rows by the names of files, version {VERSION} counts them in the "
             f"order of commits, so its position is that of other rows; {remedy}"
         )
-    raise RequestError(f"{what} of version {found!r}; this release reads version {VERSION}{why}")
+    raise RequestError(f"{what} of version {version!r}; this release reads version {VERSION}{why}")
 
 
 def other_seed(found: Any, own: Mapping[str, Any]) -> int | None:

@@ -39,9 +39,9 @@ class Condition:
         """Return the mask of the rows that match; null counts as false."""
         expression = _parsed(self.text, rows)
         columns = {name: _column(rows.as_read(name)) for name in expression.columns}
-        found = evaluate(expression, columns, rows.num_rows)
-        values = np.broadcast_to(found.values.astype(bool), (rows.num_rows,))
-        return np.asarray(values & found.mask)
+        result = evaluate(expression, columns, rows.num_rows)
+        values = np.broadcast_to(result.values.astype(bool), (rows.num_rows,))
+        return np.asarray(values & result.mask)
 
 
 class _Kinds(dict[str, DataType]):
@@ -57,10 +57,10 @@ class _Kinds(dict[str, DataType]):
         values = self._rows.as_read(name)
         kind = _kind(values)
         if kind is None:
-            what = str(values.dtype if isinstance(values, np.ndarray) else values.type)
+            type_name = str(values.dtype if isinstance(values, np.ndarray) else values.type)
             if isinstance(values, np.ndarray) and values.ndim > 1:
-                what = f"{what} of shape {values.shape[1:]} in each row"
-            raise ExpressionError(f"column {name!r} is {what}: expressions do not support it")
+                type_name = f"{type_name} of shape {values.shape[1:]} in each row"
+            raise ExpressionError(f"column {name!r} is {type_name}: expressions do not support it")
         return kind
 
 

@@ -40,16 +40,16 @@ class ArraysForm(Form):
     def decode(self, table: pa.Table) -> dict[str, Array]:
         # Copies: the table may be memory-mapped or owned by a cache, and callers may modify
         # batches.
-        found = RowBlock.from_arrow(self.numbers, table).arrays()
+        arrays = RowBlock.from_arrow(self.numbers, table).arrays()
         for name, (dtype, shape) in self.spec.items():
-            values = found[name]
+            values = arrays[name]
             if values.dtype != dtype or values.shape[1:] != shape:
                 raise RequestError(
                     f"table {self.numbers.table!r}: column {name!r} has rows of "
                     f"{values.dtype}{list(values.shape[1:])} here and of {dtype}{list(shape)} "
                     "elsewhere; a function has to return one dtype and shape for all rows"
                 )
-        return {name: found[name].copy() for name in self.spec}
+        return {name: arrays[name].copy() for name in self.spec}
 
     def nbytes(self, rows: dict[str, Array]) -> int:
         return sum(values.nbytes for values in rows.values())

@@ -61,8 +61,8 @@ def run_rows(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
 
 def run_rows_singly(stages: Sequence[RowStage], rows: RowBlock) -> RowBlock:
     """The same, one row at a time: the reference semantics."""
-    found = [run_rows(stages, rows.part(i, i + 1)) for i in range(rows.num_rows)]
-    kept = [part for part in found if part.num_rows]
+    single_rows = [run_rows(stages, rows.part(i, i + 1)) for i in range(rows.num_rows)]
+    kept = [part for part in single_rows if part.num_rows]
     if not kept:
         return run_rows(stages, rows.part(0, 0))
     return RowBlock.joined(kept)
@@ -77,13 +77,13 @@ def run_batches(stages: Sequence[BatchStage | Select], batch: Batch, draw: Seque
         if isinstance(stage, Augment):
             dice = np.random.default_rng([*draw, number])
             result = _called(stage.name, stage.function, batch, dice)
-            made = checked(stage.name, result, _num_rows(batch))
+            output = checked(stage.name, result, _num_rows(batch))
         else:
             result = _called(stage.name, stage.function, batch)
             if not isinstance(result, Mapping) or not result:
                 raise RequestError(f"function {stage.name!r}: expected a mapping to arrays")
-            made, batch = checked(stage.name, result, len(next(iter(result.values())))), {}
-        for name, values in made.items():
+            output, batch = checked(stage.name, result, len(next(iter(result.values())))), {}
+        for name, values in output.items():
             if not isinstance(values, np.ndarray):
                 raise RequestError(
                     f"function {stage.name!r}, column {name!r}: expected a NumPy array, because "
@@ -188,7 +188,7 @@ class Preparation:
                 f"table {inner.table!r}, snapshot {inner.snapshot_id}: none of {inner.num_rows} "
                 f"rows passes {'; '.join(self.conditions)}"
             )
-        same = {each.name: getattr(inner, each.name) for each in fields(inner)}
+        same = {attribute.name: getattr(inner, attribute.name) for attribute in fields(inner)}
         return PreparedLayout(
             **{**same, "blocks": tuple(blocks)},
             inner=inner,
@@ -395,10 +395,10 @@ def _mask(stage: Filter, rows: RowBlock) -> npt.NDArray[np.bool_]:
     if stage.text is not None:
         return Condition.of(stage.text, rows).matches(rows)
     given = rows if stage.reads is None else rows.only(stage.reads)
-    found = _called(stage.name, stage.function, given)
-    if isinstance(found, pa.Array | pa.ChunkedArray):
-        found = pc.fill_null(found, False).to_numpy(zero_copy_only=False)
-    mask = np.asarray(found)
+    result = _called(stage.name, stage.function, given)
+    if isinstance(result, pa.Array | pa.ChunkedArray):
+        result = pc.fill_null(result, False).to_numpy(zero_copy_only=False)
+    mask = np.asarray(result)
     if mask.dtype != np.bool_ or mask.shape != (rows.num_rows,):
         raise RequestError(
             f"filter {stage.name!r} returned {mask.dtype}{list(mask.shape)} for {rows.num_rows} "

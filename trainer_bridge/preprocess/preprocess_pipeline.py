@@ -393,8 +393,8 @@ class _Checked:
         """Split conditions into the reader's ``where=`` and those on masks, which it does not
         have."""
         where = self.plan(optimised=True).where
-        own = [test for test in where if not test.columns <= set(self.schema.names)]
-        return _and([test.text for test in where if test not in own]), tuple(own)
+        on_masks = [test for test in where if not test.columns <= set(self.schema.names)]
+        return _and([test.text for test in where if test not in on_masks]), tuple(on_masks)
 
     def preparation(self, plan: Plan, threads: int) -> Preparation:
         sources = {self.numbers.names[name] for name in plan.read}

@@ -252,17 +252,17 @@ def _only_needed(
     """Remove maps whose columns are unused, and unused columns from the cache."""
     present = [set(columns)]
     for stage in rows:
-        made = writes[id(stage)] if isinstance(stage, Map) else set()
-        kept = set(stage.columns) if isinstance(stage, Select) else present[-1] | made
+        written = writes[id(stage)] if isinstance(stage, Map) else set()
+        kept = set(stage.columns) if isinstance(stage, Select) else present[-1] | written
         present.append(kept)
     needed, kept_rows = set(delivered), list[RowStage]()
-    for stage, there in zip(reversed(rows), reversed(present[:-1]), strict=True):
+    for stage, before in zip(reversed(rows), reversed(present[:-1]), strict=True):
         if isinstance(stage, Map):
             if not writes[id(stage)] & needed:
                 notes.append(f"{stage}: removed, no stage reads its columns")
                 continue
             needed = (needed - writes[id(stage)]) | (
-                there if stage.reads is None else set(stage.reads)
+                before if stage.reads is None else set(stage.reads)
             )
             if stage.reads is None:
                 notes.append(
@@ -270,7 +270,7 @@ def _only_needed(
                 )
         elif isinstance(stage, Filter):
             reads = textual.get(id(stage), stage.reads)
-            needed = needed | (there if reads is None else set(reads))
+            needed = needed | (before if reads is None else set(reads))
         elif isinstance(stage, Cache):
             kept_rows.append(stage)
             stage = Select(tuple(sorted(needed)))
@@ -301,7 +301,7 @@ def _last(stages: Sequence[Stage], kind: type[T]) -> T | None:
 
 
 def _one_batch(stages: Sequence[Stage]) -> MakeBatches:
-    found = _last(stages, MakeBatches)
-    if found is None:
+    stage = _last(stages, MakeBatches)
+    if stage is None:
         raise ConfigurationError("the pipeline has no batch(size); add one")
-    return found
+    return stage

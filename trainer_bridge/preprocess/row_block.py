@@ -124,8 +124,8 @@ class RowBlock(Rows):
                 raise UnknownNameError.of("column at this stage", name, self._names)
         sources = {self._numbers.names.get(name, name) for name in names}
         raw = {name: column for name, column in self._raw.items() if name in sources}
-        made = {name: column for name, column in self._made.items() if name in names}
-        return RowBlock(self._numbers, raw, made, names, self.num_rows)
+        computed = {name: column for name, column in self._made.items() if name in names}
+        return RowBlock(self._numbers, raw, computed, names, self.num_rows)
 
     def with_columns(self, made: Mapping[str, Values]) -> RowBlock:
         """Return the rows with columns added or replaced."""
@@ -143,15 +143,15 @@ class RowBlock(Rows):
         """Concatenate; all parts have the same columns."""
         first = parts[0]
         raw = {name: pa.concat_arrays([p._raw[name] for p in parts]) for name in first._raw}
-        made: dict[str, Values] = {}
+        computed: dict[str, Values] = {}
         for name in first._names:
             if not first._is_raw(name):
                 columns = [part[name] for part in parts]
                 arrays = all(isinstance(column, np.ndarray) for column in columns)
                 join = np.concatenate if arrays else pa.concat_arrays
-                made[name] = join(columns)
+                computed[name] = join(columns)
         rows = sum(part.num_rows for part in parts)
-        return cls(first._numbers, raw, made, first._names, rows)
+        return cls(first._numbers, raw, computed, first._names, rows)
 
     def where(self, mask: Bools) -> RowBlock:
         """Return the rows for which the mask is true."""
@@ -159,17 +159,17 @@ class RowBlock(Rows):
             return self
         chosen = pa.array(mask)
         raw = {name: column.filter(chosen) for name, column in self._raw.items()}
-        made = {
+        computed = {
             name: column[mask] if isinstance(column, np.ndarray) else column.filter(chosen)
             for name, column in self._made.items()
         }
-        return RowBlock(self._numbers, raw, made, self._names, int(mask.sum()))
+        return RowBlock(self._numbers, raw, computed, self._names, int(mask.sum()))
 
     def part(self, start: int, stop: int) -> RowBlock:
         """Return the rows ``[start, stop)``."""
         raw = {name: column[start:stop] for name, column in self._raw.items()}
-        made = {name: column[start:stop] for name, column in self._made.items()}
-        return RowBlock(self._numbers, raw, made, self._names, stop - start)
+        computed = {name: column[start:stop] for name, column in self._made.items()}
+        return RowBlock(self._numbers, raw, computed, self._names, stop - start)
 
     def arrays(self) -> dict[str, Array]:
         """Return all columns as NumPy arrays.
@@ -179,7 +179,7 @@ class RowBlock(Rows):
         RequestError
             For a column that has no tensor form.
         """
-        found: dict[str, Array] = {}
+        by_name: dict[str, Array] = {}
         for name in self._names:
             values = self[name]
             if not isinstance(values, np.ndarray):
@@ -193,8 +193,8 @@ class RowBlock(Rows):
                     f"table {self._numbers.table!r}: column {name!r} is {values.type}, which has "
                     "no tensor form; drop it with select(), or convert it to numbers with map()"
                 )
-            found[name] = values
-        return found
+            by_name[name] = values
+        return by_name
 
     def to_arrow(self) -> pa.Table:
         """Convert for a cache: table columns unchanged, arrays with their shapes."""
@@ -216,15 +216,15 @@ class RowBlock(Rows):
     @classmethod
     def from_arrow(cls, numbers: ColumnConverter, table: pa.Table) -> RowBlock:
         """The inverse of :meth:`to_arrow`; arrays share the table's memory."""
-        raw, made = {}, {}
+        raw, computed = {}, {}
         names = [name for name in table.column_names if name]
         for name in names:
             field, column = table.schema.field(name), one_array(table.column(name))
             if field.metadata and _SHAPE in field.metadata:
-                made[name] = _read_only(from_arrow(column, json.loads(field.metadata[_SHAPE])))
+                computed[name] = _read_only(from_arrow(column, json.loads(field.metadata[_SHAPE])))
             else:
                 raw[name] = column
-        return cls(numbers, raw, made, names, table.num_rows)
+        return cls(numbers, raw, computed, names, table.num_rows)
 
     def made_since(self, before: RowBlock) -> set[str]:
         """Return the columns that a map added or replaced."""
@@ -254,8 +254,8 @@ def to_arrow(values: Values) -> tuple[pa.Array, list[int] | None]:
 def from_arrow(column: pa.Array, shape: list[int]) -> Array:
     """The inverse of :func:`to_arrow` for arrays."""
     items = column.flatten() if shape else column
-    found: Array = items.to_numpy(zero_copy_only=False)
-    return found.reshape(len(column), *shape)
+    flat: Array = items.to_numpy(zero_copy_only=False)
+    return flat.reshape(len(column), *shape)
 
 
 def checked(name: str, result: Any, num_rows: int) -> dict[str, Values]:

@@ -121,11 +121,11 @@ class Trials:
         )
 
     def _run(self, setting: Setting) -> float:
-        made = self.build(setting)
-        context: Any = closing(made) if hasattr(made, "close") else nullcontext(made)
+        built = self.build(setting)
+        context: Any = closing(built) if hasattr(built, "close") else nullcontext(built)
         with context:
-            batches = _epochs(made)
-            if setting.cache != "none" and not self._one_epoch(made):
+            batches = _epochs(built)
+            if setting.cache != "none" and not self._one_epoch(built):
                 self.notes[setting] = f"no epoch within {self.warm_s:g} s, so the cache is not warm"
                 return 0.0
             next(batches)  # starts its threads
@@ -306,8 +306,8 @@ def open_with(
     stages = [stage for stage in pipeline.stages if not isinstance(stage, Prefetch)]
     at = next((i for i, s in enumerate(stages) if isinstance(s, Cache)), len(stages))
     stages[at : at + 1] = [] if cache is None else [cache]
-    made = replace(pipeline, stages=tuple(stages)).prefetch(setting.prefetch)
-    return made.open(threads=setting.parallel, byte_budget=working, **options)
+    configured = replace(pipeline, stages=tuple(stages)).prefetch(setting.prefetch)
+    return configured.open(threads=setting.parallel, byte_budget=working, **options)
 
 
 def autotune_pipeline(
@@ -378,10 +378,10 @@ def _epochs(made: Iterable[Any]) -> Generator[Any, None, None]:
 
 
 def _batch_bytes(build: BuildBatches, setting: Setting) -> int:
-    made = build(setting)
-    context: Any = closing(made) if hasattr(made, "close") else nullcontext(made)
+    built = build(setting)
+    context: Any = closing(built) if hasattr(built, "close") else nullcontext(built)
     with context:
-        batches = _epochs(made)
+        batches = _epochs(built)
         size = num_bytes(next(batches))
         batches.close()
     return max(size, 1)

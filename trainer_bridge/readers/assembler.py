@@ -43,8 +43,8 @@ class Assembler:
     def _open(self, request: ChunkRequest | None) -> list[int]:
         if request is None or not self.source.plans_blocks:
             return []
-        found: list[int] = self.source.open_blocks(request).tolist()
-        return found
+        numbers: list[int] = self.source.open_blocks(request).tolist()
+        return numbers
 
     def _assemble(self, request: ChunkRequest, opened: list[int]) -> Chunk:
         form, began = self.store.form, time.perf_counter()

@@ -156,11 +156,11 @@ class BlockStore:
         size = layout.blocks[number].rows
         groups = self.form.column_groups(self.schema, size) if layout.has_groups(number) else []
         if groups:
-            found = self.form.decode_groups(layout.decode_groups(number, groups), size)
-            if found is not None:
+            decoded = self.form.decode_groups(layout.decode_groups(number, groups), size)
+            if decoded is not None:
                 with self._lock:
                     self.stats.decode_s += time.perf_counter() - began
-                return found
+                return decoded
         table = storage.repeated(lambda: layout.decode(number, self.schema), self._retried)
         read = time.perf_counter()
         rows = self.form.decode(table)

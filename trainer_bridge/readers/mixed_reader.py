@@ -122,8 +122,8 @@ class MixedReader(SnapshotReader):
 
     def __reduce__(self) -> tuple[Any, ...]:
         plan = self._plan.without_consumer()
-        own = (plan, self._sources, self._shares, self._rows_per_epoch, self._place)
-        return _restored, own
+        arguments = (plan, self._sources, self._shares, self._rows_per_epoch, self._place)
+        return _restored, arguments
 
     def source_of(self, row_numbers: Ints) -> tuple[Ints, Ints]:
         """Number of the reader, and row number in its snapshot, of each row."""
@@ -163,8 +163,8 @@ class MixedReader(SnapshotReader):
             )
         self._loops.end("moved by load_state_dict()")
         sources = [copy.copy(source) for source in self._sources]
-        for source, own in zip(sources, state["sources"], strict=True):
-            source.load_state_dict(own)
+        for source, source_state in zip(sources, state["sources"], strict=True):
+            source.load_state_dict(source_state)
         mixture = Mixture(sources, self._shares, self._rows_per_epoch)
         if state["mixture"] != mixture.identity():
             raise RequestError(

@@ -52,15 +52,15 @@ class MixedLayout(Layout):
         return False
 
     def decode(self, number: int, schema: pa.Schema) -> pa.Table:
-        own = number
+        own_number = number
         for part in self.parts:
-            if own < len(part.blocks):
+            if own_number < len(part.blocks):
                 # each from its own storage, with the retries that it needs
-                rows = part.storage.repeated(lambda: part.decode(own, schema))  # noqa: B023
-                if own in part.replaced:
-                    self.replaced[number] = part.replaced[own]
+                rows = part.storage.repeated(lambda: part.decode(own_number, schema))  # noqa: B023
+                if own_number in part.replaced:
+                    self.replaced[number] = part.replaced[own_number]
                 return rows
-            own -= len(part.blocks)
+            own_number -= len(part.blocks)
         raise IndexError(number)
 
 

@@ -40,7 +40,7 @@ class Mixture:
         ]
         self.interleave = SourceInterleave(shares, max(fitting, default=1))
         per_round = [self.interleave.classes * share for share in shares]
-        rounds = min(n // each for n, each in zip(rows, per_round, strict=True))
+        rounds = min(n // count for n, count in zip(rows, per_round, strict=True))
         self.num_samples = num_samples or max(rounds, 1) * self.interleave.round_rows
         tables = [source.reader.num_rows for source in self.sources]
         self.first_rows: Ints = np.concatenate([[0], np.cumsum(tables)]).astype(np.int64)
@@ -55,10 +55,10 @@ class Mixture:
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         """Row numbers at positions of an epoch: a pure function."""
-        found = np.empty(len(positions), dtype=np.int64)
-        for number, source, where, own in self._split(epoch, positions):
-            found[where] = source.rows(own) + self.first_rows[number]
-        return found
+        numbers = np.empty(len(positions), dtype=np.int64)
+        for number, source, where, own_positions in self._split(epoch, positions):
+            numbers[where] = source.rows(own_positions) + self.first_rows[number]
+        return numbers
 
     def loss_weights(self, indices: Ints) -> npt.NDArray[np.float32] | None:
         """Weights by the sources' samplers, 1 for rows of one without; None if none has any."""
@@ -66,10 +66,10 @@ class Mixture:
         weights = np.ones(len(indices), dtype=np.float32)
         some = False
         for number, source in enumerate(self.sources):
-            own = home == number
-            found = source.loss_weights(indices[own] - self.first_rows[number])
-            if found is not None:
-                weights[own], some = found, True
+            mask = home == number
+            weights_of_source = source.loss_weights(indices[mask] - self.first_rows[number])
+            if weights_of_source is not None:
+                weights[mask], some = weights_of_source, True
         return weights if some else None
 
     def identity(self) -> dict[str, Any]:
@@ -87,20 +87,20 @@ class Mixture:
         """
         opened = []
         positions = request.positions[request.positions < self.num_samples]
-        for number, source, _, own in self._split(epoch, positions):
+        for number, source, _, own_positions in self._split(epoch, positions):
             common = gcd(step, self.interleave.classes)
-            opened.append(source.open_blocks(own, common) + self._first_blocks[number])
+            opened.append(source.open_blocks(own_positions, common) + self._first_blocks[number])
         return np.concatenate(opened)
 
     def _split(self, epoch: int, positions: Ints) -> list[tuple[int, SourceRows, Ints, Ints]]:
         """For each source that occurs: its number, itself, where it occurs, its positions there."""
-        home, own = self.interleave.split(positions + epoch * self.num_samples)
-        found = []
+        home, source_positions = self.interleave.split(positions + epoch * self.num_samples)
+        parts = []
         for number, source in enumerate(self.sources):
             where = np.flatnonzero(home == number)
             if len(where):
-                found.append((number, source, where, own[where]))
-        return found
+                parts.append((number, source, where, source_positions[where]))
+        return parts
 
 
 class SourceRows:
@@ -117,11 +117,11 @@ class SourceRows:
 
     def rows(self, positions: Ints) -> Ints:
         epochs, within = np.divmod(positions, self.length)
-        found = np.empty(len(positions), dtype=np.int64)
+        numbers = np.empty(len(positions), dtype=np.int64)
         for epoch in np.unique(epochs).tolist():
             part = epochs == epoch
-            found[part] = self._rows(epoch, within[part])
-        return found
+            numbers[part] = self._rows(epoch, within[part])
+        return numbers
 
     def loss_weights(self, rows: Ints) -> Array | None:
         return None if self.sampler is None else self.sampler.loss_weights(rows)
@@ -130,15 +130,15 @@ class SourceRows:
         epochs, within = np.divmod(positions, self.length)
         opened = []
         for epoch in np.unique(epochs).tolist():
-            own = within[epochs == epoch]
+            own_positions = within[epochs == epoch]
             if self.sampler is not None:
                 firsts = np.array([block.first_row for block in self.reader.layout.blocks])
-                home = np.searchsorted(firsts, self._rows(epoch, own), side="right") - 1
+                home = np.searchsorted(firsts, self._rows(epoch, own_positions), side="right") - 1
                 opened.append(np.unique(home))
                 continue
             step = gcd(common, self.streams)
-            streams = np.arange(int(own[0]) % step, self.streams, step, dtype=np.int64)
-            low, high = int(own.min()), int(own.max())
+            streams = np.arange(int(own_positions[0]) % step, self.streams, step, dtype=np.int64)
+            low, high = int(own_positions.min()), int(own_positions.max())
             opened.append(self._order(epoch).open_blocks(low, high + 1, streams))
         return np.concatenate(opened)
 

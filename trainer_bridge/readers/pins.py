@@ -47,10 +47,10 @@ def pinned_snapshot(
             raise UnknownNameError.of(f"tag of table {table!r}", tag, tags)
         return tags[tag]
     if as_of_ms is not None:
-        found = snapshot_as_of(lake, table, as_of_ms)
-        if found is None:
+        match = snapshot_as_of(lake, table, as_of_ms)
+        if match is None:
             raise TableError(f"table {table!r} had no commit yet at {as_of_ms} ms (UTC)")
-        return found
+        return match
     newest = latest_snapshot(lake, table)
     if newest is None:
         raise TableError(f"table {table!r} has no rows yet: nothing was committed to it")

@@ -135,18 +135,18 @@ class ReadPlan:
             For values that do not fit together.
         """
         left: dict[str, Any] = dict(keywords)
-        own: dict[str, Any] = {}
+        groups: dict[str, Any] = {}
         for group, kind in _GROUPS.items():
-            names = [each.name for each in fields(kind) if each.name in left]
-            own[group] = kind(**{name: left.pop(name) for name in names})
-        known = {each.name for each in fields(cls)} - _GROUPS.keys()
+            names = [option.name for option in fields(kind) if option.name in left]
+            groups[group] = kind(**{name: left.pop(name) for name in names})
+        names_of_plan = {option.name for option in fields(cls)} - _GROUPS.keys()
         for name in left:
-            if name not in known:
+            if name not in names_of_plan:
                 raise TypeError(f"SnapshotReader() got an unexpected keyword argument {name!r}")
-        if left.get("prepare") is not None and own["batches"] != OutputOptions():
-            named = ", ".join(each.name for each in fields(OutputOptions) if each.name in keywords)
+        if left.get("prepare") is not None and groups["batches"] != OutputOptions():
+            named = ", ".join(item.name for item in fields(OutputOptions) if item.name in keywords)
             raise ConfigurationError(f"{named}: with prepare= the pipeline makes the batches")
-        return cls(lake, table, **own, **left)
+        return cls(lake, table, **groups, **left)
 
     def without_consumer(self) -> ReadPlan:
         """The same plan for a derived reader, which does not hold the snapshot itself."""
@@ -279,6 +279,6 @@ _NO_WORDS = Vocabulary.of([])
 
 
 def _all_texts(layout: Layout, schema: pa.Schema, column: str) -> Vocabulary:
-    own = pa.schema([schema.field(column)])
+    column_schema = pa.schema([schema.field(column)])
     blocks = range(len(layout.blocks))
-    return Vocabulary.collected(layout.decode(number, own).column(0) for number in blocks)
+    return Vocabulary.collected(layout.decode(number, column_schema).column(0) for number in blocks)

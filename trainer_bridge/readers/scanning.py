@@ -59,13 +59,13 @@ class TableScan:
             If the table, the tag or the snapshot does not exist.
         """
         schema = pa.schema([field.with_nullable(True) for field in lake.schema(table)])
-        found = pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms)
-        return cls(lake, table, found.ref, schema)
+        match = pinned_snapshot(lake, table, snapshot_id, tag, as_of_ms)
+        return cls(lake, table, match.ref, schema)
 
     def select(self, columns: Collection[str] | None) -> pa.Schema:
         """The schema of some columns; raises UnknownNameError for an unknown one."""
-        found = select_schema(self.schema, None if columns is None else list(columns), self.table)
-        return pa.schema(list(found))
+        fields = select_schema(self.schema, None if columns is None else list(columns), self.table)
+        return pa.schema(list(fields))
 
     def tables(
         self, columns: Collection[str] | None = None, where: str | None = None, threads: int = 2

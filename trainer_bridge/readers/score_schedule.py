@@ -108,11 +108,11 @@ class ScoreSchedule:
         record = self._record(due)
         chosen = record.read()
         if chosen is None:
-            found = read_difficulty(self._project, self._view, self._samples, self._clock_ms())
-            chose = self._choose(due, found)
+            current = read_difficulty(self._project, self._view, self._samples, self._clock_ms())
+            chose = self._choose(due, current)
             record.mark()
             if chose:
-                return found
+                return current
             chosen = read_json(self._path(due))
             assert chosen is not None, "choices are never removed"
         pins = [Pin.from_document(pin) for pin in chosen["pins"]]
@@ -122,8 +122,8 @@ class ScoreSchedule:
 
     def choices(self) -> dict[int, Any]:
         """What was chosen so far: step -> time of reading and pinned snapshots."""
-        found: Iterable[SidePath] = self._folder.glob("*.json")
-        paths = sorted(found, key=lambda path: int(path.stem))
+        files: Iterable[SidePath] = self._folder.glob("*.json")
+        paths = sorted(files, key=lambda path: int(path.stem))
         return {int(path.stem): read_json(path) for path in paths}
 
     # --- inside ---

@@ -13,8 +13,8 @@ def sampler_of(sampler: RowSampler | None, state: ReaderState) -> RowSampler | N
     """The sampler with the seed of a state; itself if that is the same, or unknown."""
     if sampler is None or not hasattr(sampler, "reseed"):
         return sampler
-    seed = other_seed(state.sampler, own := sampler.identity())
-    if seed is None or seed == own["seed"]:
+    seed = other_seed(state.sampler, identity := sampler.identity())
+    if seed is None or seed == identity["seed"]:
         return sampler
     other: RowSampler = copy.copy(sampler)
     other.reseed(seed)  # type: ignore[attr-defined]

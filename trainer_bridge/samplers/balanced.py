@@ -69,36 +69,36 @@ class BalancedBatchSampler(AdvancedSampler):
     ) -> None:
         if batch_size < 1:
             raise ConfigurationError(f"batch_size={batch_size}: expected at least 1")
-        found = as_labels(labels)
-        rows = len(found.codes)
+        encoded = as_labels(labels)
+        rows = len(encoded.codes)
         self.num_batches = int(max(rows // batch_size, 1) if num_batches is None else num_batches)
         super().__init__(
             rows, self.num_batches * batch_size, seed=seed, rank=rank, world_size=world_size
         )
         self.batch_size = self.batch_multiple = int(batch_size)
-        self.classes = found.classes
-        self._codes = found.codes
-        self._checksum = checksum(found.codes)
-        self._groups = group_rows(found.codes, len(found.classes))
+        self.classes = encoded.classes
+        self._codes = encoded.codes
+        self._checksum = checksum(encoded.codes)
+        self._groups = group_rows(encoded.codes, len(encoded.classes))
 
     def draw(self, epoch: int, positions: Ints) -> Ints:
         key = derive_key(self.seed, epoch, 0xBA1)
         many = len(self.classes)
-        each, extra = divmod(self.batch_size, many)
+        quota, extra = divmod(self.batch_size, many)
         batches, offsets = np.divmod(positions, self.batch_size)
         places = permute(offsets, self.batch_size, keys_of(derive_key(key, 2), batches))
         # Positions: `each` rounds of all classes, then the classes whose turn it is.
         turns = batches * extra
-        classes = np.where(places < each * many, places, turns + places - each * many) % many
+        classes = np.where(places < quota * many, places, turns + places - quota * many) % many
         had = (turns + many - 1 - classes) // many  # extra rows of the class in earlier batches
-        numbers = batches * each + had + places // many
+        numbers = batches * quota + had + places // many
         return shuffled(self._groups, classes, numbers, key)
 
     def unbiased_weights(self, epoch: int, indices: Ints) -> npt.NDArray[np.float64]:
         many = len(self.classes)
-        each, extra = divmod(self.batch_size, many)
+        quota, extra = divmod(self.batch_size, many)
         turns = self.num_batches * extra
-        drawn = self.num_batches * each + (turns + many - 1 - np.arange(many)) // many
+        drawn = self.num_batches * quota + (turns + many - 1 - np.arange(many)) // many
         with np.errstate(divide="ignore"):  # a class that occurs in no batch of the epoch
             weights = self._groups.sizes / self.num_rows * (self.num_samples / drawn)
         result: npt.NDArray[np.float64] = weights[self._codes[indices]]

@@ -33,8 +33,8 @@ def score_bins(scores: Any) -> Bytes:
         # frexp and comparisons are exact, logarithms differ between processors
         mantissa, exponent = np.frexp(array[start : start + _PIECE].astype(np.float64))
         within = np.searchsorted(_BORDERS, mantissa, side="right")
-        found = 1 + (exponent - 1 - _LEAST) * _PER_OCTAVE + within
-        bins[start : start + _PIECE] = np.where(mantissa > 0, np.clip(found, 0, 255), 0)
+        numbers = 1 + (exponent - 1 - _LEAST) * _PER_OCTAVE + within
+        bins[start : start + _PIECE] = np.where(mantissa > 0, np.clip(numbers, 0, 255), 0)
     return bins
 
 
@@ -94,7 +94,7 @@ class BinnedDifficultySampler(ImportanceSampler):
         blocks = locate(self._totals, shares)
         before = np.where(blocks > 0, self._totals[blocks - 1], 0.0)
         rest = shares * self._totals[-1] - before
-        found = np.empty(len(shares), dtype=np.int64)
+        indices = np.empty(len(shares), dtype=np.int64)
         for start in range(0, len(shares), _DRAWS):
             part = slice(start, start + _DRAWS)
             running = self._inside(blocks[part])
@@ -102,8 +102,8 @@ class BinnedDifficultySampler(ImportanceSampler):
             at = (running <= rest[part, None]).sum(axis=1)
             # A difference may round up to the total: that is the last row with a positive score.
             at = np.minimum(at, (running < running[:, -1:]).sum(axis=1))
-            found[part] = blocks[part] * _BLOCK + at
-        return found
+            indices[part] = blocks[part] * _BLOCK + at
+        return indices
 
     def _inside(self, blocks: Ints) -> npt.NDArray[np.float64]:
         """Return the running totals of g within blocks, (blocks, 128); constant after the last

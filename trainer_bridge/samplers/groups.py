@@ -106,12 +106,12 @@ def _group(counts: Ints, codes: Callable[[int, int], Array]) -> Groups:
     pieces = [(start, min(start + _PIECE, size)) for start in range(0, size, _PIECE)]
     for start, stop in pieces:
         # up to 16 bits this is a radix sort, many times faster than comparison sorts
-        found = codes(start, stop).astype(small)
-        order = np.argsort(found, kind="stable")
-        grouped = found[order].astype(np.int64)
-        own = np.bincount(grouped, minlength=num_groups)
+        chunk = codes(start, stop).astype(small)
+        order = np.argsort(chunk, kind="stable")
+        grouped = chunk[order].astype(np.int64)
+        chunk_counts = np.bincount(grouped, minlength=num_groups)
         # offset of each row of the chunk from the first of its group in the chunk
-        behind = np.arange(len(order)) - (np.cumsum(own) - own)[grouped]
+        behind = np.arange(len(order)) - (np.cumsum(chunk_counts) - chunk_counts)[grouped]
         rows[following[grouped] + behind] = order + start
-        following += own
+        following += chunk_counts
     return Groups(rows, starts)

@@ -190,9 +190,9 @@ class HardExampleMiningSampler(AdvancedSampler):
         self._num_hard = 0 if scores is None else round(self.hard_ratio * self._remainder)
         self._checksum = None if scores is None else checksum(scores)
         sizes = [self.num_rows - self._num_hard, self._num_hard]
-        known = np.zeros(self.num_rows, dtype=np.bool_) if scores is None else scores
+        given = np.zeros(self.num_rows, dtype=np.bool_) if scores is None else scores
         # A new object, so that a copy of this sampler keeps the old one.
-        self._groups: Groups = split_by_score(known, sizes, derive_key(self.seed, 0x4A2))
+        self._groups: Groups = split_by_score(given, sizes, derive_key(self.seed, 0x4A2))
 
 
 def _scores_by(function: DifficultyFn, rows: int) -> npt.NDArray[np.float64]:
@@ -206,9 +206,9 @@ def _scores_by(function: DifficultyFn, rows: int) -> npt.NDArray[np.float64]:
 
 def _call(function: DifficultyFn, indices: Ints) -> Any:
     try:
-        found = np.asarray(function(indices), dtype=np.float64)
-        if found.shape == indices.shape:
-            return found
+        difficulties = np.asarray(function(indices), dtype=np.float64)
+        if difficulties.shape == indices.shape:
+            return difficulties
     except Exception:  # a function of one index may raise anything when called with an array
         pass
     return [float(function(index)) for index in indices.tolist()]

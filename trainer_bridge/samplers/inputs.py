@@ -91,7 +91,7 @@ def as_labels(values: Any, what: str = "labels") -> Labels:
             )
     if not len(values):
         raise ConfigurationError(f"{what}: expected one label per row, got none")
-    found: set[Any] = set()
+    distinct: set[Any] = set()
     for piece in _pieces(values):
         if piece.null_count or (
             pa.types.is_floating(piece.type) and pc.any(pc.is_nan(piece)).as_py()
@@ -99,14 +99,14 @@ def as_labels(values: Any, what: str = "labels") -> Labels:
             raise ConfigurationError(
                 f"{what}: some are null or NaN; assign them a class or drop these rows"
             )
-        found.update(pc.unique(piece).to_pylist())
-    classes = sorted(found)
+        distinct.update(pc.unique(piece).to_pylist())
+    classes = sorted(distinct)
     dtype = np.min_scalar_type(len(classes) - 1)
     codes = np.empty(len(values), dtype=dtype)
     start = 0
     for piece in _pieces(values):
-        known = pa.array(classes, type=piece.type)
-        codes[start : start + len(piece)] = pc.index_in(piece, value_set=known).to_numpy()
+        class_array = pa.array(classes, type=piece.type)
+        codes[start : start + len(piece)] = pc.index_in(piece, value_set=class_array).to_numpy()
         start += len(piece)
     return Labels(codes, classes)
 

@@ -36,10 +36,10 @@ class WeightedReservoir:
 
     def update(self, rows: Ints, weights: Any) -> None:
         """Add rows (row numbers in the complete dataset, each once) with their weights."""
-        known = as_numbers(weights, "weights")
-        if len(rows) != len(known):
-            raise RequestError(f"{len(rows)} rows with {len(known)} weights")
-        keys = exponential_keys(derive_key(self.seed, self.epoch, 0x5E1), rows, known)
+        numbers = as_numbers(weights, "weights")
+        if len(rows) != len(numbers):
+            raise RequestError(f"{len(rows)} rows with {len(numbers)} weights")
+        keys = exponential_keys(derive_key(self.seed, self.epoch, 0x5E1), rows, numbers)
         possible = keys < np.inf
         self._keep(keys[possible], np.asarray(rows, dtype=np.int64)[possible])
 
@@ -51,10 +51,10 @@ class WeightedReservoir:
         RequestError
             If seed, epoch or size differ.
         """
-        own = (self.num_samples, self.seed, self.epoch)
-        if own != (got := (other.num_samples, other.seed, other.epoch)):
+        identity = (self.num_samples, self.seed, self.epoch)
+        if identity != (got := (other.num_samples, other.seed, other.epoch)):
             raise RequestError(
-                f"a reservoir of (num_samples, seed, epoch) {got} cannot be merged with {own}"
+                f"a reservoir of (num_samples, seed, epoch) {got} cannot be merged with {identity}"
             )
         merged = WeightedReservoir(self.num_samples, seed=self.seed, epoch=self.epoch)
         for part in (self, other):

@@ -74,11 +74,11 @@ class StratifiedSampler(AdvancedSampler):
             raise ConfigurationError(
                 f"num_samples_per_class={num_samples_per_class}: expected at least 1"
             )
-        found = as_labels(labels)
-        self.classes = found.classes
-        self._codes = found.codes
-        self._checksum = checksum(found.codes)
-        self._groups = group_rows(found.codes, len(found.classes))
+        encoded = as_labels(labels)
+        self.classes = encoded.classes
+        self._codes = encoded.codes
+        self._checksum = checksum(encoded.codes)
+        self._groups = group_rows(encoded.codes, len(encoded.classes))
         sizes = self._groups.sizes
         if num_samples_per_class is not None:
             counts = np.full(len(sizes), num_samples_per_class, dtype=np.int64)
@@ -89,7 +89,7 @@ class StratifiedSampler(AdvancedSampler):
         self.num_samples_per_class, self.proportional = num_samples_per_class, proportional
         self._counts = counts
         super().__init__(
-            len(found.codes), int(counts.sum()), seed=seed, rank=rank, world_size=world_size
+            len(encoded.codes), int(counts.sum()), seed=seed, rank=rank, world_size=world_size
         )
         if self.num_samples > LIMIT:
             raise ConfigurationError(
@@ -179,16 +179,16 @@ class Interleave:
         down = np.arange(len(positions))[node >= self._num_classes]
         while len(down):
             # One tree level per round; index: positions that have not reached a leaf.
-            own, place = node[down], at[down]
-            size, few = self._sizes[own], self._sizes[self._small[own]]
+            nodes, place = node[down], at[down]
+            size, few = self._sizes[nodes], self._sizes[self._small[nodes]]
             cell = ((place + 1) * few - 1) // size
             start = cell * size // few
             room = (cell + 1) * size // few - start
-            words = keys_of(key, own, cell) >> np.uint64(32)
+            words = keys_of(key, nodes, cell) >> np.uint64(32)
             slot = start + (words * room.astype(np.uint64) >> np.uint64(32)).astype(np.int64)
             inside = place == slot
             before = cell + (place > slot)
-            node[down] = np.where(inside, self._small[own], self._large[own])
+            node[down] = np.where(inside, self._small[nodes], self._large[nodes])
             at[down] = np.where(inside, before, place - before)
             down = down[node[down] >= self._num_classes]
         return node, at

@@ -40,8 +40,8 @@ def locate(totals: npt.NDArray[np.float64], shares: npt.NDArray[np.float64]) -> 
     # Ascending, so that consecutive searches share CPU cache lines: three times as fast in
     # 10^8 totals.
     order = np.argsort(wanted)
-    found = np.empty(len(wanted), dtype=np.int64)
-    found[order] = np.searchsorted(totals, wanted[order], side="right")
+    indices = np.empty(len(wanted), dtype=np.int64)
+    indices[order] = np.searchsorted(totals, wanted[order], side="right")
     # A product may round up to the total: it belongs to the last positive weight.
     last = int(np.searchsorted(totals, totals[-1], side="left"))
-    return np.minimum(found, last, out=found)
+    return np.minimum(indices, last, out=indices)

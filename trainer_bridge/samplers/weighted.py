@@ -96,8 +96,8 @@ class WeightedRandomSampler(AdvancedSampler):
         if not self._complete:
             raise RequestError("rows of weight 0 are never drawn, which no weights can correct")
         if self.replacement:
-            own = self._totals[indices] - np.where(indices > 0, self._totals[indices - 1], 0.0)
-            chances = self.num_samples * own / self._totals[-1]
+            weights = self._totals[indices] - np.where(indices > 0, self._totals[indices - 1], 0.0)
+            chances = self.num_samples * weights / self._totals[-1]
         else:
             with np.errstate(divide="ignore"):
                 logs = np.log(self._weights[indices].astype(np.float64))

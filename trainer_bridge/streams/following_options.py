@@ -39,9 +39,9 @@ def check_options(options: Mapping[str, Any]) -> None:
     TypeError
         For unknown ones.
     """
-    known, of_snapshots = FollowingKeywords.__annotations__, ReaderKeywords.__annotations__
+    of_following, of_snapshots = FollowingKeywords.__annotations__, ReaderKeywords.__annotations__
     for name in options:
-        if name in known:
+        if name in of_following:
             continue
         if name not in of_snapshots:
             raise TypeError(f"FollowingReader() got an unexpected keyword argument {name!r}")

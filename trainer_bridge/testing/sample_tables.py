@@ -40,5 +40,5 @@ def make_samples(lake: Lake, sizes: Sequence[int]) -> str:
 def x_by_row_number(lake: Lake, table: str) -> list[int]:
     """The value of x in each row, by the row's number in the newest snapshot."""
     with SnapshotReader(lake, table, columns=["x"], batch_size=10**6, shuffle=False) as reader:
-        found: list[int] = np.concatenate([batch["x"] for batch in reader]).tolist()
-    return found
+        numbers: list[int] = np.concatenate([batch["x"] for batch in reader]).tolist()
+    return numbers

@@ -258,32 +258,32 @@ class TrainConfig:
         ConfigurationError
             For an unknown setting, one of another type, or outside its bounds; says which.
         """
-        found = dict(document)
-        model = found.pop("model", None)
+        settings = dict(document)
+        model = settings.pop("model", None)
         if not isinstance(model, Mapping) or model.get("kind") not in MODELS:
             kind = model.get("kind") if isinstance(model, Mapping) else model
             raise ConfigurationError(f"model.kind={kind!r}: expected {', '.join(MODELS)}")
         parts: dict[str, Any] = {"model": _part("model", MODELS[model["kind"]], model)}
-        for each in fields(cls):
-            default = each.default
-            if each.name == "data":
+        for field in fields(cls):
+            default = field.default
+            if field.name == "data":
                 default = DataConfig()
             if is_dataclass(default):
-                parts[each.name] = _part(each.name, type(default), found.pop(each.name, {}))
+                parts[field.name] = _part(field.name, type(default), settings.pop(field.name, {}))
         for name, kind in (("name", str), ("seed", int), ("card", str)):
-            if name in found:
-                parts[name] = found.pop(name)
+            if name in settings:
+                parts[name] = settings.pop(name)
                 if type(parts[name]) is not kind:
                     raise ConfigurationError(f"{name}={parts[name]!r}: expected {kind.__name__}")
-        parents = found.pop("parents", ())
+        parents = settings.pop("parents", ())
         if not isinstance(parents, list | tuple) or any(type(p) is not str for p in parents):
             raise ConfigurationError(f"parents={parents!r}: expected a list, such as [churn@3]")
-        if found:
-            known = [each.name for each in fields(cls)]
-            first = next(iter(found))
+        if settings:
+            names = [field.name for field in fields(cls)]
+            first = next(iter(settings))
             raise ConfigurationError(
-                f"there is no setting {first!r}; there is: {', '.join(known)}"
-                f"{did_you_mean(first, known)}"
+                f"there is no setting {first!r}; there is: {', '.join(names)}"
+                f"{did_you_mean(first, names)}"
             )
         if "name" not in parts:
             raise ConfigurationError("name is missing: the name of the model in the registry")
@@ -357,7 +357,7 @@ def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         for name, node in choices.items():
             store.store(name=name, node=_plain(node), group=group)
     base = {
-        "defaults": [*({group: next(iter(found))} for group, found in GROUPS.items()), "_self_"],
+        "defaults": [*({group: next(iter(files))} for group, files in GROUPS.items()), "_self_"],
         "name": "",
         "data": _plain(DataConfig()),
         "feedback": _plain(FeedbackConfig()),
@@ -373,8 +373,8 @@ def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             with initialize_config_dir(str(file.resolve().parent), version_base="1.3"):
-                found = hydra_compose(file.stem, overrides=list(overrides))
-        document = OmegaConf.to_container(found, resolve=True, throw_on_missing=True)
+                composition = hydra_compose(file.stem, overrides=list(overrides))
+        document = OmegaConf.to_container(composition, resolve=True, throw_on_missing=True)
     except (HydraException, OmegaConfBaseException, YAMLError, ValueError) as error:
         text = str(error).strip().splitlines()
         detail = " ".join(line.strip() for line in text[:4])
@@ -384,19 +384,19 @@ def composed(file: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
 
 
 def _plain(node: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(json.dumps(asdict(node)))
-    return found
+    document: dict[str, Any] = json.loads(json.dumps(asdict(node)))
+    return document
 
 
 def _part(name: str, kind: type[Any], document: Any) -> Any:
     if not isinstance(document, Mapping):
         raise ConfigurationError(f"{name}={document!r}: expected settings")
-    known = [each.name for each in fields(kind)]
+    names = [field.name for field in fields(kind)]
     for key in document:
-        if key not in known:
+        if key not in names:
             raise ConfigurationError(
-                f"{name} has no setting {key!r}; it has: {', '.join(known)}"
-                f"{did_you_mean(key, known)}"
+                f"{name} has no setting {key!r}; it has: {', '.join(names)}"
+                f"{did_you_mean(key, names)}"
             )
     try:
         return typed(kind, dict(document))

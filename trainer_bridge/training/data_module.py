@@ -199,9 +199,9 @@ class ShuffledRows(_Steps):
         for number in range(first, len(self)):
             rows = order[number * self.batch_size : (number + 1) * self.batch_size]
             self.step = epoch * len(self) + number + 1
-            taken = torch.from_numpy(rows)
-            batch = {name: each[taken] for name, each in self.values.items() if name != KEYS}
-            keys = {name: each.take(rows) for name, each in self.values[KEYS].items()}
+            indices = torch.from_numpy(rows)
+            batch = {name: tensor[indices] for name, tensor in self.values.items() if name != KEYS}
+            keys = {name: column.take(rows) for name, column in self.values[KEYS].items()}
             yield TensorBatch({**batch, KEYS: keys})
 
 

@@ -92,7 +92,7 @@ class FeatureEncoder:
     ) -> None:
         self.features = tuple(features)
         self.scalars = scalars
-        self.words = {name: tuple(each) for name, each in words.items()}
+        self.words = {name: tuple(texts) for name, texts in words.items()}
         self.scales = dict(scales)
 
     @classmethod
@@ -116,19 +116,19 @@ class FeatureEncoder:
         TransformError
             For values that no transformer can be fitted to.
         """
-        own = {kind: [f for f in features if f.kind == kind] for kind in _KINDS}
-        if not (own["number"] or own["text"] or own["vector"]):
+        by_kind = {kind: [f for f in features if f.kind == kind] for kind in _KINDS}
+        if not (by_kind["number"] or by_kind["text"] or by_kind["vector"]):
             raise ConfigurationError(
                 "the model reads no number, text or vector: add one to the service, such as Count()"
             )
-        for feature in own["text"]:
+        for feature in by_kind["text"]:
             if table[feature.column].null_count == table.num_rows:
                 raise ConfigurationError(
                     f"feature {feature.output} is null in all {table.num_rows:,} training rows, so "
                     "that its categories are not known; leave it out: data.exclude"
                 )
         branches: list[Any] = []
-        if own["number"]:
+        if by_kind["number"]:
             scale: StoredTransformer = StandardScaler()
             if numbers == "quantile":
                 scale = QuantileTransformer(
@@ -138,22 +138,22 @@ class FeatureEncoder:
                 )
             fill = Imputer("constant", fill_value=0.0, add_indicator=True, keep_empty_features=True)
             steps = Pipeline([("scale", scale), ("fill", fill)])
-            branches.append(("numbers", steps, [f.column for f in own["number"]]))
-        for number, feature in enumerate(own["text"]):
+            branches.append(("numbers", steps, [f.column for f in by_kind["number"]]))
+        for number, feature in enumerate(by_kind["text"]):
             encoder = OneHotEncoder("infrequent_if_exist", max_categories=max_categories)
             branches.append((f"text{number}", encoder, [feature.column]))
         scalars = None
         if branches:
             columns = [f.column for f in features if f.kind in ("number", "text")]
             scalars = ColumnTransformer(branches).fit(_plain(table.select(columns)))
-        for feature in [*own["text"], *own["text_list"]]:
+        for feature in [*by_kind["text"], *by_kind["text_list"]]:
             if NULL_TEXT in _items(table[feature.column]).to_pylist():
                 raise ConfigurationError(
                     f"feature {feature.output}: the text {NULL_TEXT!r} stands for null in a "
                     "network's input; replace it in the source"
                 )
-        words = {f.column: _most_frequent(table[f.column], max_items) for f in own["text_list"]}
-        scales = {f.column: _scale_of(table[f.column]) for f in own["number_list"]}
+        words = {f.column: _most_frequent(table[f.column], max_items) for f in by_kind["text_list"]}
+        scales = {f.column: _scale_of(table[f.column]) for f in by_kind["number_list"]}
         return cls(features, scalars, words, scales)
 
     # -- what networks are made for ------------------------------------------------------------
@@ -164,11 +164,11 @@ class FeatureEncoder:
         names = [] if self.scalars is None else self.scalars.names_out(list(self._scalar_columns))
         at = {name: index for index, name in enumerate(names)}
         branches = iter(self._text_branches)
-        found, vectors = [], len(names)
+        by_feature, vectors = [], len(names)
         for feature in self.features:
             if feature.kind == "number":
-                own = [f"numbers__{feature.column}", f"numbers__missingindicator_{feature.column}"]
-                indices = tuple(at[name] for name in own if name in at)
+                pair = [f"numbers__{feature.column}", f"numbers__missingindicator_{feature.column}"]
+                indices = tuple(at[name] for name in pair if name in at)
             elif feature.kind == "text":
                 branch = f"{next(branches)}__"
                 indices = tuple(i for name, i in at.items() if name.startswith(branch))
@@ -177,8 +177,8 @@ class FeatureEncoder:
                 vectors += feature.width
             else:
                 continue
-            found.append(Group(feature.output, indices))
-        return tuple(found)
+            by_feature.append(Group(feature.output, indices))
+        return tuple(by_feature)
 
     @cached_property
     def width(self) -> int:
@@ -204,9 +204,9 @@ class FeatureEncoder:
     @property
     def array_names(self) -> tuple[str, ...]:
         """The arrays that ``apply`` returns, in the order in which networks take them."""
-        there = [("numbers", True), ("codes", self._of("text_list")),
+        candidates = [("numbers", True), ("codes", self._of("text_list")),
                  ("values", self._of("number_list"))]  # fmt: skip
-        return tuple(name for name, any_of_them in there if any_of_them)
+        return tuple(name for name, any_of_them in candidates if any_of_them)
 
     # -- encoding ------------------------------------------------------------------------------
 
@@ -218,8 +218,8 @@ class FeatureEncoder:
             applied = self.scalars.apply(columns)
             parts.append(np.column_stack([column.values for column in applied.columns]))
         for feature in self._of("vector"):
-            found = _padded(rows[feature.column], feature.width)
-            parts.append(np.nan_to_num(found, nan=0.0))
+            padded = _padded(rows[feature.column], feature.width)
+            parts.append(np.nan_to_num(padded, nan=0.0))
         numbers = np.concatenate(parts, axis=1, dtype=np.float32, casting="same_kind")
         arrays: Arrays = {"numbers": np.ascontiguousarray(numbers)}
         lists = self._of("text_list")
@@ -233,17 +233,17 @@ class FeatureEncoder:
             values = np.full((len(numbers), len(lists), self.length), np.nan, np.float32)
             for index, feature in enumerate(lists):
                 scale = self.scales[feature.column]
-                found = _padded(rows[feature.column], feature.width)
-                values[:, index, : feature.width] = (found - scale.mean) / scale.scale
+                padded = _padded(rows[feature.column], feature.width)
+                values[:, index, : feature.width] = (padded - scale.mean) / scale.scale
             arrays["values"] = values
         return arrays
 
     def _codes(self, column: Any, feature: InputFeature) -> npt.NDArray[np.int64]:
         column = _whole(column)
         texts = _items(column)
-        found = pc.index_in(texts, value_set=pa.array(self.words[feature.column], pa.string()))
+        indices = pc.index_in(texts, value_set=pa.array(self.words[feature.column], pa.string()))
         codes = np.where(
-            np.asarray(texts.is_null()), 0, found.fill_null(-1).to_numpy(zero_copy_only=False) + 2
+            np.asarray(texts.is_null()), 0, indices.fill_null(-1).to_numpy(zero_copy_only=False) + 2
         )
         return _spread(column, codes, feature.width, 0, np.int64)
 
@@ -284,15 +284,15 @@ class FeatureEncoder:
     def from_document(cls, document: Mapping[str, Any]) -> FeatureEncoder:
         """Return the encoder of a document; RequestError for one that is none."""
         try:
-            found = mapping(document, "features", "scalars", "words", "scales")
-            params, scalars = found["scalars"], None
+            parts = mapping(document, "features", "scalars", "words", "scales")
+            params, scalars = parts["scalars"], None
             if params is not None:
                 scalars = cast(ColumnTransformer, ColumnTransformer.from_params(params))
             return cls(
-                [typed(InputFeature, each) for each in found["features"]],
+                [typed(InputFeature, feature) for feature in parts["features"]],
                 scalars,
-                found["words"],
-                {name: typed(ListScale, each) for name, each in found["scales"].items()},
+                parts["words"],
+                {name: typed(ListScale, scale) for name, scale in parts["scales"].items()},
             )
         except (ValueError, TypeError, AttributeError) as error:
             raise RequestError(f"this is no encoder of features: {error}") from error
@@ -345,12 +345,12 @@ class _Front:
             self.nodes += scalars.graph.node
             self.constants += scalars.graph.initializer
             parts.append("transformed")
-        for each in encoder.inputs():
-            kind = types.STRING if each.dtype == "string" else types.DOUBLE
-            inputs.append(helper.make_tensor_value_info(each.name, kind, ["rows", each.width]))
+        for entry in encoder.inputs():
+            kind = types.STRING if entry.dtype == "string" else types.DOUBLE
+            inputs.append(helper.make_tensor_value_info(entry.name, kind, ["rows", entry.width]))
         for feature in encoder._of("vector"):
-            there = self.node("Not", self.node("IsNaN", feature.column))
-            parts.append(self.node("Where", there, feature.column, self.constant([[0.0]])))
+            is_present = self.node("Not", self.node("IsNaN", feature.column))
+            parts.append(self.node("Where", is_present, feature.column, self.constant([[0.0]])))
         joined = self.node("Concat", *parts, axis=1)
         self.node("Cast", joined, to=types.FLOAT, out="numbers")
         lists = encoder._of("text_list")
@@ -416,20 +416,20 @@ class _Front:
 def feeds_of(inputs: Sequence[ModelInput], columns: Mapping[str, Any]) -> Arrays:
     """Raw features as the tensors of a network's inputs; ``columns`` are Arrow, by input name."""
     feeds: Arrays = {}
-    for each in inputs:
-        column = _whole(columns[each.name])
+    for model_input in inputs:
+        column = _whole(columns[model_input.name])
         is_list = pa.types.is_list(column.type)
-        if each.dtype == "string":
-            texts = _items(column).fill_null(each.null_text)
+        if model_input.dtype == "string":
+            texts = _items(column).fill_null(model_input.null_text)
             items = np.array(texts.to_pylist(), np.object_)
             if is_list:
-                items = _spread(column, items, each.width, each.null_text, np.object_)
-            feeds[each.name] = items.reshape(len(column), each.width)
+                items = _spread(column, items, model_input.width, model_input.null_text, np.object_)
+            feeds[model_input.name] = items.reshape(len(column), model_input.width)
         elif is_list:
-            feeds[each.name] = _padded(column, each.width)
+            feeds[model_input.name] = _padded(column, model_input.width)
         else:
             numbers = column.cast(pa.float64(), safe=False)
-            feeds[each.name] = numbers.to_numpy(zero_copy_only=False)[:, None]
+            feeds[model_input.name] = numbers.to_numpy(zero_copy_only=False)[:, None]
     return feeds
 
 

@@ -64,10 +64,10 @@ def evaluate(
 
     if task == "regression":
         errors = (predictions - labels) ** 2
-        found = {"mse": mean_of(errors), "mae": mean_of(np.abs(predictions - labels))}
+        metrics = {"mse": mean_of(errors), "mae": mean_of(np.abs(predictions - labels))}
         if labels.std() > 0:
-            found["r2"] = _r2(labels, errors, rows)
-        return found
+            metrics["r2"] = _r2(labels, errors, rows)
+        return metrics
     chances = np.column_stack([1 - predictions, predictions]) if task == "binary" else predictions
     classes = (labels > 0.5 if task == "binary" else labels).astype(np.int64)
 
@@ -75,25 +75,25 @@ def evaluate(
         chosen = losses[np.arange(len(labels)), classes]
         return mean_of(chosen, PossibleOutcomes(losses, chances, classes))
 
-    found = {"log_loss": by_class(log_losses(chances))}
+    metrics = {"log_loss": by_class(log_losses(chances))}
     if task == "multiclass":
         right = chances.argmax(axis=1)[:, None] == np.arange(chances.shape[1])
-        return {**found, "accuracy": by_class(right.astype(np.float64))}
-    found["brier"] = by_class((predictions[:, None] - np.array([0.0, 1.0])) ** 2)
-    found["calibration_error"] = calibration_error(labels, predictions, seed, rows)
+        return {**metrics, "accuracy": by_class(right.astype(np.float64))}
+    metrics["brier"] = by_class((predictions[:, None] - np.array([0.0, 1.0])) ** 2)
+    metrics["calibration_error"] = calibration_error(labels, predictions, seed, rows)
     positive = labels > 0.5
-    own = np.ones(len(labels)) if weights is None else weights
-    if own[positive].sum() > 0 and own[~positive].sum() > 0:
-        found = {"auc": auc(labels, predictions, clusters, weights), **found}
-    return found
+    row_weights = np.ones(len(labels)) if weights is None else weights
+    if row_weights[positive].sum() > 0 and row_weights[~positive].sum() > 0:
+        metrics = {"auc": auc(labels, predictions, clusters, weights), **metrics}
+    return metrics
 
 
 def _r2(labels: Floats, errors: Floats, rows: EvaluatedRows) -> Metric:
     """One minus the error over the variance of the labels, linearized in both."""
-    own = np.ones(len(labels)) if rows.weights is None else rows.weights
-    squares = (labels - np.average(labels, weights=own)) ** 2
-    variance = max(float(np.average(squares, weights=own)), _LEAST)
-    share = float(np.average(errors, weights=own)) / variance
+    row_weights = np.ones(len(labels)) if rows.weights is None else rows.weights
+    squares = (labels - np.average(labels, weights=row_weights)) ** 2
+    variance = max(float(np.average(squares, weights=row_weights)), _LEAST)
+    share = float(np.average(errors, weights=row_weights)) / variance
     value = 1 - share
     linear = value - (errors - share * squares) / variance
     return replace(mean_metric(linear, rows.entities, rows.weights), value=value)

@@ -92,10 +92,10 @@ def graph_with_weights(
 
     check_network(data)
     model = load_from_string(data)
-    found: list[str] = []
-    for each in model.graph.initializer:
-        array = numpy_helper.to_array(each)
-        name = each.name.removeprefix(_PREFIX)
+    replaced: list[str] = []
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor)
+        name = tensor.name.removeprefix(_PREFIX)
         if name in old and np.array_equal(old[name], array):
             value = new[name]
         elif array.ndim == 2:
@@ -105,9 +105,9 @@ def graph_with_weights(
             name, value = alike[0], new[alike[0]].T
         else:
             continue
-        found.append(name)
-        each.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), each.name))
-    if sorted(found) != sorted(old):
+        replaced.append(name)
+        tensor.CopyFrom(numpy_helper.from_array(np.ascontiguousarray(value), tensor.name))
+    if sorted(replaced) != sorted(old):
         return None
     changed: bytes = model.SerializeToString(deterministic=True)
     return changed
@@ -150,7 +150,7 @@ def _program(data: bytes) -> Any:
 def program_to_onnx(program: Any, names: tuple[str, ...]) -> Any:
     """An exported program as ONNX, in one file, whose output is ``probability``."""
     with quiet("torch.onnx"):
-        made = torch.onnx.export(
+        exported = torch.onnx.export(
             program,
             dynamo=True,
             input_names=list(names),
@@ -159,8 +159,8 @@ def program_to_onnx(program: Any, names: tuple[str, ...]) -> Any:
             external_data=False,
             verbose=False,
         )
-    assert made is not None
-    return made.model_proto
+    assert exported is not None
+    return exported.model_proto
 
 
 def from_raw_features(encoder: FeatureEncoder, network: Any, output: str) -> bytes:
@@ -170,7 +170,7 @@ def from_raw_features(encoder: FeatureEncoder, network: Any, output: str) -> byt
     front = encoder.front()
     network.ir_version = front.ir_version
     network = compose.add_prefix(network, "network_", rename_functions=False)
-    read = {each.name for each in network.graph.input}
+    read = {graph_input.name for graph_input in network.graph.input}
     pairs = [(name, f"network_{name}") for name in encoder.array_names
              if f"network_{name}" in read]  # fmt: skip
     merged = compose.merge_models(
@@ -228,8 +228,8 @@ def run_onnx(
         session.run(None, feeds_of(inputs, {n: c.slice(start, _CHUNK) for n, c in columns.items()}))
         for start in range(0, max(rows, 1), _CHUNK)
     ]
-    found: npt.NDArray[np.float32] = np.concatenate([part[0] for part in parts])
-    return found
+    predictions: npt.NDArray[np.float32] = np.concatenate([part[0] for part in parts])
+    return predictions
 
 
 def check_agreement(

@@ -162,14 +162,14 @@ def compare(
             other.possible.happened,
         )
     difference = candidate.values - other.values
-    found = ClusteredMean.of(difference, entities, weights, possible)
+    interval = ClusteredMean.of(difference, entities, weights, possible)
     loss = float(np.average(other.values, weights=weights))
     labels = candidate.labels
     is_known = labels is None or rare_label_clusters(labels, entities) >= SEEN
     low = high = None
-    if found.clusters > 1 and is_known:
-        low, high = found.low(confidence), found.high(confidence)
-    return Difference(found.mean, low, high, loss, found.rows, found.clusters)
+    if interval.clusters > 1 and is_known:
+        low, high = interval.low(confidence), interval.high(confidence)
+    return Difference(interval.mean, low, high, loss, interval.rows, interval.clusters)
 
 
 def judge(
@@ -194,24 +194,24 @@ def judge(
     reasons = []
     if not overall.is_better:
         reasons.append(f"its loss is not lower with a confidence of {confidence:.3%}: {overall}")
-    found: dict[str, Difference] = {}
+    differences: dict[str, Difference] = {}
     for column, values in segments.items():
         texts = np.array([str(value) for value in values])
-        known, counts = np.unique(texts, return_counts=True)
+        distinct, counts = np.unique(texts, return_counts=True)
         order = np.argsort(-counts, kind="stable")[:MAX_SEGMENTS]
-        for value in known[order[counts[order] >= segment_rows]]:
+        for value in distinct[order[counts[order] >= segment_rows]]:
             rows = texts == value
             name = f"{column}={shortened(str(value))}"
-            own = None if weights is None else weights[rows]
-            found[name] = compare(
-                candidate.take(rows), other.take(rows), entities[rows], confidence, own
+            segment_weights = None if weights is None else weights[rows]
+            differences[name] = compare(
+                candidate.take(rows), other.take(rows), entities[rows], confidence, segment_weights
             )
-            if found[name].mean > tolerance * found[name].loss:
+            if differences[name].mean > tolerance * differences[name].loss:
                 reasons.append(
                     f"in the segment {name} its loss is higher by more than {tolerance:.3%}: "
-                    f"{found[name]}"
+                    f"{differences[name]}"
                 )
-    return GateVerdict(overall, found, tuple(reasons))
+    return GateVerdict(overall, differences, tuple(reasons))
 
 
 def out_of_range(
@@ -232,7 +232,7 @@ def out_of_range(
     if task == "multiclass":
         total = np.abs(predictions.sum(axis=1) - 1) > 1e-3
         checks.append((total, "do not add up to 1"))
-    for wrong, what in checks:
+    for wrong, problem in checks:
         if wrong.any():
-            return f"{int(wrong.sum()):,} of {len(predictions):,} predictions {what}"
+            return f"{int(wrong.sum()):,} of {len(predictions):,} predictions {problem}"
     return None

@@ -63,11 +63,11 @@ def probabilities_of(
     inputs = numbers.astype(np.float64)
     if task == "regression":
         return np.asarray(estimator.predict(inputs), np.float64)
-    found = np.asarray(estimator.predict_proba(inputs), np.float64)
+    chances = np.asarray(estimator.predict_proba(inputs), np.float64)
     if task == "binary":
-        return found[:, 1]
-    every = np.zeros((len(found), classes))
-    every[:, estimator.classes_] = found
+        return chances[:, 1]
+    every = np.zeros((len(chances), classes))
+    every[:, estimator.classes_] = chances
     return every
 
 
@@ -127,8 +127,8 @@ def trees_to_onnx(estimator: Any, task: str, width: int, classes: int) -> Any:
         # two classes have one tree a stage, whose logit is that of the second one; a class that no
         # row had has no probability
         place = np.zeros((len(base), classes), np.float32)
-        own = estimator.classes_[-len(base) :]
-        place[np.arange(len(base)), own] = 1.0
+        columns = estimator.classes_[-len(base) :]
+        place[np.arange(len(base)), columns] = 1.0
         absent = np.full((1, classes), _NEVER, np.float32)
         absent[0, estimator.classes_] = 0.0
         constants = [numpy_helper.from_array(place, "place"),

@@ -64,9 +64,9 @@ class LabelCodec:
 
     def apply(self, column: Any) -> npt.NDArray[Any]:
         """The numbers: float64, or int64 for classes."""
-        known = self.known(column)
-        if not known.all():
-            wrong = column.filter(pa.array(~known)).unique().to_pylist()[:5]
+        is_known = self.known(column)
+        if not is_known.all():
+            wrong = column.filter(pa.array(~is_known)).unique().to_pylist()[:5]
             expected = {
                 "multiclass": f"one of the classes of the training rows: {self.classes[:20]}",
                 "binary": "0 and 1 (or false and true); say objective=multiclass or "
@@ -74,7 +74,7 @@ class LabelCodec:
                 "regression": "finite numbers",
             }[self.task]
             raise ConfigurationError(
-                f"{int((~known).sum()):,} of {len(known):,} labels are "
+                f"{int((~is_known).sum()):,} of {len(is_known):,} labels are "
                 f"{shortened(', '.join(map(repr, wrong)))}; expected {expected}"
             )
         if self.task == "multiclass":
@@ -85,8 +85,8 @@ class LabelCodec:
 
     def targets(self, column: Any) -> npt.NDArray[Any]:
         """What a network learns: the numbers, those of a regression scaled."""
-        found = self.apply(column)
-        return (found - self.mean) / self.scale if self.task == "regression" else found
+        numbers = self.apply(column)
+        return (numbers - self.mean) / self.scale if self.task == "regression" else numbers
 
 
 def class_texts(column: Any) -> Any:
@@ -94,7 +94,7 @@ def class_texts(column: Any) -> Any:
 
     A number that is an integer has no decimals, whatever its type; NaN is null, which is no class.
 
-    >>> [class_texts(pa.array(each)).to_pylist() for each in ([1.0, 2.5, None], [True])]
+    >>> [class_texts(pa.array(labels)).to_pylist() for labels in ([1.0, 2.5, None], [True])]
     [['1', '2.5', None], ['true']]
     """
     if isinstance(column, pa.ChunkedArray):
@@ -126,18 +126,18 @@ def _numbers(task: str, column: Any) -> Floats:
 
 def counted_rows(column: Any) -> npt.NDArray[np.bool_]:
     """Which rows count, by their sample weights: those are finite and above 0."""
-    found = np.asarray(column.cast(pa.float64()), np.float64)
-    return np.isfinite(found) & (found > 0)
+    weights = np.asarray(column.cast(pa.float64()), np.float64)
+    return np.isfinite(weights) & (weights > 0)
 
 
 def weights_of(column: Any, name: str) -> npt.NDArray[np.float32]:
     """A column of sample weights; ConfigurationError for nulls and negative ones."""
-    found = np.asarray(column.cast(pa.float64()), np.float64)
-    if not (np.isfinite(found) & (found >= 0)).all():
+    weights = np.asarray(column.cast(pa.float64()), np.float64)
+    if not (np.isfinite(weights) & (weights >= 0)).all():
         raise ConfigurationError(
             f"data.weights: {name!r} has nulls, negative or infinite numbers; expected weights"
         )
-    return found.astype(np.float32)
+    return weights.astype(np.float32)
 
 
 def sample_weights(rows: pa.Table, name: str | None) -> Floats | None:

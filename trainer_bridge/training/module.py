@@ -110,13 +110,13 @@ class TrainingModule(lightning.LightningModule):
              "weight_decay": optimiser.weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]  # fmt: skip
-        made: torch.optim.Optimizer
+        optimizer: torch.optim.Optimizer
         if optimiser.name == "adamw":
-            made = torch.optim.AdamW(groups, lr=optimiser.lr)
+            optimizer = torch.optim.AdamW(groups, lr=optimiser.lr)
         else:
-            made = torch.optim.SGD(groups, lr=optimiser.lr, momentum=optimiser.momentum)
-        schedule = torch.optim.lr_scheduler.LambdaLR(made, self.rate)
-        return {"optimizer": made, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+            optimizer = torch.optim.SGD(groups, lr=optimiser.lr, momentum=optimiser.momentum)
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     def rate(self, step: int) -> float:
         """The factor of the learning rate at a step: warm-up, then a cosine."""
@@ -133,8 +133,8 @@ class TrainingModule(lightning.LightningModule):
         checkpoint["paimon_features"] = {"seen": self.batches_seen, "history": self.history}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        own = checkpoint["paimon_features"]
-        self.batches_seen, self._history = own["seen"], list(own["history"])
+        stored = checkpoint["paimon_features"]
+        self.batches_seen, self._history = stored["seen"], list(stored["history"])
 
 
 class ResumePoint(Checkpoint):

@@ -191,8 +191,8 @@ class NetworkRun(FittedModel):
             )
         self.history = module.history
         if best.best_model_path:
-            found = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
-            module.load_state_dict(found["state_dict"])
+            best_state = torch.load(best.best_model_path, map_location="cpu", weights_only=True)
+            module.load_state_dict(best_state["state_dict"])
         self.network.cpu().eval()
         from safetensors.torch import save
 
@@ -207,8 +207,8 @@ class NetworkRun(FittedModel):
         sources = self.project.definitions.sources
         source = sources.get(loop)
         if not isinstance(source, FeedbackSource):
-            known = [name for name, each in sources.items() if isinstance(each, FeedbackSource)]
-            raise UnknownNameError.of("feedback source", loop, known)
+            loops = [name for name, entry in sources.items() if isinstance(entry, FeedbackSource)]
+            raise UnknownNameError.of("feedback source", loop, loops)
         names, keys = self.table.lake.schema(self.table.table).names, tuple(source.sample_keys)
         if keys != self.config.feedback.keys or any(key not in names for key in keys):
             raise ConfigurationError(
@@ -235,8 +235,8 @@ class NetworkRun(FittedModel):
                     .double()
                     .numpy()
                 )
-        found = np.concatenate(parts)
-        return found if task == "multiclass" else found[:, 0]
+        predictions = np.concatenate(parts)
+        return predictions if task == "multiclass" else predictions[:, 0]
 
     def export(
         self, encoder: FeatureEncoder, raw: dict[str, Any], arrays: Arrays
@@ -286,14 +286,14 @@ class NetworkRun(FittedModel):
         arrays: Arrays,
     ) -> dict[str, Metric]:
         eager = self.predict(arrays)
-        found = export.run_onnx(files[GRAPH], encoder.inputs(), raw)
+        predictions = export.run_onnx(files[GRAPH], encoder.inputs(), raw)
         tensors = export.tensors_of(arrays)
-        own = {name: tensors[name] for name in self.network.examples()}
+        inputs = {name: tensors[name] for name in self.network.examples()}
         with torch.inference_mode():
-            loaded = export.load_program(files[PROGRAM])(**own).numpy()
+            loaded = export.load_program(files[PROGRAM])(**inputs).numpy()
         rows = len(eager)
         differences = {
-            "onnx_difference": export.check_agreement("the ONNX graph", eager, found),
+            "onnx_difference": export.check_agreement("the ONNX graph", eager, predictions),
             "export_difference": export.check_agreement("torch.export", eager, loaded),
         }
         return {name: difference(value, rows) for name, value in differences.items()}

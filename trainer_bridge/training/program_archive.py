@@ -68,8 +68,8 @@ def _parts(data: bytes) -> dict[str, bytes]:
         parts: dict[str, bytes] = {}
         for entry in entries:
             name = entry.filename.removeprefix(_ROOT)
-            known = name in _NAMES or _ARRAY.fullmatch(name) is not None
-            if not entry.filename.startswith(_ROOT) or not known:
+            is_known = name in _NAMES or _ARRAY.fullmatch(name) is not None
+            if not entry.filename.startswith(_ROOT) or not is_known:
                 raise ModelError(
                     f"the program has the part {entry.filename[:200]!r}, which could run code"
                 )
@@ -120,7 +120,7 @@ def _payload(folder: str, payload: Any, parts: Mapping[str, bytes]) -> dict[str,
     if not isinstance(is_param, bool):
         raise ValueError("is_param: expected true or false")
     meta = checked_tensor(payload["tensor_meta"])
-    sizes = [each.get("as_int") for each in meta["sizes"]]
+    sizes = [entry.get("as_int") for entry in meta["sizes"]]
     if not all(type(size) is int and size >= 0 for size in sizes):
         raise ValueError(f"{path}: expected the sizes of an array, got {sizes!r:.200}")
     if math.prod(sizes) > len(parts[folder + path]):

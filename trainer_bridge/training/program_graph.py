@@ -97,9 +97,9 @@ def _checked(key: str, value: Any) -> Any:
     if key in _EMPTIED:
         return _EMPTIED[key]
     if isinstance(value, dict):
-        return {_entry(name): _checked(name, each) for name, each in value.items()}
+        return {_entry(name): _checked(name, item) for name, item in value.items()}
     if isinstance(value, list):
-        return [_checked(key, each) for each in value]
+        return [_checked(key, item) for item in value]
     if isinstance(value, str):
         return _TEXTS.get(key, _dotted)(value)
     if value is None or isinstance(value, bool | int | float):
@@ -131,8 +131,8 @@ def _identifier(text: str) -> str:
 
 
 def _target(text: str) -> str:
-    found = _OPERATOR.fullmatch(text)
-    if text not in _NAMED and not (found and found[1] in _OPERATORS):
+    match = _OPERATOR.fullmatch(text)
+    if text not in _NAMED and not (match and match[1] in _OPERATORS):
         raise ModelError(
             f"the program has the operator {text[:200]!r}, which is not one of those that only "
             "compute tensors"
@@ -191,7 +191,7 @@ def _node(node: Any) -> dict[str, Any]:
         context = json.dumps([_identifier(name) for name in names])
     elif (kind, context) not in _NESTED and (kind, context, children) != (None, None, []):
         raise ModelError(f"the program has the structure {kind!r:.100} of arguments")
-    return {"type": kind, "context": context, "children_spec": [_node(each) for each in children]}
+    return {"type": kind, "context": context, "children_spec": [_node(child) for child in children]}
 
 
 _TEXTS: dict[str, Callable[[str], str]] = {

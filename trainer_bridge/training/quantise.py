@@ -109,7 +109,7 @@ def quantise(
     labels = LabelCodec(config.objective.task, parent.signature.outputs[0].classes)
 
     def feeds(part: SplitPart) -> tuple[Arrays, _LabelledRows]:
-        names, keys = [each.name for each in inputs], [key.name for key in table.keys]
+        names, keys = [model_input.name for model_input in inputs], [key.name for key in table.keys]
         weights = config.data.weights
         extra = [] if weights is None else [weights]
         rows = table.part(part, [*names, table.label, *keys, *extra])
@@ -123,18 +123,18 @@ def quantise(
     check_network(after, parent.signature)
     rows, truth = feeds("validation")
     predicted = [_predictions(data, rows) for data in (before, after)]
-    measured = [_metrics(config, truth, each) for each in predicted]
+    measured = [_metrics(config, truth, predictions) for predictions in predicted]
     metrics = tuple((key, m.value, measured[1][key].value) for key, m in measured[0].items())
     microseconds = speeds(before, after, training)
     loss = "mse" if config.objective.task == "regression" else "log_loss"
-    found = Quantised(
+    result = Quantised(
         str(parent), method, len(truth.labels), metrics,
         float(np.abs(predicted[0] - predicted[1]).max()),
         microseconds, (len(before), len(after)),
         reasons(microseconds, measured[0][loss].value, measured[1][loss].value), None,
     )  # fmt: skip
-    if found.reasons and not force:
-        return found
+    if result.reasons and not force:
+        return result
     test, test_truth = feeds("test")
     tested = _predictions(after, test)
     apart = float(np.abs(tested - _predictions(before, test)).max())
@@ -145,13 +145,13 @@ def quantise(
         "microseconds": {str(count): list(pair) for count, pair in microseconds.items()},
         "onnxruntime": metadata.version("onnxruntime"),
     }
-    files = {each: project.models.file(parent, each) for each in ("config.json", "encoder.json")}
+    files = {file: project.models.file(parent, file) for file in ("config.json", "encoder.json")}
     files[NETWORK] = after
     files[QUANTISATION] = (json.dumps(document, sort_keys=True, indent=1) + "\n").encode()
     manifest = replace(
         parent,
         created_at_ms=now_ms(),
-        files={each: ModelFile(sha256_of(data), len(data)) for each, data in files.items()},
+        files={file: ModelFile(sha256_of(data), len(data)) for file, data in files.items()},
         metrics={
             **_metrics(config, test_truth, tested),
             "quantised_difference": difference(apart, len(test_truth.labels)),
@@ -159,7 +159,7 @@ def quantise(
         card=f"{parent.card.rstrip()}\n\n{parent} in {method}.\n",
         parents=(str(parent),),
     )
-    return replace(found, manifest=project.models.register(manifest, files))
+    return replace(result, manifest=project.models.register(manifest, files))
 
 
 @dataclass(frozen=True)
@@ -183,12 +183,12 @@ def quantised(data: bytes, method: Method, training: Arrays, seed: int = 0) -> b
     check_network(data)
     model = onnx.load_from_string(data)
     # a merged graph names a set of operators twice, which the quantisers refuse
-    imports = {each.domain: each for each in model.opset_import}
+    imports = {opset.domain: opset for opset in model.opset_import}
     del model.opset_import[:]
     model.opset_import.extend(imports.values())
-    weights = {each.name for each in model.graph.initializer}
+    weights = {tensor.name for tensor in model.graph.initializer}
     # shapes of weights, which the dynamic quantiser transposes
-    shapes = [each for each in model.graph.value_info if each.name not in weights]
+    shapes = [info for info in model.graph.value_info if info.name not in weights]
     del model.graph.value_info[:]
     model.graph.value_info.extend(shapes)
     matrices = [
@@ -235,8 +235,8 @@ def _half(model: Any) -> bytes:
         if not node.name:  # of the encoder; the converter goes by names
             node.name = f"encoder_{number}"
             front.append(node.name)
-    made = convert_float_to_float16(model, keep_io_types=True, node_block_list=front)
-    data: bytes = made.SerializeToString(deterministic=True)
+    converted = convert_float_to_float16(model, keep_io_types=True, node_block_list=front)
+    data: bytes = converted.SerializeToString(deterministic=True)
     return data
 
 
@@ -272,24 +272,24 @@ def reasons(
     >>> reasons({1: (100.0, 99.0), 64: (20.0, 20.0)}, 0.30, 0.33)
     ('it is not faster', 'the loss rises by 10.0 %')
     """
-    found = []
+    problems = []
     if all(old < LEAST_GAIN * new for old, new in microseconds.values()):
-        found.append("it is not faster")
-    found += [
+        problems.append("it is not faster")
+    problems += [
         f"{new / old:.2f} times the time for {count} row{'s' * (count > 1)} at a time"
         for count, (old, new) in microseconds.items()
         if new > LEAST_GAIN * old
     ]
     if not loss_after <= loss_before * (1 + MOST_LOSS):
-        found.append(f"the loss rises by {loss_after / loss_before - 1:.1%}".replace("%", " %"))
-    return tuple(found)
+        problems.append(f"the loss rises by {loss_after / loss_before - 1:.1%}".replace("%", " %"))
+    return tuple(problems)
 
 
 def speeds(before: bytes, after: bytes, rows: Arrays) -> dict[int, tuple[float, float]]:
     """Processor microseconds a row of two graphs, by the rows at a time; they take turns."""
     sessions = [_session(before), _session(after)]
     count = len(next(iter(rows.values())))
-    found: dict[int, tuple[float, float]] = {}
+    by_size: dict[int, tuple[float, float]] = {}
     for size in BATCHES:
         places = np.arange(size) % count
         feeds = {name: array[places] for name, array in rows.items()}
@@ -302,8 +302,8 @@ def speeds(before: bytes, after: bytes, rows: Arrays) -> dict[int, tuple[float, 
                 for _ in range(number):
                     session.run(None, feeds)
                 spent.append((time.thread_time() - began) / number / size * 1e6)
-        found[size] = (float(np.median(times[0])), float(np.median(times[1])))
-    return found
+        by_size[size] = (float(np.median(times[0])), float(np.median(times[1])))
+    return by_size
 
 
 def _calls(session: Any, feeds: Arrays) -> int:

@@ -76,7 +76,7 @@ def model_card(
         ]
     lines += ["Features, by how much the loss rises when one is permuted:", ""]
     lines += [
-        f"- {markdown_code(each.output)} {each.increase:+.4g}" for each in importance[:_SHOWN]
+        f"- {markdown_code(entry.output)} {entry.increase:+.4g}" for entry in importance[:_SHOWN]
     ]
     return "\n".join(lines) + "\n"
 
@@ -104,7 +104,7 @@ def report_page(
         ]  # fmt: skip
     if manifest.signature.task == "binary":
         curve = calibration_curve(labels.astype(np.float64), predictions)
-        points = [(each.predicted, each.observed) for each in curve]
+        points = [(point.predicted, point.observed) for point in curve]
         parts += [
             "<h2>Calibration on the test rows</h2>",
             line_chart(
@@ -112,8 +112,8 @@ def report_page(
             ),
         ]
     rows = "".join(
-        f"<tr><td>{html.escape(each.output)}</td><td>{each.increase:+.4g}</td></tr>"
-        for each in importance
+        f"<tr><td>{html.escape(feature.output)}</td><td>{feature.increase:+.4g}</td></tr>"
+        for feature in importance
     )
     parts += [
         "<h2>Features</h2><p>How much the loss rises when one is permuted among the rows.</p>",

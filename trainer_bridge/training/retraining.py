@@ -169,20 +169,20 @@ class Retrainer:
         states = self.project.models.states(self.name)
         self._publish(states)
         current = self._production(states)
-        found = latest_snapshot(self.project.lake, current.table)
-        assert found is not None, "its snapshot is pinned"
+        latest = latest_snapshot(self.project.lake, current.table)
+        assert latest is not None, "its snapshot is pinned"
         began = time.monotonic()
         decision = self._unfinished(states)
         if decision is None:
-            decision = self._watch(states, current, found.id)
+            decision = self._watch(states, current, latest.id)
         if decision is None:
-            bounds = self.planner.next_round(current, found.id)
+            bounds = self.planner.next_round(current, latest.id)
             if bounds is None:
-                self._handled = found.id
+                self._handled = latest.id
                 return None
             decision = self._round(current, bounds)
         is_done = decision is None or decision.action == "failed"
-        self._handled = found.id if is_done else None
+        self._handled = latest.id if is_done else None
         if decision is None:
             return None
         return replace(decision, seconds=time.monotonic() - began)
@@ -207,8 +207,8 @@ class Retrainer:
         if not self._must_publish:
             return
         try:
-            there = self.project.models.place.read().models.get(self.name)
-            if there is None or there.serial < states.serial:
+            published = self.project.models.place.read().models.get(self.name)
+            if published is None or published.serial < states.serial:
                 self.project.models.publish()
         except OnlineStoreError as error:
             if not self.patient:
@@ -222,10 +222,10 @@ class Retrainer:
     def _unfinished(self, states: ModelStates) -> RetrainDecision | None:
         """Decide about a version that was registered by a process that was killed then."""
         noted = {note.version for note in self.project.models.notes(self.name)}
-        for each in states.versions:
-            if each.state != "candidate" or each.version in noted:
+        for state in states.versions:
+            if state.state != "candidate" or state.version in noted:
                 continue
-            manifest = self.project.models.manifest(self.name, each.version)
+            manifest = self.project.models.manifest(self.name, state.version)
             if VERDICT in manifest.files:
                 verdict = json.loads(self.project.models.file(manifest, VERDICT))
                 return self._decide(manifest, verdict)
@@ -286,21 +286,21 @@ class Retrainer:
         risk = (1 - current.config.retrain.confidence) * 6 / (math.pi * looks) ** 2
         before = parent_of(self.project, bounds.parent)
         label, span = current.source.label, current.label_span
-        own, other = (
-            losses_of(self.project, each, rows, label, current.labels, span)
-            for each in (current.manifest, before)
+        current_losses, other = (
+            losses_of(self.project, manifest, rows, label, current.labels, span)
+            for manifest in (current.manifest, before)
         )
         keys = [key.name for key in current.manifest.signature.entities]
         weights = sample_weights(rows, current.config.data.weights)
-        found = gate.compare(own, other, entities_of(rows, keys), 1 - risk, weights)
-        if not found.is_worse:
+        difference = gate.compare(current_losses, other, entities_of(rows, keys), 1 - risk, weights)
+        if not difference.is_worse:
             return None
         version = current.manifest.version
         text = (
             f"on the rows since its training its loss is higher than that of {before} with a "
-            f"confidence of {1 - risk:.4%}: {found}"
+            f"confidence of {1 - risk:.4%}: {difference}"
         )
-        figures = asdict(found)
+        figures = asdict(difference)
         if not self.promotes or states.previous[-1:] != (before.version,):
             noted = any(
                 note.version == version and note.action == "alarm"
@@ -359,12 +359,12 @@ class Retrainer:
         verdict = judge_round(self.project, config, table, trained)
         document = asdict(verdict)
         files = {**trained.files, VERDICT: (json.dumps(document, indent=1) + "\n").encode()}
-        found = verdict.overall
+        overall = verdict.overall
         metric = Metric(
-            found.mean,
-            found.low,
-            found.high,
-            found.rows,
+            overall.mean,
+            overall.low,
+            overall.high,
+            overall.rows,
             f"loss minus that of {current.manifest}, paired, clustered by entity",
         )
         manifest = replace(

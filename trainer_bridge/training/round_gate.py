@@ -49,8 +49,8 @@ def judge_round(
         network, signature.inputs, _with_nulls(_raw(rows.slice(0, 1), signature.inputs))
     )
     wrong = [
-        f"{what}: {problem}"
-        for what, problem in (
+        f"{subject}: {problem}"
+        for subject, problem in (
             ("replayed held-out rows", gate.out_of_range(task, predicted, bounds)),
             ("rows with nulls", gate.out_of_range(task, probes)),
         )
@@ -91,7 +91,7 @@ def gate_card(table: RoundTable, verdict: gate.GateVerdict) -> str:
         "| rows | loss minus that of the parent (bounds), from the parent's |",
         "|---|---|",
         f"| all | {verdict.overall} |",
-        *(f"| {markdown_text(name)} | {found} |" for name, found in verdict.segments.items()),
+        *(f"| {markdown_text(name)} | {change} |" for name, change in verdict.segments.items()),
         "",
         "Gate: passed." if verdict.passed else "Gate: not passed.",
         *(f"- {markdown_text(reason)}" for reason in verdict.reasons),
@@ -101,14 +101,14 @@ def gate_card(table: RoundTable, verdict: gate.GateVerdict) -> str:
 
 def _raw(rows: pa.Table, inputs: Any) -> dict[str, Any]:
     """The columns that a network reads."""
-    return {each.name: rows[each.name].combine_chunks() for each in inputs}
+    return {model_input.name: rows[model_input.name].combine_chunks() for model_input in inputs}
 
 
 def _with_nulls(columns: Mapping[str, Any]) -> dict[str, Any]:
     """A row, with one of its values null, then with the next, and with all of them."""
-    found = {}
+    by_name = {}
     for number, (name, value) in enumerate(columns.items()):
         rows = np.arange(len(columns) + 1)
         is_null = (rows == number) | (rows == len(columns))
-        found[name] = value.take(pa.array(np.zeros(len(rows), np.int64), mask=is_null))
-    return found
+        by_name[name] = value.take(pa.array(np.zeros(len(rows), np.int64), mask=is_null))
+    return by_name

@@ -134,15 +134,15 @@ class RoundPlanner:
         ):
             return pending
         first = split_ref(judged)[0]
-        known = snapshot(lake, current.table, first).total_records
-        until, rows_until = None, known
-        for each in snapshots(lake, current.table, first + 1):
-            if until is not None and each.total_records - known > retrain_settings.max_rows:
+        rows_before = snapshot(lake, current.table, first).total_records
+        until, rows_until = None, rows_before
+        for commit in snapshots(lake, current.table, first + 1):
+            if until is not None and commit.total_records - rows_before > retrain_settings.max_rows:
                 break
-            until, rows_until = each.id, each.total_records
-            if each.id >= newest:
+            until, rows_until = commit.id, commit.total_records
+            if commit.id >= newest:
                 break
-        if until is None or rows_until - known < retrain_settings.min_rows:
+        if until is None or rows_until - rows_before < retrain_settings.min_rows:
             return None
         until_ref = ref_of(lake, current.table, until)
         times = current.source.committed(judged, until_ref)[current.config.data.time].drop_null()
@@ -176,19 +176,19 @@ class RoundPlanner:
 
     def judged(self, current: ProductionVersion) -> str:
         """The last snapshot whose rows a round was judged by, or the version trained on."""
-        found = current.since
+        judged_until = current.since
         for manifest in self.project.models.manifests(self.name).values():
             pins = manifest.training
             if pins is None or VERDICT not in manifest.files or pins.table != current.table:
                 continue
-            if split_ref(pins.snapshot)[0] <= split_ref(found)[0]:
+            if split_ref(pins.snapshot)[0] <= split_ref(judged_until)[0]:
                 continue
             try:
                 pinned(self.project.lake, current.table, pins.snapshot)
             except SnapshotExpiredError:
                 continue  # of a training set that was replaced
-            found = pins.snapshot
-        return found
+            judged_until = pins.snapshot
+        return judged_until
 
     def forget(self, folder: Path) -> None:
         """Forget the round that was begun, and its checkpoints."""

@@ -173,12 +173,12 @@ class TrainingRows:
             *(config.feedback.keys if config.feedback.loop else ()),
             *config.retrain.segments,
         ]
-        known = lake.schema(table).names
+        available = lake.schema(table).names
         for name in names:
-            if name not in known:
+            if name not in available:
                 raise ConfigurationError(
                     f"{table} has no column {name!r}, which a round of {config.name!r} reads; it "
-                    f"has: {', '.join(known)}{did_you_mean(name, known)}"
+                    f"has: {', '.join(available)}{did_you_mean(name, available)}"
                 )
         columns = tuple(dict.fromkeys(names))
         return cls(lake, table, data.time, str(data.label), labels, columns, data.weights)
@@ -197,8 +197,8 @@ class TrainingRows:
             total = snapshot(self.lake, self.table, last).total_records
             before = snapshots(self.lake, self.table, first)
             first = next(
-                each.id for each in before
-                if each.id == last or total - each.total_records + each.delta_records <= most
+                commit.id for commit in before
+                if commit.id == last or total - commit.total_records + commit.delta_records <= most
             )  # fmt: skip
         parts: list[pa.Table] = [schema.empty_table()]
         with FollowingReader(
@@ -239,8 +239,8 @@ class TrainingRows:
             threads=0,
         ) as reader:
             weights = [] if self.weights is None else [self.weights]
-            known = reader.read_columns([self.time, self.label, *weights])
-            mask = self._within(known[self.time], start_ms, end_ms) & self._known(known)
+            columns = reader.read_columns([self.time, self.label, *weights])
+            mask = self._within(columns[self.time], start_ms, end_ms) & self._known(columns)
             numbers = np.flatnonzero(mask)
             if len(numbers) > most:
                 numbers = np.sort(dice.choice(numbers, most, replace=False))
@@ -258,17 +258,17 @@ class TrainingRows:
         return rows.filter(pa.array(self._known(rows)))
 
     def _known(self, rows: pa.Table) -> npt.NDArray[np.bool_]:
-        found = self.labels.known(rows[self.label])
-        return found if self.weights is None else found & counted_rows(rows[self.weights])
+        mask = self.labels.known(rows[self.label])
+        return mask if self.weights is None else mask & counted_rows(rows[self.weights])
 
     def _within(
         self, times: Any, start_ms: int | None, end_ms: int | None
     ) -> npt.NDArray[np.bool_]:
         values = times.fill_null(-(2**62)).to_numpy()
-        found = np.asarray(pc.is_valid(times))
+        mask = np.asarray(pc.is_valid(times))
         if start_ms is not None:
-            found = found & (values >= start_ms)
-        return found if end_ms is None else found & (values < end_ms)
+            mask = mask & (values >= start_ms)
+        return mask if end_ms is None else mask & (values < end_ms)
 
 
 @dataclass

@@ -71,41 +71,41 @@ class SearchSpace:
             for line in lines:
                 try:
                     override = parser.parse_override(line)
-                    found = _dimension(override) if override.is_sweep_override() else None
+                    dimension = _dimension(override) if override.is_sweep_override() else None
                 except HydraException as error:
                     first = str(error).strip().splitlines()[0]
                     raise ConfigurationError(f"{source} {line[:200]!r}: {first}") from error
                 name = override.get_key_element()
                 if source == "override":
                     dimensions.pop(name, None)
-                    fixed = [each for each in fixed if each.split("=", 1)[0] != name]
-                if found is None:
+                    fixed = [entry for entry in fixed if entry.split("=", 1)[0] != name]
+                if dimension is None:
                     fixed.append(line)
                 else:
-                    dimensions[name] = found
+                    dimensions[name] = dimension
         return cls(tuple(fixed), dimensions)
 
     def grid(self) -> list[dict[str, str]]:
         """Every combination; ConfigurationError for an interval, and for too many."""
         count = 1
-        for name, each in self.dimensions.items():
-            if isinstance(each, Interval):
+        for name, dimension in self.dimensions.items():
+            if isinstance(dimension, Interval):
                 raise ConfigurationError(
                     f"{name} is an interval, of which there is no list of values: say --trials, or "
-                    f"give values, such as {name}={each.low:g},{each.high:g}"
+                    f"give values, such as {name}={dimension.low:g},{dimension.high:g}"
                 )
-            count *= len(each.values)
+            count *= len(dimension.values)
         if count > MAX_VALUES:
             raise ConfigurationError(
                 f"{count:,} combinations; expected at most {MAX_VALUES:,}: say --trials to try some"
             )
-        values = (each.values for each in self.dimensions.values() if isinstance(each, Choice))
-        return [dict(zip(self.dimensions, found, strict=True))
-                for found in itertools.product(*values)]  # fmt: skip
+        values = (axis.values for axis in self.dimensions.values() if isinstance(axis, Choice))
+        return [dict(zip(self.dimensions, combination, strict=True))
+                for combination in itertools.product(*values)]  # fmt: skip
 
     def to_document(self) -> list[list[str]]:
         """The space in JSON values, for what depends on it."""
-        return [[name, repr(each)] for name, each in self.dimensions.items()]
+        return [[name, repr(dimension)] for name, dimension in self.dimensions.items()]
 
 
 def _text(name: str, value: Any) -> str:

@@ -227,7 +227,7 @@ class _Sweep:
             "trials.log.lock*"
         ):  # of a process that was killed; the folder is ours
             lock.unlink()
-        found = {
+        pruning = {
             "median": optuna.pruners.MedianPruner(n_startup_trials=_STARTUP_TRIALS),
             "asha": optuna.pruners.SuccessiveHalvingPruner(),
             "none": optuna.pruners.NopPruner(),
@@ -235,7 +235,7 @@ class _Sweep:
         self.study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(journal))),
             study_name=base.name,
-            pruner=found,
+            pruner=pruning,
             load_if_exists=True,
         )
         self.deaths: dict[int, int] = {}
@@ -247,12 +247,12 @@ class _Sweep:
         import optuna
 
         states = optuna.trial.TrialState
-        known = self.study.get_trials(deepcopy=False)
-        left = [each for each in known if each.state == states.RUNNING]
-        if known:
-            self.on_message(f"{len(known) - len(left)} trials are known, {len(left)} continue")
-        waiting: list[Any] = [optuna.trial.Trial(self.study, each._trial_id) for each in left]
-        ahead = max(0, target - len(known))
+        trials = self.study.get_trials(deepcopy=False)
+        left = [record for record in trials if record.state == states.RUNNING]
+        if trials:
+            self.on_message(f"{len(trials) - len(left)} trials are known, {len(left)} continue")
+        waiting: list[Any] = [optuna.trial.Trial(self.study, record._trial_id) for record in left]
+        ahead = max(0, target - len(trials))
         workers: list[_TrialProcess] = []
         try:
             while True:
@@ -265,7 +265,7 @@ class _Sweep:
                     settings = self._settings(trial, grid)
                     if settings is None:
                         continue
-                    worker = next((each for each in workers if each.trial is None), None)
+                    worker = next((worker for worker in workers if worker.trial is None), None)
                     if worker is None:
                         worker = _TrialProcess(self.project.root, self.threads)
                         workers.append(worker)
@@ -275,7 +275,7 @@ class _Sweep:
                 if not busy:
                     return
                 ready = wait([worker.connection for worker in workers if worker.trial is not None])
-                for worker in [each for each in workers if each.connection in ready]:
+                for worker in [worker for worker in workers if worker.connection in ready]:
                     if not self._handle(worker):
                         workers.remove(worker)
                         again = self._died(worker)
@@ -394,19 +394,19 @@ class _Sweep:
 
     def results(self) -> list[TrialResult]:
         """All trials that have ended, by number."""
-        found = []
+        ended = []
         for trial in self.study.get_trials(deepcopy=False):
             document = trial.user_attrs.get("result")
             if document is not None:
-                found.append(TrialResult(**{**document, "overrides": tuple(document["overrides"])}))
-        return found
+                ended.append(TrialResult(**{**document, "overrides": tuple(document["overrides"])}))
+        return ended
 
     def finish(self) -> SweepResult:
         """Write the results, and train and register the best configuration."""
         trials = self.results()
-        finished = [each for each in trials if each.state == "finished" and each.loss is not None]
+        finished = [one for one in trials if one.state == "finished" and one.loss is not None]
         if not finished:
-            reasons = {each.message for each in trials if each.message}
+            reasons = {trial.message for trial in trials if trial.message}
             raise JobError(
                 f"no trial of {len(trials)} finished: {'; '.join(sorted(reasons)[:3])[:500]}"
             )
@@ -414,7 +414,7 @@ class _Sweep:
         overrides = (*self.space.fixed, *best.overrides)
         document = {
             "snapshot": self.table.snapshot,
-            "trials": [asdict(each) for each in trials],
+            "trials": [asdict(trial) for trial in trials],
             "best": {"number": best.number, "loss": best.loss, "overrides": list(overrides)},
         }
         _write(self.folder / _RESULTS, json.dumps(document, indent=1) + "\n")

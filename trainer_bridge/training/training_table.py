@@ -145,9 +145,9 @@ class TrainingTable:
         """
         lake, table = project.lake, TRAINING_PREFIX + data.training_set
         if not lake.exists(table):
-            known = [t.removeprefix(TRAINING_PREFIX) for t in lake.list() if
+            names = [t.removeprefix(TRAINING_PREFIX) for t in lake.list() if
                      t.startswith(TRAINING_PREFIX)]  # fmt: skip
-            raise UnknownNameError.of("training set", data.training_set, known)
+            raise UnknownNameError.of("training set", data.training_set, names)
         properties = lake.properties(table)
         snapshot = pinned_snapshot(lake, table, data.snapshot)
         label = data.label or properties.get("training-set.label")
@@ -185,9 +185,9 @@ class TrainingTable:
             sources,
             generations,
             {
-                str(each.fitted): each.fitted.digest
-                for each in outputs
-                if isinstance(each, CompiledTransformed)
+                str(output.fitted): output.fitted.digest
+                for output in outputs
+                if isinstance(output, CompiledTransformed)
             },
         )
 
@@ -249,16 +249,16 @@ def _features(
             f"{table} lacks {', '.join(missing)} of service {data.service!r}: build it with "
             f"--service {data.service}, or leave them out: data.exclude"
         )
-    found = []
+    features = []
     for name, output in chosen.items():
         kind = type_of(project, output)
         form, width = _form(name, kind, _items(project, output))
         if form.endswith("list") and not width:
             width = _longest(lake, table, snapshot, columns[name])
-        found.append(
+        features.append(
             InputFeature(name, columns[name], kind.text, form, width, digest_of(project, output))
         )
-    return tuple(found)
+    return tuple(features)
 
 
 def _form(name: str, kind: DataType, items: int) -> tuple[FeatureKind, int]:
@@ -292,8 +292,8 @@ def entities_of(rows: pa.Table, keys: Sequence[str]) -> Ints:
     """The number of the entity of each row, by the columns of its keys."""
     codes = np.zeros(rows.num_rows, np.int64)
     for key in keys:
-        own = pc.rank(rows[key], tiebreaker="dense", null_placement="at_start")
-        _, codes = np.unique(codes * (rows.num_rows + 1) + own.to_numpy(), return_inverse=True)
+        ranks = pc.rank(rows[key], tiebreaker="dense", null_placement="at_start")
+        _, codes = np.unique(codes * (rows.num_rows + 1) + ranks.to_numpy(), return_inverse=True)
     return codes
 
 
@@ -307,16 +307,16 @@ def column_of(lake: Lake, table: str, snapshot: str, column: str) -> Any:
 
 def _longest(lake: Lake, table: str, snapshot: str, column: str) -> int:
     lists = column_of(lake, table, snapshot, column).to_pylist()
-    return max((len(each) for each in lists if each is not None), default=1) or 1
+    return max((len(items) for items in lists if items is not None), default=1) or 1
 
 
 def built_from(lake: Lake, table: str) -> tuple[dict[str, str], dict[str, int]]:
     """The snapshots that a training set was built from, by table, and the generations, by view."""
     documents = json.loads(lake.properties(table).get("training-set.sources", "[]"))
-    pins = [Pin.from_document(each) for each in documents]
-    found = {}
+    pins = [Pin.from_document(document) for document in documents]
+    generations = {}
     for pin in pins:
         view, _, number = pin.table.removeprefix("tiles_").rpartition("_g")
         if pin.table.startswith("tiles_") and number.isdecimal():
-            found[view] = int(number)
-    return {pin.table: str(pin.ref) for pin in pins}, found
+            generations[view] = int(number)
+    return {pin.table: str(pin.ref) for pin in pins}, generations

@@ -87,7 +87,7 @@ def _document(lake: Lake, damage: Damage) -> dict[str, object]:
 
 def _training_sets(lake: Lake, damage: Damage) -> list[str]:
     """The training sets that were computed from a snapshot with the damage."""
-    found = []
+    names = []
     for table in lake.list():
         if table.startswith(TRAINING_PREFIX):
             name = table.removeprefix(TRAINING_PREFIX)
@@ -96,8 +96,8 @@ def _training_sets(lake: Lake, damage: Damage) -> list[str]:
             except DamagedFileError:  # reported by itself
                 continue
             if any(p.table == damage.table and p.snapshot_id in damage.snapshots for p in pins):
-                found.append(name)
-    return found
+                names.append(name)
+    return names
 
 
 def _remedy(damage: Damage) -> str:

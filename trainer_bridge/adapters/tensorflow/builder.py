@@ -51,12 +51,12 @@ class DatasetPipelineBuilder:
     ) -> DatasetPipelineBuilder:
         """Apply a function to each element, this number in parallel; the order is kept."""
         check_sizes(tuned=True, num_parallel_calls=num_parallel_calls)
-        made = self._dataset.map(
+        mapped = self._dataset.map(
             map_func,
             num_parallel_calls=num_parallel_calls,
             deterministic=None if num_parallel_calls is None else True,
         )
-        return self._with(made)
+        return self._with(mapped)
 
     def repeat(self, count: int = -1) -> DatasetPipelineBuilder:
         """So many passes; -1 is without end."""

@@ -93,31 +93,31 @@ def dataset(
     roles = Roles.of(element.names, features, label, weight)
     length = reader.remaining()
     passes = Passes(reader, length)
-    made = _whole_passes(passes, element, roles, prefetch)
-    made = made.apply(tf.data.experimental.assert_cardinality(length))
+    elements = _whole_passes(passes, element, roles, prefetch)
+    elements = elements.apply(tf.data.experimental.assert_cardinality(length))
     options = tf.data.Options()
     # the reader shards by rank; TensorFlow has not to do it again
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # a prefetch that TensorFlow adds by itself would run ahead of what `prefetch` says
     options.experimental_optimization.inject_prefetch = False
-    made = made.with_options(options)
+    elements = elements.with_options(options)
     # Python functions of a graph are never freed; what they need lives as long as the dataset
-    made._snapshot_passes = passes
-    return made
+    elements._snapshot_passes = passes
+    return elements
 
 
 def _whole_passes(passes: Passes, element: Element, roles: Roles, prefetch: int) -> tf.data.Dataset:
     # with prefetch, a pass is all of its batches but the last, fetched ahead, and then the last:
     # only when that one is requested, the epoch has ended
-    found, length = weakref.ref(passes), passes.length
+    reference, length = weakref.ref(passes), passes.length
     signature = element.signature
     dtypes = [spec.dtype for spec in signature]
 
     def alive() -> Passes:
-        there = found()
-        if there is None:
+        referent = reference()
+        if referent is None:
             raise RequestError("the dataset of a snapshot reader was deleted while it is read")
-        return there
+        return referent
 
     # none of these has control flow to convert, and looking for it is most of the set-up
     plain = tf.autograph.experimental.do_not_convert
@@ -182,9 +182,9 @@ class Roles:
             weight = SAMPLE_WEIGHT
         if weight is not None and label is None:
             raise ConfigurationError(f"weight={weight!r} goes with a label; give label= as well")
-        taken = {*labels, *_as_names(weight)}
+        excluded = {*labels, *_as_names(weight)}
         if features is None:
-            features = [name for name in names if name not in taken]
+            features = [name for name in names if name not in excluded]
         if not features:
             raise ConfigurationError("no column is left for the features; read more of them")
         return cls(

@@ -60,10 +60,10 @@ class Element:
 
     def tensors(self, arrays: Sequence[Any]) -> Tensors:
         """All tensors by name; runs inside ``Dataset.map``."""
-        made: Tensors = {}
+        by_name: Tensors = {}
         for maker in self._makers:
-            made.update(maker(arrays))
-        return made
+            by_name.update(maker(arrays))
+        return by_name
 
     def add_column(
         self,
@@ -84,8 +84,8 @@ class Element:
         def take(batch: Batch) -> Array:
             assert batch.arrow is not None
             parts = list(column.numbers(batch.arrow.column(name)))
-            found = parts[0] if len(parts) == 1 else np.concatenate(parts)
-            return found.astype(dtype, copy=False)
+            numbers = parts[0] if len(parts) == 1 else np.concatenate(parts)
+            return numbers.astype(dtype, copy=False)
 
         self.add_column(name, dtype.name, rows, take)
 
@@ -99,9 +99,9 @@ class Element:
 
         def take(batch: Batch) -> Array:
             assert batch.arrow is not None
-            there = stacked_columns([batch.arrow.column(column.spec.name) for column in columns])
-            if there is not None:
-                return there.view(dtype)
+            matrix = stacked_columns([batch.arrow.column(column.spec.name) for column in columns])
+            if matrix is not None:
+                return matrix.view(dtype)
             packed = RECYCLED.empty((len(columns), len(batch)), dtype)
             for out, column in zip(packed, columns, strict=True):
                 start = 0
@@ -154,19 +154,19 @@ class Element:
 
         def make(arrays: Sequence[Any]) -> Tensors:
             block = arrays[place]
-            made = {
+            tensors = {
                 name: _select(block, [at[column] for column in wanted], len(columns))
                 for name, wanted in stacks.items()
             }
             if singles:
-                found = _select(block, [at[name] for name in singles], len(columns))
+                selected = _select(block, [at[name] for name in singles], len(columns))
                 if len(singles) == 1:  # the same memory, so not a transpose
-                    each = [tf.reshape(found, [-1 if rows is None else rows])]
+                    cut = [tf.reshape(selected, [-1 if rows is None else rows])]
                 else:
-                    each = tf.unstack(tf.transpose(found), num=len(singles))
-                for name, column in zip(singles, each, strict=True):
-                    made[name] = self._forms(name, column)
-            return made
+                    cut = tf.unstack(tf.transpose(selected), num=len(singles))
+                for name, column in zip(singles, cut, strict=True):
+                    tensors[name] = self._forms(name, column)
+            return tensors
 
         self._make([*stacks, *singles], make)
 
@@ -336,10 +336,10 @@ def _add_blocks(
     for name, dtype in plain.items():
         by_dtype.setdefault(dtype.name, []).append(name)
     for kind, columns in by_dtype.items():
-        own = {name: wanted for name, wanted in stacks.items() if wanted[0] in columns}
+        matrices = {name: wanted for name, wanted in stacks.items() if wanted[0] in columns}
         singles = [name for name in columns if name not in stacked]
-        if singles or own:
-            element.add_block(kind, columns, rows, singles, own)
+        if singles or matrices:
+            element.add_block(kind, columns, rows, singles, matrices)
 
 
 def column_specs(reader: SnapshotReader) -> dict[str, ColumnSpec]:

@@ -168,13 +168,13 @@ class _Step:
     def __call__(self, data: Any) -> dict[str, Any]:
         x, y, weight = keras.utils.unpack_x_y_sample_weight(data)
         keys, rest = self._split(x)
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         compute_loss = self.model.compute_loss
 
         def kept(*args: Any, **kwargs: Any) -> Any:
             names = ("x", "y", "y_pred")
             given = {**dict(zip(names, args, strict=False)), **kwargs}
-            found.update(y=given.get("y"), y_pred=given.get("y_pred"))
+            arguments.update(y=given.get("y"), y_pred=given.get("y_pred"))
             return compute_loss(*args, **kwargs)
 
         self.model.compute_loss = kept
@@ -182,12 +182,12 @@ class _Step:
             logs = self.step(keras.utils.pack_x_y_sample_weight(rest, y, weight))
         finally:
             del self.model.compute_loss
-        if "y_pred" not in found:
+        if "y_pred" not in arguments:
             raise ConfigurationError(
                 f"the train_step of {type(self.model).__name__} does not call compute_loss: write "
                 "the feedback in that train_step's loop yourself (FeedbackWriter.write)"
             )
-        pair = (found["y"], found["y_pred"])
+        pair = (arguments["y"], arguments["y_pred"])
         seen = {"keys": keys, "loss": _per_sample(self.loss(*pair))}
         if self.correct is not None:
             seen["correct"] = _per_sample(self.correct(*pair), bool)
@@ -235,9 +235,9 @@ def _loss_of(model: Any) -> PerSample:
             f"the model was compiled with loss={loss!r}: say what the loss of a sample is, by "
             "FeedbackCallback(..., loss=lambda y, y_pred: ...)"
         )
-    found = keras.losses.get(loss)
+    function = keras.losses.get(loss)
     # of a Loss the values before they are reduced over the batch
-    return found.call if isinstance(found, keras.losses.Loss) else found
+    return function.call if isinstance(function, keras.losses.Loss) else function
 
 
 def _per_sample(values: Any, kind: type = float) -> Any:

@@ -46,10 +46,10 @@ class DistributedStrategy:
         wanted = [_device(name) for name in devices]
         if not wanted or len(set(wanted)) != len(wanted):
             raise ConfigurationError(f"devices={list(devices)}: expected one or more, each once")
-        there = [_device(device.name) for device in tf.config.list_logical_devices()]
+        available = [_device(device.name) for device in tf.config.list_logical_devices()]
         for name in wanted:
-            if name not in there:
-                raise UnknownNameError.of("logical device", name, there)
+            if name not in available:
+                raise UnknownNameError.of("logical device", name, available)
         return tf.distribute.MirroredStrategy(wanted)
 
     @staticmethod

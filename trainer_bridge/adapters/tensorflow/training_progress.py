@@ -60,6 +60,6 @@ _newest: weakref.WeakKeyDictionary[SnapshotReader, weakref.ref[TrainingProgress]
 
 def trained_state(reader: SnapshotReader) -> dict[str, Any] | None:
     """Return the state of the newest progress of a reader; None without one."""
-    found = _newest.get(reader)
-    progress = None if found is None else found()
+    reference = _newest.get(reader)
+    progress = None if reference is None else reference()
     return None if progress is None else progress.state_dict()

@@ -149,15 +149,15 @@ def loader(
     place = (rank, world_size)
     if rank is None and not reader.has_rank:
         place = rank_and_world_size()
-    own = reader
+    placed = reader
     if place[0] is not None and place != (reader.rank, reader.world_size):
         assert place[1] is not None
-        own = reader.with_rank(place[0], place[1])
+        placed = reader.with_rank(place[0], place[1])
     return TorchLoader(
-        own,
+        placed,
         form,
         pin_memory,
-        lent=None if own is reader else reader,
+        lent=None if placed is reader else reader,
         own_rank=rank is not None or reader.has_rank,
         restart=restart,
     )
@@ -377,9 +377,9 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
     def _command(self, reported: str | None = None) -> str:
         """From where workers start that are made now; ``reported``: what the place just said."""
         reported = self._place.read() if reported is None else reported
-        own = self._text()
+        place = self._text()
         # a reader that was moved by itself is right; else they may have been resumed elsewhere
-        return reported if own == self._known else f"{version_of(reported)} {own}"
+        return reported if place == self._known else f"{version_of(reported)} {place}"
 
     def _begun(self) -> tuple[int, int] | None:
         """Epoch and number of workers that read from this loader's position, if any did."""
@@ -428,10 +428,10 @@ class TorchLoader(IterableDataset[TensorBatch], Closeable):
         reported = self._place.read()
         if self._process != os.getpid():
             self._process = os.getpid()
-            known = self._resumed is not None or self.restart
+            is_resumed = self._resumed is not None or self.restart
             # perhaps of a loop that ended before this process was started, and does not count
             self._late = version_of(reported) != self._version
-            base = reported if known or self._late else self._command(reported)
+            base = reported if is_resumed or self._late else self._command(reported)
             # a fork copies locks that threads of the parent may hold: none of them is used
             self.reader = copy.copy(self.reader)
         else:
@@ -501,5 +501,5 @@ def _loops(reader: SnapshotReader) -> Loops[TensorBatch]:
 
 def _state(command: str) -> dict[str, Any]:
     """The state that a command of the shared place contains, after its version."""
-    found: dict[str, Any] = json.loads(command.split(" ", 1)[1])
-    return found
+    document: dict[str, Any] = json.loads(command.split(" ", 1)[1])
+    return document

@@ -22,13 +22,13 @@ def rank_and_world_size() -> tuple[int, int]:
     """
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    found = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-    given = [text for text in found.values() if text is not None]
+    texts = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    given = [text for text in texts.values() if text is not None]
     if not given:
         return 0, 1
     if len(given) < 2 or not all(text.isdigit() for text in given):
         raise ConfigurationError(
-            f"the environment has RANK={found['RANK']!r} and WORLD_SIZE={found['WORLD_SIZE']!r}; "
+            f"the environment has RANK={texts['RANK']!r} and WORLD_SIZE={texts['WORLD_SIZE']!r}; "
             "expected two numbers, as torchrun sets them, or neither: give rank= and world_size="
         )
     return int(given[0]), int(given[1])

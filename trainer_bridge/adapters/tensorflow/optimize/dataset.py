@@ -34,8 +34,8 @@ def dataset(batches: PreparedBatches) -> tf.data.Dataset:
     def run() -> Iterator[Batch]:
         return iter(batches)
 
-    made = tf.data.Dataset.from_generator(run, output_signature=signature)
+    generated = tf.data.Dataset.from_generator(run, output_signature=signature)
     options = tf.data.Options()
     # the reader shards by rank; TensorFlow has not to do it again
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
-    return made.with_options(options)
+    return generated.with_options(options)

@@ -119,16 +119,16 @@ class TensorFlowPipelineOptimizer:
         waits ``latency_p50_ms``, ``latency_p90_ms``, ``latency_p99_ms``, ``latency_max_ms``.
         """
         check_sizes(batch_size=batch_size)
-        found = benchmark(dataset, num_batches)
+        figures = benchmark(dataset, num_batches)
         if verbose:
             print(
-                f"{found['batch_count']} batches, {found['total_samples']:,} samples in "
-                f"{found['elapsed_time']:.2f} s: {found['throughput']:,.1f} batches/s, "
-                f"{found['samples_per_sec']:,.0f} samples/s; wait for a batch "
-                f"{found['latency_per_batch_ms']:.2f} ms (p50 {found['latency_p50_ms']:.2f}, "
-                f"p99 {found['latency_p99_ms']:.2f})"
+                f"{figures['batch_count']} batches, {figures['total_samples']:,} samples in "
+                f"{figures['elapsed_time']:.2f} s: {figures['throughput']:,.1f} batches/s, "
+                f"{figures['samples_per_sec']:,.0f} samples/s; wait for a batch "
+                f"{figures['latency_per_batch_ms']:.2f} ms (p50 {figures['latency_p50_ms']:.2f}, "
+                f"p99 {figures['latency_p99_ms']:.2f})"
             )
-        return found
+        return figures
 
     def get_optimization_recommendations(
         self, dataset_size: int, num_workers: int = 1
