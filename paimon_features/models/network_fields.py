@@ -38,6 +38,9 @@ FIELDS: dict[str, dict[int, str]] = {
 ``v`` is a varint, ``f`` and ``d`` are 4 and 8 bytes, ``b`` bytes; capitals may be repeated.
 """
 
+ENUMS = {("attribute", 20): 14, ("tensor", 14): 1}
+"""The greatest value of each field that is an enumeration: readers drop the field above it."""
+
 
 def read_fields(data: bytes, kind: str, start: int, end: int) -> Iterator[tuple[int, int | slice]]:
     """Yield the fields of a message in order: a number, or where its bytes are.
@@ -71,6 +74,11 @@ def read_fields(data: bytes, kind: str, start: int, end: int) -> Iterator[tuple[
         if not number:
             number, at = _varint(data, at, end)
         if wire == _VARINT:
+            if number > ENUMS.get((kind, field), number):
+                raise ModelError(
+                    f"the network is no ONNX model: field {field} of a {kind} at byte {begin:,} "
+                    f"has the value {number}, which is not in its enumeration"
+                )
             yield field, number
             continue
         if number > end - at:

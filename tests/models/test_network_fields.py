@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from paimon_features.core.errors import ModelError
 from paimon_features.models import check_network
 from paimon_features.models.network_checks import _CHILDREN, DOMAINS
-from paimon_features.models.network_fields import FIELDS, read_fields
+from paimon_features.models.network_fields import ENUMS, FIELDS, read_fields
 from tests.models.networks import SIGNATURE, network
 
 Piece = tuple[int, int, Any]
@@ -38,6 +38,24 @@ def test_the_fields_of_messages_are_those_of_the_package_onnx(kind: str) -> None
         repeated = letter.upper() if field.label == 3 else letter
         known[field.number] = repeated + "B" * (field.label == 3 and letter != "b")
     assert FIELDS[kind] == dict(sorted(known.items()))
+
+
+def test_the_values_of_enumerations_are_those_of_the_package_onnx() -> None:
+    greatest = {
+        (kind, field.number): max(value.number for value in field.enum_type.values)
+        for kind in FIELDS
+        for field in _PROTOS[kind].DESCRIPTOR.fields
+        if field.enum_type is not None
+    }
+    assert greatest == ENUMS
+
+
+def test_a_value_that_is_in_no_enumeration_is_refused() -> None:
+    data = network().SerializeToString()
+    written = varint(20 << 3) + varint(onnx.AttributeProto.INT)
+    assert written in data
+    with pytest.raises(ModelError, match="not in its enumeration"):
+        check_network(data.replace(written, varint(20 << 3) + varint(41)))
 
 
 def test_messages_are_followed_wherever_a_tensor_or_a_node_can_be() -> None:
