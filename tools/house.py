@@ -31,7 +31,7 @@ LIMITS = {
     "cycles of modules": (0, 0),
     "cycles of folders": (0, 0),
     "files in one folder": (74, 40),
-    "product lines": (168_300, 148_000),
+    "product lines": (167_100, 148_000),
     "public class names that occur twice": (9, 0),
     "commands": (64, 48),
     "parameters of commands": (370, 350),
@@ -39,7 +39,7 @@ LIMITS = {
     "functions over 80 lines": (6, 0),
     "functions over 12 parameters": (12, 0),
     "functions with **options: Any": (40, 10),
-    "banned words": (2_021, 0),
+    "banned words": (1_165, 0),
 }
 
 _WORDS = "found|known|each|own|what|made|there|taken|said"
