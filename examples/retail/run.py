@@ -103,7 +103,7 @@ class Demo:
             "  paimon-features models show will_buy   # why version 2 was promoted\n"
             "  paimon-features plan                   # after a change to features.py\n"
             "  paimon-features jobs                   # what ran, and from where it would resume\n"
-            "  paimon-features check installation                 # what this machine has"
+            "  paimon-features check installation     # what this machine has"
         )
 
     def step(self, title: str, action: Callable[[], None]) -> None:
