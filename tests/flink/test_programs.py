@@ -21,10 +21,11 @@ from paimon_features.project.programs import PROGRAMS, program
 
 ROOT = Path(__file__).parents[2]
 
-# what starts no job has no counterpart in the program: --mark-ingested writes the file ledger alone
+# what starts no job has no counterpart in the program: --mark-ingested writes the file ledger alone,
+# --only release and rollup run in the process of the command
 ONLY_OF_THE_COMMAND = {
     "--json", "--stop", "--status", "--watch", "--mark-ingested", "--engine", "--input",
-    "--help",
+    "--help", "--only",
 }  # fmt: skip
 ONLY_OF_THE_PROGRAM = {"--view", "--source", "--backfill", "--help"}
 

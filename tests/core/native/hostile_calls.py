@@ -30,7 +30,7 @@ def main(path: str, seed: str, cases: str) -> None:
 
     from paimon_features.core import native
     from paimon_features.serving.reading.view_results import ViewPlan
-    from paimon_features.testing.generators import random_view
+    from tests.generators import random_view
     from tests.stored_rows import StoredRows
 
     assert vars(native)["CORE"] is core

@@ -90,11 +90,15 @@ def test_types_without_conversion_are_rejected_at_once() -> None:
 def test_values_stored_in_the_type_of_the_column_are_unchanged() -> None:
     assert cell_value("`c`", TEXT, String) == "`c`"
     assert cell_value("`c`", BOOLEAN, Bool) == "`c`"
-    assert cell_value("`c`", DATE, Date) == "`c`"
     assert cell_value("`c`", BYTES, Bytes) == "`c`"
     assert cell_value("`c`", INTEGER, Int64) == "`c`"
     assert cell_value("`c`", Physical("integer", "INT"), Int32) == "`c`"
     assert cell_value("`c`", Physical("integer", "INT"), Int64) == "CAST(`c` AS BIGINT)"
+
+
+def test_a_stored_day_out_of_range_is_null() -> None:
+    within = "`c` BETWEEN DATE '0001-01-01' AND DATE '9999-12-31'"
+    assert cell_value("`c`", DATE, Date) == f"CASE WHEN {within} THEN `c` END"
 
 
 def test_an_empty_text_is_a_string_and_null_in_all_other_types() -> None:
