@@ -21,8 +21,8 @@ from paimon_features.project.programs import PROGRAMS, program
 
 ROOT = Path(__file__).parents[2]
 
-# what starts no job has no counterpart in the program: --mark-ingested writes the file ledger alone,
-# --only release and rollup run in the process of the command
+# what starts no job has no counterpart in the program: --mark-ingested writes the file ledger,
+# --only release and --only rollup run in the process of the command
 ONLY_OF_THE_COMMAND = {
     "--json", "--stop", "--status", "--watch", "--mark-ingested", "--engine", "--input",
     "--help", "--only",
