@@ -94,17 +94,17 @@ class GateCell:
     per_entity: int = 10
 
     def promotions(self, first_seed: int, repeats: int) -> int:
-        """How many gates promote the candidate."""
+        """Return the number of gates that promote the candidate."""
         passed = 0
         for seed in range(first_seed, first_seed + repeats):
             dice = np.random.default_rng([seed, self.rows])
             entities = np.arange(self.rows)
             if self.zipf is not None:
                 entities = visits(dice, self.rows, self.rows // self.per_entity, self.zipf)
-            found = scaled_version(dice, self.rate, self.factor, entities, self.alike)
+            versions = scaled_version(dice, self.rate, self.factor, entities, self.alike)
             candidate, other = (
-                gate.losses("binary", found.labels, each[:, None])
-                for each in (found.second, found.first)
+                gate.losses("binary", versions.labels, each[:, None])
+                for each in (versions.second, versions.first)
             )
             passed += gate.compare(candidate, other, entities, 0.95).is_better
         return passed

@@ -229,14 +229,14 @@ def main() -> None:
         "--days", type=int, default=90, help="prediction horizon of difficulty (default: 90)"
     )
     arguments = parser.parse_args()
-    known = ["pagerank", "als", "difficulty"]
-    what = arguments.what or known
-    if unknown := [name for name in what if name not in known]:
-        parser.error(f"{unknown[0]!r}: expected one of {', '.join(known)}")
+    algorithms = ["pagerank", "als", "difficulty"]
+    chosen = arguments.what or algorithms
+    if unknown := [name for name in chosen if name not in algorithms]:
+        parser.error(f"{unknown[0]!r}: expected one of {', '.join(algorithms)}")
     try:
         iterate(
             arguments.into,
-            what,
+            chosen,
             arguments.engine,
             arguments.cluster,
             arguments.rows,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from paimon_features.cli._shared_options import JSON, PROJECT
+from paimon_features.cli._options import JSON, PROJECT
 
 TOPICS: dict[str, set[str]] = {
     "warehouse": {"since", "sample"},

@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from paimon_features.cli._shared_options import JSON
+from paimon_features.cli._options import JSON
 from paimon_features.core.installation.jars import (
     CHECKPOINT_GROUP,
     DEFAULT_GROUPS,

@@ -1,1 +1,1 @@
-"""What every room uses: types, times, documents, configuration, windows, expressions, errors."""
+"""The foundation: types, times, documents, configuration, windows, expressions, errors."""

@@ -48,7 +48,7 @@ class Branch:
         return cls(tuple((j, n) for j, n in (job or {}).get("branch", ())))
 
     def contains(self, checkpoint: Checkpoint) -> bool:
-        """Whether the checkpoint lies on this branch."""
+        """Return True if the checkpoint lies on this branch."""
         return self._index(checkpoint) is not None
 
     def then(self, job_id: str, start: Checkpoint | None) -> Branch:

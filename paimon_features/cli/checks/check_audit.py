@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from paimon_features.cli._options import time_ms, time_text
+from paimon_features.cli._options import moment_ms, time_text
 from paimon_features.cli._tables import table_lines
 from paimon_features.core.configuration.project_config import TOKEN_USE_FILES
-from paimon_features.core.errors import DefinitionError
 from paimon_features.core.times.clock import now_ms
-from paimon_features.core.times.durations import parse_duration
 from paimon_features.project import Project
 
 if TYPE_CHECKING:
@@ -33,7 +31,7 @@ def check_audit(
     from paimon_features.lake.side_folder import audit_log
 
     project = Project.open(path)
-    since_ms = 0 if since is None else _since_ms(since, now_ms())
+    since_ms = 0 if since is None else moment_ms(since, now_ms())
     rows: list[dict[str, Any]] = []
     if not kinds or set(kinds) != {TOKEN_USE}:
         for entry in audit_log.entries(project.lake, since_ms):
@@ -54,13 +52,6 @@ def check_audit(
         click.echo("no records" + ("" if since is None else f" since {time_text(since_ms)}"))
     else:
         click.echo("\n".join(table_lines([_HEADINGS, *map(_cells, rows)])))
-
-
-def _since_ms(text: str, moment_ms: int) -> int:
-    try:
-        return moment_ms - parse_duration(text)
-    except DefinitionError:
-        return time_ms(text)
 
 
 def _what(entry: AuditEntry) -> str:

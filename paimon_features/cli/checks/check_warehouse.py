@@ -9,11 +9,10 @@ from dataclasses import asdict
 
 import click
 
-from paimon_features.cli._options import time_ms
+from paimon_features.cli._options import moment_ms
 from paimon_features.cli._progress_bar import steps
 from paimon_features.core.errors import DamagedFileError, UnknownNameError
 from paimon_features.core.times.clock import now_ms
-from paimon_features.core.windows import parse_duration
 from paimon_features.lake import Lake
 from paimon_features.lake.marked_records import lost_records
 from paimon_features.lake.reading.scrub import Damage, ScrubReport, scrub_side_folder, scrub_table
@@ -30,7 +29,7 @@ def check_warehouse(
     unknown = [name for name in tables if not lake.exists(name)]
     if unknown:
         raise UnknownNameError.of("table", unknown[0], lake.list())
-    since_ms = None if since is None else _since(since)
+    since_ms = None if since is None else moment_ms(since, now_ms())
     reports = []
     for name in tables or lake.list():
         with steps(f"checking {name}", as_json) as progress:
@@ -52,13 +51,6 @@ def check_warehouse(
     for document in () if as_json else documents:
         click.echo(_text(document))
     sys.exit(1 if damages else 0)
-
-
-def _since(text: str) -> int:
-    try:
-        return now_ms() - parse_duration(text)
-    except ValueError:
-        return time_ms(text)
 
 
 def _counts(report: ScrubReport) -> dict[str, object]:

@@ -75,7 +75,7 @@ class Seal:
         return "Seal(...)"
 
     def _code(self, context: bytes, data: bytes) -> bytes:
-        made = hmac.new(self._key, len(context).to_bytes(4, "big"), "sha256")
-        made.update(context)
-        made.update(data)
-        return made.digest()
+        code = hmac.new(self._key, len(context).to_bytes(4, "big"), "sha256")
+        code.update(context)
+        code.update(data)
+        return code.digest()

@@ -1,1 +1,1 @@
-"""What belongs to a process: its signals, ports, identity, callbacks and traces."""
+"""The running process: signals, ports, identity, callbacks and traces."""

@@ -68,7 +68,7 @@ def _parse(text: str) -> int:
 
 
 def is_zero(text: object) -> bool:
-    """Whether a text is zero in any notation, which ``parse_duration`` refuses.
+    """Return True if a text is zero in any notation, which ``parse_duration`` refuses.
 
     >>> [is_zero(text) for text in ("0s", "0 hours", "00", 0, "1s")]
     [True, True, True, True, False]

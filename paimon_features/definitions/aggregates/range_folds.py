@@ -28,17 +28,17 @@ from paimon_features.definitions.aggregates.fold import (
 
 
 def is_running_sum(partial: Partial) -> bool:
-    """Whether ``RangeFolds.sums`` folds it."""
+    """Return True if ``RangeFolds.sums`` folds it."""
     return partial.merge is Merge.SUM and partial.type.text == "int64"
 
 
 def is_decayed(partial: Partial) -> bool:
-    """Whether ``RangeFolds.decayed`` folds it."""
+    """Return True if ``RangeFolds.decayed`` folds it."""
     return partial.merge is Merge.DECAYED_SUM
 
 
 def is_reduced(partial: Partial) -> bool:
-    """Whether ``RangeFolds.reduced`` folds it."""
+    """Return True if ``RangeFolds.reduced`` folds it."""
     plain = partial.merge in (Merge.SUM, Merge.MIN, Merge.MAX)
     return plain and partial.type.is_numeric and not is_running_sum(partial)
 

@@ -1,1 +1,1 @@
-"""Who may send requests, and how many: hosts, tokens, OIDC, quotas, admission."""
+"""Access control: hosts, tokens, OIDC, quotas, admission."""

@@ -1,1 +1,1 @@
-"""What a server serves at present: definitions, models, and their health."""
+"""The definitions and models that a server serves, and their health."""
