@@ -6,7 +6,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from paimon_features.core.columns.column import Column
@@ -133,14 +133,20 @@ SPEND = FeatureView(
 ).compiled
 
 
+@pytest.mark.parametrize("is_random", [False, True])
 @given(seed=st.integers(0, 2**32 - 1))
-@cases(60)
-def test_damaged_records_have_the_errors_of_the_reference(seed: int) -> None:
+# the newest time is that of the last cell; a text shorter than a time
+@example(seed=284)
+@example(seed=2111)
+@cases(100)
+def test_damaged_records_have_the_errors_of_the_reference(is_random: bool, seed: int) -> None:
     rng = random.Random(seed)
-    rows = StoredRows(SPEND)
+    view = random_view(rng).compiled if is_random else SPEND
+    assume(view.is_online)
+    rows = StoredRows(view)
     records = rows.random_records(rng, NOW_MS, 4)
     row = rng.randrange(4)
-    record = bytearray(records[row] or bytes(60))
+    record = bytearray(records[row] or bytes(HEADER.itemsize + 4))
     damage = rng.choice(("cut", "byte", "longer", "noise"))
     if damage == "cut":
         del record[rng.randrange(len(record)) :]
@@ -149,9 +155,9 @@ def test_damaged_records_have_the_errors_of_the_reference(seed: int) -> None:
     elif damage == "longer":
         record += bytes(rng.randint(1, 99))
     else:
-        record[56:] = rng.randbytes(len(record) - 56)
+        record[HEADER.itemsize :] = rng.randbytes(len(record) - HEADER.itemsize)
     records[row] = bytes(record)
-    plan = ViewPlan(rows.variant, SPEND.features)
+    plan = ViewPlan(rows.variant, view.features)
     results: list[ViewResult | PaimonFeaturesError] = []
     for native in (True, False):
         part = rows.read(records).part(0, 4)

@@ -731,35 +731,27 @@ static void range_of(const Fold *fold, int64_t window, int64_t range, int64_t *f
     if (*to < *from) *to = *from;
 }
 
-/* How many cells are below each border. Cells are ascending; others are counted just the same. */
+/* Whether each cell's key is above that of the cell before it. */
+static int is_ascending(const Record *record) {
+    int ascending = 1;
+    for (int64_t i = 1; i < record->count; i++)
+        ascending &= load_i64(record->cells + (i - 1) * record->step) <
+                     load_i64(record->cells + i * record->step);
+    return ascending;
+}
+
+/* How many cells are below each border; cells are ascending. */
 static void count_below(const Fold *fold, int64_t row, const int64_t *borders) {
     int64_t *below = fold->below, count = fold->borders;
     const Record *record = &fold->records[row];
-    const uint8_t *key = record->cells;
-    int64_t step = record->step, place = 0, previous = INT64_MIN;
-    int ascending = 1;
-    for (int64_t i = 1; i < record->count; i++)
-        ascending &= load_i64(key + (i - 1) * step) <= load_i64(key + i * step);
-    for (int64_t i = 1; i < count; i++) ascending &= borders[i - 1] <= borders[i];
-    if (ascending && record->count) {
-        for (int64_t i = 0; i < count; i++) { /* halves, without a branch that could be guessed wrong */
-            int64_t from = 0;
-            for (int64_t left = record->count; left > 1; left -= left / 2)
-                from += load_i64(key + (from + left / 2 - 1) * step) < borders[i] ? left / 2 : 0;
-            below[i] = from + (load_i64(key + from * step) < borders[i]);
-        }
-        below[count] = record->count;
-        return;
+    const int64_t step = record->step;
+    for (int64_t i = 0; i < count; i++) { /* halves, without a branch that could be guessed wrong */
+        int64_t from = 0;
+        for (int64_t left = record->count; left > 1; left -= left / 2)
+            from += load_i64(record->cells + (from + left / 2 - 1) * step) < borders[i] ? left / 2 : 0;
+        below[i] = record->count ? from + (load_i64(record->cells + from * step) < borders[i]) : 0;
     }
-    memset(below, 0, (size_t)(count + 1) * 8);
-    for (int64_t i = 0; i < record->count; i++, key += step) {
-        int64_t number = load_i64(key);
-        if (number < previous) place = 0;
-        previous = number;
-        while (place < count && borders[place] <= number) place++;
-        below[place]++;
-    }
-    for (int64_t i = 1; i <= count; i++) below[i] += below[i - 1];
+    below[count] = record->count;
 }
 
 static int64_t time_of(const Fold *fold, int64_t row, int64_t cell) {
@@ -791,21 +783,26 @@ static void find_validity(const Fold *fold, const Record *record) {
     }
 }
 
-/* The newest event time of each window: of the last cell of each range. */
+/* The newest event time of a window: of the last cell of some range, NEVER_MS without a cell. Returns
+ * whether there is one. */
+static uint8_t newest_in(const Fold *fold, int64_t row, int64_t window, int64_t *newest) {
+    uint8_t seen = 0;
+    *newest = NEVER_MS;
+    for (int64_t range = 0; range < fold->read.ranges; range++) {
+        int64_t from, to;
+        range_of(fold, window, range, &from, &to);
+        if (from == to) continue;
+        seen = 1;
+        int64_t time = time_of(fold, row, to - 1);
+        if (time > *newest) *newest = time;
+    }
+    return seen;
+}
+
 static void newest_of_windows(const Fold *fold, int64_t row) {
     for (int64_t window = 0; window < fold->plan.of.windows; window++) {
-        int64_t newest = NEVER_MS;
-        uint8_t seen = 0;
-        for (int64_t range = 0; range < fold->read.ranges; range++) {
-            int64_t from, to;
-            range_of(fold, window, range, &from, &to);
-            if (from == to) continue;
-            seen = 1;
-            int64_t time = time_of(fold, row, to - 1);
-            if (time > newest) newest = time;
-        }
-        fold->newest[row * fold->plan.of.windows + window] = newest;
-        fold->seen[row * fold->plan.of.windows + window] = seen;
+        int64_t at = row * fold->plan.of.windows + window;
+        fold->seen[at] = newest_in(fold, row, window, &fold->newest[at]);
     }
 }
 
@@ -824,10 +821,13 @@ static int64_t fold_sums(const Fold *fold, int64_t first, int64_t row, int64_t *
     const uint8_t *cell = column_of(record, partial), *valid = fold->validity[fold->plan.slot[first].partial];
     int64_t count = record->count, *sum = fold->running, *known = sum + count + 1;
     sum[0] = known[0] = 0;
-    for (int64_t i = 0; i < count; i++, cell += record->step)
+    for (int64_t i = 0; i < count && valid == NULL; i++, cell += record->step)
         sum[i + 1] = add_wrapping(sum[i], load_i64(cell));
-    for (int64_t i = 0; i < count && valid != NULL; i++)
-        known[i + 1] = known[i] + is_valid(record, partial, valid, i);
+    for (int64_t i = 0; i < count && valid != NULL; i++, cell += record->step) {
+        int64_t is_known = is_valid(record, partial, valid, i);
+        sum[i + 1] = add_wrapping(sum[i], load_i64(cell) & -is_known);
+        known[i + 1] = known[i] + is_known;
+    }
     int64_t at = first;
     for (; at < of->slots && fold->plan.slot[at].partial == fold->plan.slot[first].partial; at++) {
         int64_t total = 0, values = 0;
@@ -1011,18 +1011,10 @@ static int is_aged_alike(const Fold *fold, int64_t partial) {
     return 1;
 }
 
-/* The newest event before the horizon, as newest_before: from the cells, or pruned. */
+/* The newest event before the horizon: from the cells, or pruned. */
 static int64_t newest_before(const Fold *fold, int64_t row) {
-    int64_t newest = NEVER_MS;
-    for (int64_t range = 0; range < fold->read.ranges; range++) {
-        int64_t from, to;
-        range_of(fold, fold->plan.of.windows, range, &from, &to);
-        for (int64_t i = from; i < to; i++) {
-            int64_t time = time_of(fold, row, i);
-            if (time > newest) newest = time;
-        }
-    }
-    int64_t pruned = fold->records[row].pruned_high;
+    int64_t newest, pruned = fold->records[row].pruned_high;
+    newest_in(fold, row, fold->plan.of.windows, &newest);
     return newest > pruned ? newest : pruned;
 }
 
@@ -1177,6 +1169,7 @@ static int fold_each(Fold *fold, const int64_t *borders, const uint8_t *stale,
         if (packed.packed != NULL &&
             !unpack_record(&fold->layout, record, fold->columns, fold->number))
             return 0;
+        if (!is_ascending(record)) return 0;
         count_below(fold, row, borders);
         find_validity(fold, record);
         if (!decayed) {

@@ -215,7 +215,7 @@ class RecordLayout:
             try:
                 texts[:] = [part.decode() for part in found] if is_text else found
             except UnicodeDecodeError as error:
-                raise self._corrupt(f"a text of {name!r} is not UTF-8 ({error})") from None
+                raise self.damaged(f"a text of {name!r} is not UTF-8 ({error})") from None
             return Column(texts, valid)
         return Column(values, valid)
 
@@ -296,10 +296,10 @@ class RecordLayout:
         heads = b"".join([record[:HEADER_SIZE] for record in records])
         lengths = np.fromiter(map(len, records), np.int64, len(records))
         if len(heads) != HEADER_SIZE * len(records):
-            raise self._corrupt("a record is shorter than its header")
+            raise self.damaged("a record is shorter than its header")
         headers = np.frombuffer(heads, HEADER)
         if not np.isin(headers["format"], FORMATS).all() or (headers["layout"] != self.id).any():
-            raise self._corrupt(
+            raise self.damaged(
                 f"records of format {sorted(set(headers['format'].tolist()))} and layout "
                 f"{sorted(set(headers['layout'].tolist()))}, expected "
                 f"{' or '.join(map(str, FORMATS))} and {self.id}"
@@ -310,7 +310,7 @@ class RecordLayout:
         sizes = lengths - HEADER_SIZE - tails
         plain_sizes = counts * self.cell.itemsize
         if np.where(packed, (sizes < 0) | (counts > packing.MAX_CELLS), sizes != plain_sizes).any():
-            raise self._corrupt("the length of a record does not match its header")
+            raise self.damaged("the length of a record does not match its header")
         stops = (lengths - tails).tolist()
         offsets = np.zeros(len(records) + 1, np.int64)
         np.cumsum(counts, out=offsets[1:])
@@ -318,7 +318,7 @@ class RecordLayout:
             try:
                 rows = self._unpack(records, headers, offsets, lengths)
             except DamagedError as error:
-                raise self._corrupt(f"a packed record cannot be read ({error})") from None
+                raise self.damaged(f"a packed record cannot be read ({error})") from None
         else:
             body = b"".join(
                 # memoryviews: slicing bytes would copy once more
@@ -328,6 +328,10 @@ class RecordLayout:
                 ]
             )
             rows = np.frombuffer(body, self.cell)
+        follows = np.ones(max(0, len(rows) - 1), np.bool_)
+        follows[offsets[1:-1][(offsets[1:-1] > 0) & (offsets[1:-1] < len(rows))] - 1] = False
+        if (np.diff(rows["key"])[follows] <= 0).any():
+            raise self.damaged("the cells of a record are not ascending by key")
         text = b""
         if self.texts:
             text = b"".join([record[stop:] for record, stop in zip(records, stops, strict=True)])
@@ -528,7 +532,8 @@ class RecordLayout:
         cuts = edges.tolist()
         return rows, [packed.text[cuts[i] : cuts[i + 1]] for i in range(len(cuts) - 1)]
 
-    def _corrupt(self, what: str) -> OnlineStoreError:
+    def damaged(self, what: str) -> OnlineStoreError:
+        """The error of a read that met damaged bytes."""
         return OnlineStoreError(
             f"feature view {self.view.name!r}: {what}; the records are damaged or were written by "
             "another version or definition: run 'paimon-features materialize --rebuild'"

@@ -24,6 +24,7 @@ from functools import cached_property
 import numpy as np
 
 from paimon_features.core.columns.column import Column
+from paimon_features.core.errors import OnlineStoreError, TableError
 from paimon_features.core.types.array_types import Bools, Ints
 from paimon_features.core.windows import Window, floor_ms
 from paimon_features.definitions import CompiledFeature, CompiledView
@@ -116,6 +117,10 @@ class WindowCells:
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
+    def damaged(self, what: str) -> OnlineStoreError:
+        """The error of a read that met damaged cells."""
+        return self._layout.damaged(what)
+
     def folds(self, borders: Borders) -> RangeFolds:
         """Folds over these windows."""
         view = self._layout.view
@@ -189,7 +194,21 @@ class WindowFeatures:
     def values(
         self, cells: WindowCells, as_of_ms: int, null: Bools | None
     ) -> dict[str, FeatureColumn]:
-        """The features at ``as_of_ms`` by name, one value per row, and nothing where ``null``."""
+        """The features at ``as_of_ms`` by name, one value per row, and nothing where ``null``.
+
+        Raises
+        ------
+        OnlineStoreError
+            For a stored text or sketch that cannot be decoded.
+        """
+        try:
+            return self._values(cells, as_of_ms, null)
+        except (TableError, ValueError, LookupError, ArithmeticError) as error:
+            raise cells.damaged(f"a stored value cannot be decoded ({error})") from error
+
+    def _values(
+        self, cells: WindowCells, as_of_ms: int, null: Bools | None
+    ) -> dict[str, FeatureColumn]:
         rows = len(cells)
         folds = cells.folds(self._borders(as_of_ms))
         merged = self._plan.fold(folds)
